@@ -153,6 +153,12 @@ def test_what_could_not_be_recorded_is_said_once_in_detail() -> None:
     assert "threads made by C" not in printed(*stages)
 
 
+def test_without_a_sample_the_reason_stands_in_place_of_the_tables() -> None:
+    nothing = profile(samples=0, on_cpu_ms=None, state_ms={"running": None}, missing=["the file is damaged"])
+    said = printed(stage("a", profile=nothing), stage("b", profile=nothing))
+    assert said == "not known: the file is damaged\n"
+
+
 def test_in_markdown_every_row_names_its_stage() -> None:
     two = stage("a", profile=profile(function(), function("read")))
     rows = [line for line in printed(two, markdown=True).splitlines() if "pipeline.py" in line]

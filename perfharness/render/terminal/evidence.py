@@ -23,7 +23,7 @@ def print_evidence(console: Console, stages: Sequence[StageDiagnosis], *, detail
     there is nothing of.
 
     Args:
-        details: all functions and states, and what could not be recorded.
+        details: all functions and states, and what could not be recorded, which is printed without samples, too.
     """
     names = stage_names(stage.path for stage in stages)
     _print_functions(console, names, stages, details=details)
@@ -32,13 +32,14 @@ def print_evidence(console: Console, stages: Sequence[StageDiagnosis], *, detail
     _print_counters(console, names, stages)
     _print_rooflines(console, names, stages, details=details)
     _print_trust(console, names, stages)
-    if details:
+    is_empty = all(stage.profile.samples == 0 for stage in stages if stage.profile is not None)
+    if details or is_empty:
         for missing in dict.fromkeys(_missing(stages)):
             say(console, styled("not known", "dim"), f": {missing}")
 
 
 def _profiled(stages: Sequence[StageDiagnosis]) -> Iterator[tuple[StageDiagnosis, HostProfile]]:
-    yield from ((stage, stage.profile) for stage in stages if stage.profile is not None)
+    yield from ((stage, stage.profile) for stage in stages if stage.profile is not None and stage.profile.samples)
 
 
 def _print_functions(console: Console, names: Names, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
