@@ -157,13 +157,14 @@ def test_batches_of_other_sizes_are_compared_by_item() -> None:
     assert found["batch"].explained == Explained(1.0, trusted=True)
 
 
-def test_a_gpu_that_was_busy_is_not_idle_for_a_slower_host() -> None:
-    busy = StageVerdict(Verdict.GPU_BOUND, ["95 %"], "a faster GPU")
-    measured = a_pass(times(4.0, 6.0), verdict=busy, causes=[cause("gpu-bound")])
+@pytest.mark.parametrize("verdict", [Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.PAGEABLE_COPIES])
+def test_a_gpu_that_was_busy_is_not_idle_for_a_slower_host(verdict: Verdict) -> None:
+    busy = StageVerdict(verdict, ["95 %"], "a faster GPU")
+    measured = a_pass(times(4.0, 6.0), verdict=busy, causes=[cause(verdict.value)])
     idle = StageVerdict(Verdict.LAUNCH_BOUND, ["60 %"], "launch less")
     found = laid(measured, a_pass(times(5.6, 8.4), verdict=idle, causes=[cause("launch-bound")], profile=PROFILE))
     assert [one.verdict for one in found.values()] == [busy] * 3
-    assert [one.causes[0].code for one in found.values()] == ["gpu-bound"] * 3
+    assert [one.causes[0].code for one in found.values()] == [verdict.value] * 3
     assert found["infer"].profile is not None
 
 

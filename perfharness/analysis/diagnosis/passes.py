@@ -56,7 +56,7 @@ ITEMS = "items"
 COMPARED = frozenset({"cpu_time", "gpu_busy_time", "total_items", ITEMS})
 """Keys of the values that are compared, or that mark batches."""
 
-KEPT = frozenset({Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.WAITING_ON_PROCESS})
+KEPT = frozenset({Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.PAGEABLE_COPIES, Verdict.WAITING_ON_PROCESS})
 """Verdicts that the measured pass alone decides: a slower host makes a busy GPU look idle, and what was in the way in
 the one pass is perhaps not in the other."""
 
