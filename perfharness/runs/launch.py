@@ -171,7 +171,7 @@ def explain_run(run_dir: Path, second: LaunchPlan, command: Sequence[str], obser
     if is_aside:
         found = explaining_pass_failed("it measured nothing, so that an earlier one was kept")
         summary = replace(summary, findings=[*summary.findings, found])
-    return LaunchResult(manifest, run_dir, summary)
+    return LaunchResult(manifest, run_dir.absolute(), summary)
 
 
 def _check_same_plan(run_dir: Path, manifest: RunManifest, plan: LaunchPlan) -> None:

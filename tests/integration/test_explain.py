@@ -184,6 +184,7 @@ def test_whatever_happens_to_the_second_pass_the_first_is_kept(script: Path, tmp
     assert [process["ended"] for process in manifest(out / "explain")["processes"]] == ["ok"]
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_killed_in_the_second_pass(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with launching(("--explain", "--tracer", "embedded", "-o", out, script, "hang"), environment()) as launcher:
@@ -220,6 +221,7 @@ def test_a_second_pass_that_cannot_start(script: Path, tmp_path: Path) -> None:
     assert "explaining-pass-failed" in codes(out)
 
 
+@pytest.mark.slow
 def test_runs_in_one_folder_and_a_folder_of_the_users_own(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     notes = out / "explain" / "notes.txt"
@@ -259,6 +261,7 @@ def test_a_run_is_explained_later(script: Path, tmp_path: Path) -> None:
     assert len(passes(script)) == 4
 
 
+@pytest.mark.slow
 def test_from_python_and_from_a_file_of_settings(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (tmp_path / "perfharness.toml").write_text('[launch]\nexplain = true\ntracer = "embedded"\n')
