@@ -157,6 +157,7 @@ def test_without_a_sample_the_reason_stands_in_place_of_the_tables() -> None:
     nothing = profile(samples=0, on_cpu_ms=None, state_ms={"running": None}, missing=["the file is damaged"])
     said = printed(stage("a", profile=nothing), stage("b", profile=nothing))
     assert said == "not known: the file is damaged\n"
+    assert "not known" not in printed(stage("a", counters=[counters(dram=0.5, missing=["fp64: no such counter"])]))
 
 
 def test_in_markdown_every_row_names_its_stage() -> None:

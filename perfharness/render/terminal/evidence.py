@@ -32,8 +32,8 @@ def print_evidence(console: Console, stages: Sequence[StageDiagnosis], *, detail
     _print_counters(console, names, stages)
     _print_rooflines(console, names, stages, details=details)
     _print_trust(console, names, stages)
-    is_empty = all(stage.profile.samples == 0 for stage in stages if stage.profile is not None)
-    if details or is_empty:
+    samples = [stage.profile.samples for stage in stages if stage.profile is not None]
+    if details or (samples and not any(samples)):
         for missing in dict.fromkeys(_missing(stages)):
             say(console, styled("not known", "dim"), f": {missing}")
 
