@@ -84,6 +84,10 @@ class Tape:
         self._readings: list[Reading] = []
         self._took_ns = 0
 
+    def now_ns(self) -> int:
+        """Of the clock that readings are stamped with."""
+        return self._clock_ns()
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Around the call that reads: gives the time of what is written next."""

@@ -21,6 +21,8 @@ from perfharness.testing.nvml_record import (
 
 GIB = 1 << 30
 TICK_NS = 100_000_000
+GPM_REFRESH_NS = 100_000_000
+"""As an H200 under driver 580 does."""
 DURATION_NS = 10_000_000_000
 LOAD_NS = (2_000_000_000, 8_000_000_000)
 IDLE_MW, LOAD_MW = 70_000, 520_000
@@ -47,7 +49,10 @@ LOAD_COUNTERS = {
     pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC: 0.0,
     pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: 0.0,
 }
-"""While the load runs, a bf16 matrix product (tensor, DRAM and occupancy as an H100 showed them); 0 else."""
+"""While the load runs, a bf16 matrix product: tensor, DRAM and occupancy as an H100 showed them."""
+
+IDLE_COUNTERS = {pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC: 2.0}
+"""An unused H200 has some traffic over PCIe, and 0 of all else."""
 
 
 def gpu_uuid(index: int) -> str:
@@ -66,7 +71,8 @@ def h100_machine(num_gpus: int = 1, *, mig_instances: dict[int, int] | None = No
     Args:
         mig_instances: GPU index -> number of MIG instances; other GPUs have MIG off.
     """
-    record = NvmlRecord(about={"made": "by hand", "card": "like an H100 SXM"}, duration_ns=DURATION_NS)
+    about = {"made": "by hand", "card": "like an H100 SXM"}
+    record = NvmlRecord(about=about, duration_ns=DURATION_NS, gpm_refresh_ns=GPM_REFRESH_NS)
     value(record, "nvmlSystemGetDriverVersion", result="580.65.06")
     value(record, "nvmlSystemGetCudaDriverVersion_v2", result=13000)
     value(record, "nvmlDeviceGetCount", result=num_gpus)
@@ -144,7 +150,7 @@ def _add_readings(record: NvmlRecord, gpu: dict[str, str]) -> None:
         record.set_call(f"nvmlDeviceGet{name}", [gpu, *arguments], *map(_recorded, values), at_ns=ticks)
     uuid = gpu["device"]
     for metric, value in LOAD_COUNTERS.items():
-        answers = [Recorded(value=value if load else 0.0) for load in loaded]
+        answers = [Recorded(value=value if load else IDLE_COUNTERS.get(metric, 0.0)) for load in loaded]
         record.gpm.append(RecordedGpm(device=uuid, metric=metric, at_ns=ticks, answers=answers))
     for field, values in (
         (pynvml.NVML_FI_DEV_POWER_INSTANT, power),

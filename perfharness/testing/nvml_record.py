@@ -98,6 +98,8 @@ class NvmlRecord(_Model):
     fields: list[RecordedField] = Field(default_factory=list)
     samples: list[RecordedSamples] = Field(default_factory=list)
     gpm: list[RecordedGpm] = Field(default_factory=list)
+    gpm_refresh_ns: int = 0
+    """How often the driver refreshes what GPM samples; 0: at each sample."""
 
     def write(self, path: Path) -> Path:
         """Write as JSON, compressed where the name ends in `.gz`."""

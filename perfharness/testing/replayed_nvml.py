@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -229,7 +230,8 @@ class ReplayedNvml:
     def _gpm_sample(self, handle: Handle, sample: Any) -> Any:
         if handle.uuid not in self._gpm:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        self._gpm_of(sample).taken = handle.uuid, self._now_ns()
+        now_ns, refresh_ns = self._now_ns(), self._record.gpm_refresh_ns
+        self._gpm_of(sample).taken = handle.uuid, now_ns // refresh_ns * refresh_ns if refresh_ns else now_ns
         return sample
 
     def _gpm_mig_sample(self, gpu: Handle, instance: int, sample: Any) -> Any:
@@ -248,13 +250,16 @@ class ReplayedNvml:
     def _gpm_metrics(self, request: Any) -> Any:
         """Means over the time between two samples of one device, as the record has the values in between."""
         taken = self._gpm_of(request.sample1).taken, self._gpm_of(request.sample2).taken
-        if taken[0] is None or taken[1] is None or taken[0][0] != taken[1][0] or taken[0][1] >= taken[1][1]:
+        if taken[0] is None or taken[1] is None or taken[0][0] != taken[1][0] or taken[0][1] > taken[1][1]:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         recorded = {item.metric: item for item in self._gpm[taken[0][0]]}
         for metric in request.metrics[: request.numMetrics]:
             item = recorded.get(metric.metricId)
             if item is None:
                 metric.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED
+                continue
+            if taken[0][1] == taken[1][1]:  # no refresh in between: as an H200 answers
+                metric.value = math.nan if metric.metricId == pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL else 0.0
                 continue
             metric.nvmlReturn, metric.value = _mean_between(item, taken[0][1], taken[1][1])
         return request

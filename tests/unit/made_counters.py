@@ -13,7 +13,7 @@ from perfharness.analysis.counters.readings import gpm_readings
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import Float64
-from perfharness.model.telemetry import GPM_RATES, GPM_SHARES, GPM_WINDOW
+from perfharness.model.telemetry import GPM_EDGE_ERROR, GPM_RATES, GPM_SHARES, GPM_WINDOW
 from perfharness.model.trace import Int64
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.trace_builder import H200, TraceBuilder
@@ -40,8 +40,8 @@ class MadeUpGpu:
 
     seed: int = 1
     noise: float = 0.002
-    lag_ns: int = 0
-    """Readings speak of windows that ended so much earlier."""
+    refresh_ms: float | None = None
+    """How often the driver refreshes what is sampled, found to 0.7 ms either way; None: at each window's end."""
     pieces: list[tuple[int, int, Mapping[str, float]]] = field(default_factory=list)
 
     def runs(self, start: int, end: int, counters: Mapping[str, float]) -> None:
@@ -61,11 +61,17 @@ class MadeUpGpu:
         end = max(end for _, end, _ in self.pieces)
         count = int(end / MS / window_ms) + 4
         edges = np.cumsum(window_ms * MS * random.uniform(0.98, 1.02, count)).astype(np.int64) - 100 * MS
-        times = (edges[1:] + T0).tolist()
-        log.readings(UUID, GPM_WINDOW, times, np.diff(edges).tolist())
+        found = edges
+        if self.refresh_ms is not None:
+            edges = np.arange(7 * MS, end + 200 * MS, round(self.refresh_ms * MS), dtype=np.int64)
+            found = edges + random.uniform(-0.7 * MS, 0.7 * MS, len(edges)).astype(np.int64)
+        times = (found[1:] + T0).tolist()
+        log.readings(UUID, GPM_WINDOW, times, np.diff(found).tolist())
+        if self.refresh_ms is not None:
+            log.readings(UUID, GPM_EDGE_ERROR, times, [0.7 * MS] * len(times))
         for name, metric in METRIC_OF.items():
             scale = 100.0 if metric in GPM_SHARES else 1.0 / (1 << 20)
-            values = self.mean(name, edges - self.lag_ns)
+            values = self.mean(name, edges)
             values += self.noise * random.standard_normal(len(values)) * (1.0 if name != "pcie" else 1e9)
             log.readings(UUID, metric, times, (np.maximum(values, 0) * scale).tolist())
         for metric in {*GPM_SHARES, *GPM_RATES} - set(METRIC_OF.values()):

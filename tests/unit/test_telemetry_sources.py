@@ -14,7 +14,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from perfharness.model.telemetry import GPM_RATES, GPM_SHARES, GPM_WINDOW, HOST, clock_event_names
+from perfharness.model.telemetry import GPM_EDGE_ERROR, GPM_RATES, GPM_SHARES, GPM_WINDOW, HOST, clock_event_names
 from perfharness.telemetry.gpm import GpmSource
 from perfharness.telemetry.gpu import (
     GpuEnergySource,
@@ -85,8 +85,8 @@ class Readings:
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_each_source_keeps_the_contract(kind: type[Source]) -> None:
-    read = Readings(kind, count=3, every_ms=50, follow=ME)
-    assert read.period_ns >= PERIOD_NS
+    read = Readings(kind, count=6, every_ms=50, follow=ME)
+    assert read.period_ns >= min(PERIOD_NS, kind.period_limits_ns[1])
     assert read.of
     subjects = {GPU: "gpu", ME.subject: "process"}
     found = {(metric, subjects.get(subject, "host")) for subject, metric in read.of}
@@ -105,7 +105,7 @@ def test_sources_of_gpus_are_made_where_there_are_some() -> None:
     assert [type(source) for source in fewer] == [source for source in SOURCES if source is not GpmSource]
     assert [type(source) for source in without] == [source for source in SOURCES if not issubclass(source, NvmlSource)]
     periods = [make(SamplerContext(10_000 * MS, nvml, nvml.devices)).period_ns for make in SOURCES]
-    assert periods == [10_000 * MS if source.period_limits_ns[1] > 1000 * MS else 1000 * MS for source in SOURCES]
+    assert periods == [min(10_000 * MS, source.period_limits_ns[1]) for source in SOURCES]
 
 
 def test_clocks_power_and_temperature_of_the_gpu_with_that_uuid() -> None:
@@ -294,14 +294,30 @@ def test_what_a_child_used_stays_counted_after_its_end() -> None:
             assert (gone.usage(), gone.context_switches(), gone.pids()) == (None, None, set())
 
 
+def without_refreshes() -> NvmlRecord:
+    """A card whose counters are refreshed at each sample."""
+    record = h100_machine(mig_instances={0: 2})
+    record.gpm_refresh_ns = 0
+    return record
+
+
 def test_counters_are_means_over_exactly_the_time_between_two_readings() -> None:
     """The load begins after 2 s: of the window from 1.75 to 2.25 s it is there for one half."""
-    read = Readings(GpmSource, count=4, every_ms=500, later_ms=1250)
+    read = Readings(GpmSource, without_refreshes(), count=5, every_ms=500, later_ms=750)
     assert read[GPM_WINDOW] == [500 * MS] * 3
     assert read["gpm_tensor_percent"] == [0.0, pytest.approx(45.5), 91.0]
     assert read["gpm_dram_percent"] == [0.0, pytest.approx(11.5), 23.0]
-    assert read["gpm_pcie_rx_mib_per_s"] == [0.0, pytest.approx(250.0), 500.0]
-    assert {metric for _, metric in read.of} == {GPM_WINDOW, *GPM_SHARES, *GPM_RATES}
+    assert read["gpm_pcie_rx_mib_per_s"] == [2.0, pytest.approx(251.0), 500.0]
+    assert {metric for _, metric in read.of} == {GPM_WINDOW, GPM_EDGE_ERROR, *GPM_SHARES, *GPM_RATES}
+    assert not read.failures
+
+
+def test_without_a_refresh_there_is_no_reading() -> None:
+    """Refreshed every 100 ms and sampled every 20: windows from refresh to refresh, and no zeros in between."""
+    read = Readings(GpmSource, count=31, every_ms=20, later_ms=3000)
+    assert read[GPM_WINDOW] == [100 * MS] * 5
+    assert read["gpm_tensor_percent"] == [91.0] * 5
+    assert read["gpm_dram_percent"] == [23.0] * 5
     assert not read.failures
 
 
@@ -310,7 +326,7 @@ def test_a_card_without_counters_is_one_null_a_metric() -> None:
     record.gpm.clear()
     read = Readings(GpmSource, record, 3)
     assert read["gpm_dram_percent"] == read[GPM_WINDOW] == [None]
-    assert sum(read.failures.values()) == len((GPM_WINDOW, *GPM_SHARES, *GPM_RATES))
+    assert sum(read.failures.values()) == len((GPM_WINDOW, GPM_EDGE_ERROR, *GPM_SHARES, *GPM_RATES))
 
 
 @pytest.mark.parametrize(
@@ -318,35 +334,34 @@ def test_a_card_without_counters_is_one_null_a_metric() -> None:
 )
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION])
 def test_refused_counters_are_null_with_the_reason(function: str, code: int) -> None:
-    read = Readings(GpmSource, count=3, faults=[Fault(name=function, error=code)])
+    read = Readings(GpmSource, without_refreshes(), count=3, faults=[Fault(name=function, error=code)])
     assert read["gpm_dram_percent"] == [None]
     [reason] = {reason for _, metric, reason in read.failures if metric == "gpm_dram_percent"}
     assert reason == REFUSALS[code][1]
 
 
 def test_one_refused_counter_leaves_the_others() -> None:
-    record = h100_machine()
-    [fp64] = [item for item in record.gpm if item.metric == pynvml.NVML_GPM_METRIC_FP64_UTIL]
+    record = without_refreshes()
+    [fp64] = [item for item in record.gpm if (item.device, item.metric) == (GPU, pynvml.NVML_GPM_METRIC_FP64_UTIL)]
     fp64.answers, fp64.at_ns = [Recorded(error=pynvml.NVML_ERROR_NOT_SUPPORTED)], [0]
-    read = Readings(GpmSource, record, 4, later_ms=3000)
+    read = Readings(GpmSource, record, 5, later_ms=3000)
     assert read["gpm_fp64_percent"] == [None]
     assert read["gpm_tensor_percent"] == [91.0] * 3
 
 
 def test_after_a_failed_sample_a_new_window_begins() -> None:
-    """Readings at 3.0 to 3.4 s, the third fails: windows 3.0 to 3.1 and 3.3 to 3.4 s."""
+    """Samples every 100 ms, the fourth fails; the first window of each row has a begin that is not known."""
     calls = iter(range(10))
 
-    def third(name: str) -> int | None:
-        return pynvml.NVML_ERROR_TIMEOUT if name == "nvmlGpmSampleGet" and next(calls) == 2 else None
+    def fourth(name: str) -> int | None:
+        return pynvml.NVML_ERROR_TIMEOUT if name == "nvmlGpmSampleGet" and next(calls) == 3 else None
 
-    read = Readings(GpmSource, count=5, every_ms=100, later_ms=3000, before=third)
+    read = Readings(GpmSource, without_refreshes(), count=7, every_ms=100, later_ms=3000, before=fourth)
     assert read[GPM_WINDOW] == [100 * MS, None, 100 * MS]
     assert read["gpm_tensor_percent"] == [91.0, None, 91.0]
 
 
 def test_counters_of_a_mig_instance_are_its_own() -> None:
-    record = h100_machine(mig_instances={0: 2})
-    read = Readings(GpmSource, record, 3, later_ms=3000, gpu=mig_uuid(0, 1))
+    read = Readings(GpmSource, without_refreshes(), 4, later_ms=3000, gpu=mig_uuid(0, 1))
     assert read.of[mig_uuid(0, 1), "gpm_tensor_percent"] == [45.5] * 2
     assert read.of[GPU, "gpm_tensor_percent"] == [91.0] * 2

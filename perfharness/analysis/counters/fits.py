@@ -1,10 +1,10 @@
 """Means over windows explained by what ran in them: the value of a counter while each class of work ran.
 
-A window of 50 ms holds many stages. Its mean is the sum, over the classes of work, of each class's value times the
+A window of 100 ms holds many stages. Its mean is the sum, over the classes of work, of each class's value times the
 part of the window in which that class ran; where nothing ran, the counters are 0. As with energy, every model of what
 else a value may depend on (`energy.kinds`: how long the work has run, what ran before, when in the run) that the
-readings do not rule out gives each class a value, and the interval holds all of them. Other than a power sensor's, a
-counter's mean is of a window of known length; how late it may be is one more thing that is tried.
+readings do not rule out gives each class a value, and the interval holds all of them. Other than a power sensor, a
+counter's mean is known to be of exactly its window; how far the clocks may be apart is one more thing that is tried.
 """
 
 from __future__ import annotations
@@ -25,15 +25,6 @@ RULED_OUT = 14.0
 
 RESOLUTION = 1e-3
 """Of a counter's unit: smaller differences between readings mean nothing."""
-
-LAGS_NS = (500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000, 16_000_000)
-"""How late a reading may be, besides what is known of its ends: how often the hardware takes its own samples is not
-documented."""
-
-LAG_WINDOWS = 400
-"""So many show it."""
-
-MAX_LAG_NS = 50_000_000
 
 WIDE, DEVIATION = 0.5, 0.25
 """Of a counter's ceiling, standard deviations of the prior: of a class's value, and of its kinds among themselves."""
@@ -99,37 +90,30 @@ class WorkInWindows:
         self._busy_s = classes.within(start_ns, end_ns)
         self.busy_s = self._busy_s.sum(axis=1)
         """Of each class in all windows, seconds."""
-        self._start_ns, self._end_ns = start_ns, end_ns
-        self._copies = BusyLine(*copies)
-        self._edge_error_ns = edge_error_ns
-        self.lag_ns = 0
-        """How late the readings are (`find_lag`)."""
-        self._models: list[Kinds] = []
-        self._known: dict[tuple[int, int], _Design] = {}
-        if len(start_ns):
-            work, window = KnownWork(classes), (int(start_ns[0]) - MAX_LAG_NS, int(end_ns[-1]) + MAX_LAG_NS)
-            splits = (kinds for kinds in work.splits(window) if kinds.name != "pause")
-            self._models = [work.plain(window), *splits]
+        known, line = KnownWork(classes), BusyLine(*copies)
+        self._designs: list[_Design] = []
+        if not len(start_ns):
+            return
+        window = int(start_ns[0]) - edge_error_ns, int(end_ns[-1]) + edge_error_ns
+        models = [known.plain(window), *(kinds for kinds in known.splits(window) if kinds.name != "pause")]
+        for shift in dict.fromkeys((0, -edge_error_ns, edge_error_ns)):
+            start, end = start_ns + shift, end_ns + shift
+            copying = line.within(start, end) / self.length_ns
+            tried = models[: len(models) if shift == 0 else 1]
+            self._designs += [self._design(kinds, start, end, copying) for kinds in tried]
 
-    def _design(self, model: int, lag_ns: int) -> _Design:
-        """One model (0: the plain one), the readings of a time so much earlier than they seem."""
-        if (model, lag_ns) not in self._known:
-            kinds, start, end = self._models[model], self._start_ns - lag_ns, self._end_ns - lag_ns
-            working = kinds.owner < len(self.busy_s)
-            seconds = (kinds.until(end) - kinds.until(start))[working]
-            share, owner = seconds / (self.length_ns / 1e9), kinds.owner[working]
-            if self._copies.length:
-                share, owner = (
-                    np.vstack([share, self._copies.within(start, end) / self.length_ns]),
-                    np.append(owner, COPIES),
-                )
-            total = share @ (self.length_ns / 1e9)
-            there = total > 0
-            self._known[model, lag_ns] = _Design(share[there], owner[there], total[there])
-        return self._known[model, lag_ns]
+    def _design(self, kinds: Kinds, start: Int64, end: Int64, copying: Float64) -> _Design:
+        working = kinds.owner < len(self.busy_s)
+        seconds = (kinds.until(end) - kinds.until(start))[working]
+        share, owner = seconds / (self.length_ns / 1e9), kinds.owner[working]
+        if copying.any():
+            share, owner = np.vstack([share, copying]), np.append(owner, COPIES)
+        total = share @ (self.length_ns / 1e9)
+        there = total > 0
+        return _Design(share[there], owner[there], total[there])
 
     def fit(self, value: Float64, ceiling: float = 1.0, unit: float = 1.0, *, plain: bool = False) -> Fits:
-        """Explain one counter by every model, and by the plain one with the windows' ends off by their error.
+        """Explain one counter.
 
         Args:
             value: its mean in each window; NaN: not read.
@@ -139,33 +123,12 @@ class WorkInWindows:
         """
         read = ~np.isnan(value)
         weight = self.length_ns[read] / float(self.length_ns[read].mean())
-
-        def fit(model: int, off_ns: int = 0) -> _Fit:
-            return _fit(self._design(model, self.lag_ns + off_ns), value[read], weight, read, ceiling, unit)
-
-        if plain or float(value[read].max()) <= RESOLUTION * unit:  # as of most pipes, most of the time
-            return Fits([fit(0)], ceiling, unit)
-        fits = [fit(model) for model in range(len(self._models))]
-        fits += [fit(0, off_ns) for off_ns in (self._edge_error_ns, -self._edge_error_ns) if off_ns]
-        fits.sort(key=lambda each: each.score)
-        return Fits([one for one in fits if one.score <= fits[0].score + RULED_OUT], ceiling, unit)
-
-    def find_lag(self, counters: Sequence[Float64]) -> None:
-        """Take the readings to be late where all models ask for it, of several counters of one instrument together.
-
-        Structure inside the stages looks like a lag to the plain model, so the others are asked too.
-        """
-        scores = {lag_ns: sum(self._least(value, lag_ns) for value in counters) for lag_ns in (0, *LAGS_NS)}
-        best = min(scores, key=lambda lag_ns: scores[lag_ns])
-        self.lag_ns = best if scores[best] < scores[0] - RULED_OUT * len(counters) else 0
-
-    def _least(self, value: Float64, lag_ns: int) -> float:
-        """Score of the best model, of the first of the windows."""
-        read = ~np.isnan(value)
-        read &= np.cumsum(read) <= LAG_WINDOWS
-        weight = self.length_ns[read] / float(self.length_ns[read].mean())
-        models = range(len(self._models))
-        return min(_fit(self._design(each, lag_ns), value[read], weight, read, 1.0, 1.0).score for each in models)
+        is_zero = float(value[read].max()) <= RESOLUTION * unit  # as most pipes are, most of the time
+        designs = self._designs[:1] if plain or is_zero else self._designs
+        fits = [_fit(design, value[read], weight, read, ceiling, unit) for design in designs]
+        best = min(fits, key=lambda fit: fit.score)
+        kept = [best, *(fit for fit in fits if fit is not best and fit.score <= best.score + RULED_OUT)]
+        return Fits(kept, ceiling, unit)
 
     def mean_while(self, owners: Sequence[int], value: Float64) -> float | None:
         """Mean of a state (a clock) over the windows, weighted by how long these classes ran in each; None: unknown."""

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfharness.model.telemetry import GPM_RATES, GPM_SHARES, GPM_WINDOW, Float64, SampleLog
+from perfharness.model.telemetry import GPM_EDGE_ERROR, GPM_RATES, GPM_SHARES, GPM_WINDOW, Float64, SampleLog, Series
 from perfharness.model.trace import Bool, Int64, TraceMeta
 
 MIB = 1 << 20
+WORSE = 3.0
+"""Times the usual error of an end."""
+
 MAX_CLOCK_MISS_NS = 1_000_000_000
 
 
@@ -75,21 +78,39 @@ def gpm_readings(log: SampleLog, uuid: str) -> GpmReadings | None:
         if series is None or not series.is_read.any():
             missing[metric] = failures.get(metric, "it was not sampled")
             continue
-        column = np.full(len(end), np.nan)
-        at = np.searchsorted(end, series.time_unix_ns)
-        fits = (at < len(end)) & (end[np.minimum(at, len(end) - 1)] == series.time_unix_ns) if len(end) else at < 0
-        column[at[fits]] = series.value[fits] * (0.01 if metric in GPM_SHARES else MIB)
-        values[metric] = column
+        values[metric] = _aligned(series, end) * (0.01 if metric in GPM_SHARES else MIB)
+    errors = _aligned(log.get(uuid, GPM_EDGE_ERROR), end)
     if not len(end):
         missing[GPM_WINDOW] = failures.get(GPM_WINDOW, "it was not sampled")
-    return GpmReadings(
+    found = GpmReadings(
         start_ns=end - read.value.astype(np.int64),
         end_ns=end,
         values=values,
         sm_clock_mhz=_clock_at(log, uuid, end),
         missing=missing,
-        edge_error_ns=int(np.median(read.read_ns)) // 2 if len(end) else 0,
+        edge_error_ns=0,
     )
+    return found if not len(end) else _of_known_ends(found, errors, int(np.median(read.read_ns)) // 2)
+
+
+def _of_known_ends(found: GpmReadings, error_ns: Float64, least_ns: int) -> GpmReadings:
+    """Without the windows whose ends are known far worse than usual: those before the rhythm of refreshes was found."""
+    error_ns = np.maximum(np.where(np.isnan(error_ns), 0.0, error_ns), least_ns)
+    usual = float(np.median(error_ns))
+    begins = np.r_[error_ns[:1], error_ns[:-1]]
+    kept = np.maximum(error_ns, begins) <= WORSE * usual
+    return replace(found.select(kept), edge_error_ns=round(usual))
+
+
+def _aligned(series: Series | None, end: Int64) -> Float64:
+    """Readings at the ends of windows; NaN where there is none."""
+    column = np.full(len(end), np.nan)
+    if series is None or not len(end):
+        return column
+    at = np.minimum(np.searchsorted(end, series.time_unix_ns), len(end) - 1)
+    same = end[at] == series.time_unix_ns
+    column[at[same]] = series.value[same]
+    return column
 
 
 def _clock_at(log: SampleLog, uuid: str, moment_ns: Int64) -> Float64:

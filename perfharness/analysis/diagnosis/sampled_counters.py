@@ -42,9 +42,6 @@ MARGIN_NS = 2_000_000
 PCIE_CEILING, NVLINK_CEILING, LINK_UNIT = 256e9, 2e12, 10e9
 """Bytes per second: more than links of today carry in both directions; and what is worth speaking of."""
 
-LIVELIEST = 2
-"""Counters that the lag of the readings is found with."""
-
 SHARES = {
     "sm_active": "gpm_sm_active_percent", "occupancy": "gpm_sm_occupancy_percent", "tensor": "gpm_tensor_percent",
     "fp32": "gpm_fp32_percent", "fp16": "gpm_fp16_percent", "fp64": "gpm_fp64_percent",
@@ -144,8 +141,6 @@ class StageCounters:
         bounds, error_ns = (readings.start_ns, readings.end_ns), readings.edge_error_ns
         kernels = WorkInWindows(*bounds, BusyShares(spans[0]), copies, error_ns)
         every = WorkInWindows(*bounds, BusyShares(spans[1]), (nothing, nothing), error_ns)
-        kernels.find_lag(_liveliest(readings))
-        every.lag_ns = kernels.lag_ns
         return _OfGpu(readings, kernels, every, classes, time_ns, _all_fits(readings, kernels, every))
 
     def _spans(self, operation: Int64, classes: Mapping[int, int]) -> list[tuple[Int64, Int64]]:
@@ -233,13 +228,6 @@ def _stray(readings: GpmReadings, work: BusyShares) -> float:
     quiet = work.within(readings.start_ns - MARGIN_NS, readings.end_ns + MARGIN_NS).sum(axis=0) <= 0
     quiet &= ~np.isnan(active)
     return float(active[quiet].mean()) if quiet.any() else 0.0
-
-
-def _liveliest(readings: GpmReadings) -> list[Float64]:
-    """The shares that differ most from window to window: they show best how late the readings are."""
-    known = [values for metric in SHARES.values() if (values := readings.values.get(metric)) is not None]
-    read = [values for values in known if (~np.isnan(values)).sum() >= MIN_WINDOWS]
-    return sorted(read, key=lambda values: -float(np.nanvar(values)))[:LIVELIEST]
 
 
 def _all_fits(readings: GpmReadings, kernels: WorkInWindows, operations: WorkInWindows) -> dict[str, Fits | str]:
