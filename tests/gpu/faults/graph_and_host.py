@@ -14,7 +14,7 @@ from perfharness import PerfRecorder
 BATCHES = 50
 STEPS = 6
 REQUESTS = 64
-PAGES = {"cuda": 200, "cpu": 20}
+PAGES = {"cuda": 200, "cpu": 4}
 SIDE = {"cuda": 2048, "cpu": 16}
 LAYERS = 60
 
