@@ -13,11 +13,10 @@ from perfharness.cli.main import run
 TRACES = Path(__file__).parent / "traces"
 
 VERDICTS = {
-    "pipeline": {"batch": "cpu-bound", "preprocess": "cpu-bound", "inference": "cpu-bound"},
+    "pipeline": {"batch": "cpu-bound", "preprocess": "cpu-bound", "inference": "dispatch-bound"},
     "graphs": {"batch": "gpu-bound", "replay": "gpu-bound", "sync": "waiting-on-stage"},
     "graphs_node": {"batch": "gpu-bound", "replay": "gpu-bound", "sync": "waiting-on-stage"},
-    # Ten launches a batch, and the time between them: too few for it to be the price of an operation.
-    "long": dict.fromkeys(("batch", "decode", "resize", "normalize", "infer", "nms"), "cpu-bound"),
+    "long": dict.fromkeys(("batch", "decode", "resize", "normalize", "infer", "nms"), "dispatch-bound"),
     "cpu": {"batch": "cpu-bound", "stage_1": "cpu-bound", "stage_2": "cpu-bound"},
     "old_partial": dict.fromkeys(("batch", "preprocess", "inference", "postprocess"), "cannot-tell"),
 }

@@ -151,6 +151,11 @@ PAIRS: dict[str, tuple[Verdict, Content, str, Content]] = {
         Verdict.DISPATCH_BOUND, launches(50), "50 operations a batch take 50 % of its host time", launches(49),
     ),
     "few operations": (Verdict.DISPATCH_BOUND, launches(20, 48), "20 operations a batch", launches(19, 48)),
+    # 10 + 14 x 40 - 36 = 534 us for 14 operations: at most ten calls of 4 us each; of 3.8 us, more
+    "few operations at their price": (
+        Verdict.DISPATCH_BOUND, launches(14, 40), "14 operations a batch take 53 % of its host time",
+        launches(14, 40, 3.8),
+    ),
     # gaps of at most 30 calls lead to launches: 10 + 41 x 0.4 + 40 x 11.9 = 502 us; longer ones, to nothing
     "launch apart": (
         Verdict.DISPATCH_BOUND, launches(41, 12.3, 0.4), "41 operations a batch take 50 % of its host time",

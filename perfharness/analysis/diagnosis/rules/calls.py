@@ -26,7 +26,11 @@ LAUNCH_BOUND_SHARE = 0.50
 DISPATCH_BOUND_SHARE = 0.50
 """Of the host time: most of it goes into what leads to launches."""
 MANY_OPERATIONS = 20
-"""A batch. With fewer, what lies between launches is the program's own work rather than the price of an operation."""
+"""A batch. With fewer, what lies between launches may be the program's own work rather than the price of an
+operation."""
+PRICE_IN_CALLS = 10
+"""As long as an operation and what leads to it take at most so many launching calls, it is the price of an operation,
+also of few: PyTorch needs 3 to 10."""
 IDLE_SHARE = 0.30
 """Of the host time. A GPU that is idle less than this does not wait for the host's launches."""
 
@@ -138,7 +142,8 @@ def launching(f: Figures) -> Match | None:
     if not made.launches or f.gpu_idle < IDLE_SHARE * f.wall or made.issued_gpu_ns >= made.launching_ns:
         return None
     is_launch = made.launch_calls_ns >= LAUNCH_BOUND_SHARE * f.wall
-    if not is_launch and f.a_batch(made.launches) < MANY_OPERATIONS:
+    is_price = made.launching_ns <= PRICE_IN_CALLS * made.launch_calls_ns
+    if not is_price and f.a_batch(made.launches) < MANY_OPERATIONS:
         return None
     host_us, call_us, gpu_us = (
         part / made.launches / 1e3 for part in (made.launching_ns, made.launch_calls_ns, made.issued_gpu_ns)
