@@ -118,5 +118,5 @@ def test_a_machine_without_gpus_is_not_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("traces", "has"), [({"cuda", "python-gil"}, True), ({"cuda"}, False)])
 def test_the_interpreter_lock_is_recorded_where_this_nsys_can(traces: set[str], has: bool) -> None:
     made = plan({"nsys": (replace(NSYS, traces=frozenset(traces)),), "gpus": TWO_GPUS[:1]})
-    for each, expected in ((made, "cuda,nvtx"), (explaining_pass(made), "cuda,nvtx,osrt" + ",python-gil" * has)):
+    for each, expected in ((made, "cuda,nvtx"), (explaining_pass(made), "cuda,nvtx" + ",python-gil" * has)):
         assert f"--trace={expected}" in planned_command(each.processes[0], each.nsys, Path("/run"))

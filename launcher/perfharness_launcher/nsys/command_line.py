@@ -74,8 +74,9 @@ class NsysTracing:
     Args:
         cuda: False on a machine without a GPU, where tracing CUDA would only bring warnings.
         os_calls: whether the operating system's calls are recorded.
-        explain: whether this is the explaining pass, which may cost time: they are then recorded in any case, and who
-            holds the interpreter lock, where this nsys can.
+        explain: whether this is the explaining pass, which may cost time: who holds the interpreter lock is recorded
+            then, where this nsys can. The system's calls are not, unless asked for: the host probe shows what threads
+            wait for, and nsys 2023.4 crashed one process in four that forked while both were recorded.
         gpu_metrics: GPUs whose counters are sampled, in nsys's words; None: of none.
         gpu_metrics_hz: how often.
     """
@@ -92,7 +93,7 @@ def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) 
     """`nsys profile` around `command`, its report in `folder`."""
     nsys = tracing.install
     options = [f"--{name}={value}" for name, value in WANTED_OPTIONS if name in nsys.profile_options]
-    trace = ("cuda,nvtx" if tracing.cuda else "nvtx") + (",osrt" if tracing.os_calls or tracing.explain else "")
+    trace = ("cuda,nvtx" if tracing.cuda else "nvtx") + (",osrt" if tracing.os_calls else "")
     if tracing.explain and INTERPRETER_LOCK in nsys.traces:
         trace += f",{INTERPRETER_LOCK}"
     if tracing.gpu_metrics is not None:
