@@ -127,8 +127,8 @@ NAMES = st.lists(st.sampled_from(["a", "a/b", "a/b/c", "a/d", "e", "e/f"]), uniq
 CAUSES = st.builds(
     cause,
     st.sampled_from(["cpu-bound", "file-wait"]),
-    share=st.floats(0, 1),
-    saves_ms=st.none() | st.floats(0, 10),
+    share=st.floats(0.05, 1),  # and the least saving: worth a sentence, or what is named for them would be left out
+    saves_ms=st.none() | st.floats(1.5, 10),
     where=st.none() | st.builds(function, line=st.integers(1, 2)),
 )
 

@@ -145,6 +145,18 @@ def test_nsys_is_given_no_option_that_it_does_not_have() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("version", "explain", "follows"),
+    [((2023, 4, 4), False, True), ((2023, 4, 4), True, False), (None, True, False), ((2025, 3, 1), True, True)],
+)
+def test_an_old_nsys_does_not_follow_forks_in_the_explaining_pass(
+    version: tuple[int, ...] | None, explain: bool, follows: bool
+) -> None:
+    install = NsysInstall(Path("/nsys"), version, profile_options=frozenset({"trace", "trace-fork-before-exec"}))
+    command = profile_command(NsysTracing(install, explain=explain), Path("/run/p"), ["ls"])
+    assert ("--trace-fork-before-exec=true" in command) is follows
+
+
 def test_every_conflict_is_told_at_once() -> None:
     told = refusal(
         {"script_problem": "there is no script pipeline.py", "output_problem": "-o out is a file, not a folder"},
