@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from perfharness.model.host_samples import HostEventKind, HostProbe, HostSamples, HostState
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import read_host_probe
+from tests.integration.nsys_profile import nsys_profile
 
 NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
 NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
@@ -112,13 +114,22 @@ json.dump({"burner": burner.native_id, "waker": waker.native_id}, open(sys.argv[
 """
 
 
-def run(tmp_path: Path, script: str, *before: str, **more: str) -> tuple[HostProbe, dict[str, object]]:
-    """What the probe recorded of a script, and what the script itself wrote."""
+def run(
+    tmp_path: Path, script: str, tracer: str = "none", nsys_options: Sequence[str] = (), apis: str = "nvtx"
+) -> tuple[HostProbe, dict[str, object]]:
+    """What the probe recorded of a script, and what the script itself wrote; nsys leaves `report` in the folder."""
     path, said, out = tmp_path / "script.py", tmp_path / "said.json", tmp_path / "out"
     path.write_text(script)
-    out.mkdir()
-    command = [*before, sys.executable, *(["-m", "perfharness.tracer"] if more.pop("embedded", "") else []), str(path)]
-    subprocess.run([*command, str(said)], env={**explained(out), **more}, check=True, timeout=120)
+    command = [sys.executable, *(["-m", "perfharness.tracer"] if tracer == "embedded" else []), str(path), str(said)]
+    environ = explained(out) | {"PERFHARNESS_TRACER": tracer}
+    if tracer == "nsys":
+        assert NSYS is not None
+        assert NVTX_SITE is not None
+        environ |= {"PYTHONPATH": NVTX_SITE}
+        nsys_profile(NSYS, tmp_path / "report.nsys-rep", command, environ, *nsys_options, apis=apis, output=out)
+    else:
+        out.mkdir()
+        subprocess.run(command, env=environ, check=True, timeout=120)
     recorded = read_host_probe(out)
     assert recorded is not None
     return recorded.probe, json.loads(said.read_text())
@@ -147,16 +158,7 @@ def test_a_stage_of_two_functions_in_three_threads(tmp_path: Path, tracer: str) 
     """Their share of the sampled time is that by their own clock (in which they also wait for the lock and a CPU),
     within five standard deviations of as many independent samples.
     """
-    before: list[str] = []
-    more: dict[str, str] = {}
-    if tracer == "embedded":
-        more = {"embedded": "yes", "PERFHARNESS_TRACER": "embedded"}
-    if tracer == "nsys":
-        assert NSYS is not None
-        assert NVTX_SITE is not None
-        before = [NSYS, "profile", "--trace=nvtx", "--sample=none", f"--output={tmp_path / 'report'}"]
-        more = {"PYTHONPATH": NVTX_SITE, "PERFHARNESS_TRACER": "nsys"}
-    probe, said = run(tmp_path, SPLIT, *before, **more)
+    probe, said = run(tmp_path, SPLIT, tracer)
     assert probe.missing == ()
     samples, truth = probe.samples, said["heavy"]
     assert isinstance(truth, float)
@@ -289,12 +291,8 @@ json.dump({}, open(sys.argv[1], "w"))
 @pytest.mark.skipif(not (NSYS and NVTX_SITE), reason="needs nsys and nvtx 0.2.11; scripts/test sets them")
 def test_waits_for_the_interpreter_lock_are_those_that_nsys_records(tmp_path: Path) -> None:
     """The share of samples against nsys's intervals, within five standard deviations of as many waits."""
-    assert NSYS is not None
-    assert NVTX_SITE is not None
-    report = tmp_path / "report"
-    before = [NSYS, "profile", "--trace=nvtx,python-gil", "--sample=none", "--export=sqlite", f"--output={report}"]
-    probe, _ = run(tmp_path, CONTENDED, *before, PYTHONPATH=NVTX_SITE, PERFHARNESS_TRACER="nsys")
-    trace = open_trace(report.with_suffix(".sqlite"))
+    probe, _ = run(tmp_path, CONTENDED, "nsys", ["--export=sqlite"], apis="nvtx,python-gil")
+    trace = open_trace(tmp_path / "report.sqlite")
     events, ranges = trace.lock_events, trace.ranges
     assert events is not None
     assert len(ranges) == 3
