@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from perfharness.analysis.paths import BATCH_SUFFIX, STAGE_SUFFIX
 from perfharness.analysis.trace_clock import monotonic_tie
 from perfharness.model.diagnosis import FunctionTime, HostProfile, Path
 from perfharness.model.host_samples import Frame, HostEventKind, HostEvents, HostProbe, HostSamples, HostState
+from perfharness.model.result import Float64
 from perfharness.model.trace import PID_SHIFT, Bool, Int64, Trace
 from perfharness.trace.host_samples import RecordedProbe
 
@@ -30,7 +30,6 @@ COUNTS = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_swi
 """Of `HostProfile`, in the order of `HostSamples.counts`."""
 
 NS_PER_MS = 1e6
-Floats = npt.NDArray[np.float64]
 K = TypeVar("K")
 Z_95 = 1.959964
 
@@ -251,14 +250,14 @@ class _Shares:
         return self.wall_ms * Z_95 * spread / (1 + Z_95**2 / count)
 
 
-def _by_stack(samples: HostSamples, rows: Int64, lengths: Floats) -> Iterator[tuple[int, float]]:
+def _by_stack(samples: HostSamples, rows: Int64, lengths: Float64) -> Iterator[tuple[int, float]]:
     """Each stack that was seen, and the sum of its samples' lengths, ns."""
     stacks = samples.stack[rows]
     spent = np.bincount(stacks[stacks >= 0], weights=lengths[stacks >= 0], minlength=len(samples.stacks))
     yield from ((int(stack), float(spent[stack])) for stack in np.flatnonzero(spent))
 
 
-def _functions(samples: HostSamples, rows: Int64, lengths: Floats, shares: _Shares) -> list[FunctionTime]:
+def _functions(samples: HostSamples, rows: Int64, lengths: Float64, shares: _Shares) -> list[FunctionTime]:
     """Functions by their own time, those that only call others after them."""
     own: defaultdict[FunctionKey, float] = defaultdict(float)
     cumulative: defaultdict[FunctionKey, float] = defaultdict(float)
@@ -295,7 +294,7 @@ def _descending(times: dict[K, float]) -> list[K]:
     return sorted(times, key=lambda key: -times[key])
 
 
-def _states(samples: HostSamples, rows: Int64, lengths: Floats, scale: float) -> dict[str, float | None]:
+def _states(samples: HostSamples, rows: Int64, lengths: Float64, scale: float) -> dict[str, float | None]:
     """Time in each state. The system does not show at a moment whether a thread that could run does, but counts both:
     the time of such samples is shared out by these counts.
     """

@@ -12,16 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from perfharness.analysis.diagnosis.calls import stays_inside
 from perfharness.analysis.diagnosis.workload import StageEvents, Workload, busy_line
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import GpuCounters
 from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
+from perfharness.model.result import Float64
 from perfharness.model.trace import GpuOperationKind, Int64
-
-Float64 = npt.NDArray[np.float64]
 
 MAX_UNCERTAINTY = 0.10
 """Half the width of the range of a share, of the peak: beyond it the readings do not decide between 40 and 60 %."""

@@ -14,6 +14,7 @@ from perfharness.analysis.diagnosis.calls import CallTable
 from perfharness.analysis.grouping import group_rows
 from perfharness.analysis.stages import StageTable
 from perfharness.analysis.timeline import BusyLine
+from perfharness.model.result import Float64
 from perfharness.model.trace import PROCESS_MASK, Int64, OsWaitKind, Trace
 
 HANDOVER_NS = 1_000_000
@@ -144,7 +145,7 @@ def _joint(one: BusyLine, other: BusyLine) -> tuple[Int64, Int64]:
     return common.start, common.end
 
 
-def _best(share: np.typing.NDArray[np.float64], level: Int64, itself: int) -> OtherStage | None:
+def _best(share: Float64, level: Int64, itself: int) -> OtherStage | None:
     share[itself] = 0.0
     if not share.max(initial=0.0) > 0:
         return None

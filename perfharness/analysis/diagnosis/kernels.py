@@ -7,15 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from perfharness.analysis.diagnosis.gpus import Gpus
 from perfharness.analysis.grouping import group_rows
 from perfharness.model.diagnosis import KernelKind, OccupancyLimiter
+from perfharness.model.result import Float64
 from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64, Integers, Trace
 from perfharness.trace.names import by_name
-
-Float64 = npt.NDArray[np.float64]
 
 WARP = 32
 REGISTER_UNIT = 256

@@ -18,9 +18,9 @@ from perfharness.analysis.diagnosis.kernels import KINDS_OF_KERNELS, KernelGroup
 from perfharness.analysis.diagnosis.roofline import Shares, joined, roofline_point
 from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, GpuLimits, KernelKind
+from perfharness.model.result import Float64
 from perfharness.model.trace import GpuOperationKind, Int64
 
-Float64 = npt.NDArray[np.float64]
 Basis = Literal["counters", "shape", "bandwidth", "names"]
 
 LIMIT_SHARE = 0.60

@@ -13,9 +13,7 @@ import numpy.typing as npt
 
 from perfharness.model.diagnosis import Path, WarmupDiagnosis, WarmupState
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import path_text
-
-Float64 = npt.NDArray[np.float64]
+from perfharness.model.result import Float64, path_text
 
 MIN_BATCHES = 12
 """Fewer leave quarters of less than three batches, whose medians mean nothing."""
