@@ -19,7 +19,6 @@ from perfharness.analysis.host_profile import Spans, is_library, rows_of_stage, 
 from perfharness.model.diagnosis import Path
 from perfharness.model.host_samples import Frame, HostProbe, HostSamples
 
-NS_PER_MS = 1e6
 STARTING = re.compile(r"<frozen runpy>|.*/runpy\.py$|.*/perfharness/(boot/|tracer/|annotate/|script\.py$)")
 """Files of the functions that start a measured script."""
 Stack = tuple[tuple[Frame, ...], float]
@@ -88,9 +87,8 @@ def stage_stacks(probe: HostProbe, spans: Spans) -> list[Stack]:
     length = samples.length_ns[rows].astype(np.float64)
     if not length.sum():
         return []
-    wall_ms = float((spans.end_ns - spans.start_ns).sum()) / NS_PER_MS / max(spans.batches, 1)
     pairs, group = np.unique(np.stack([samples.stage[rows], samples.stack[rows]]), axis=1, return_inverse=True)
-    times = np.bincount(group.ravel(), weights=length) * wall_ms / length.sum()
+    times = np.bincount(group.ravel(), weights=length) * spans.wall_ms / length.sum()
     own = without_suffixes(spans.path)
     inside = [_below(path, own) for path in samples.stage_paths]
     found = []

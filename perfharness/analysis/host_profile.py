@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -47,6 +48,11 @@ class Spans:
     end_ns: Int64
     batches: int
 
+    @property
+    def wall_ms(self) -> float:
+        """Their host time, ms a batch."""
+        return float((self.end_ns - self.start_ns).sum()) / NS_PER_MS / max(self.batches, 1)
+
 
 def on_trace_clock(recorded: RecordedProbe, trace: Trace) -> HostProbe:
     """The probe's records on the clock of a trace of the same process, with its thread ids."""
@@ -80,29 +86,31 @@ def on_trace_clock(recorded: RecordedProbe, trace: Trace) -> HostProbe:
     )
 
 
-def host_profile(probe: HostProbe, spans: Spans) -> HostProfile:
+def host_profile(probe: HostProbe, spans: Spans, rows: Int64) -> HostProfile:
     """What the threads of a stage did in its ranges.
 
     Its host time is shared out by the time that samples stand for.
+
+    Args:
+        rows: the stage's samples (`rows_of_stage`).
     """
     samples = probe.samples
-    rows = rows_of_stage(samples, spans)
-    wall_ms = float((spans.end_ns - spans.start_ns).sum()) / NS_PER_MS / max(spans.batches, 1)
     lengths = samples.length_ns[rows].astype(np.float64)
     total, missing = float(lengths.sum()), list(probe.missing)
     if not total:
         missing.append("a sample in the stage: it is too short, or its thread runs no Python")
-    scale = wall_ms / total if total else 0.0
-    shares = _Shares(total, float(np.square(lengths).sum()), wall_ms)
+    scale = spans.wall_ms / total if total else 0.0
+    shares = _Shares.of(lengths, spans.wall_ms)
     on_cpu = samples.on_cpu_ns[rows]
     known = bool(total) and bool((on_cpu >= 0).all())
-    count, collection_ns = _collections(probe, spans)
+    collected = collections_of_stage(probe, spans)
+    collection_ns = float((probe.events.end_ns - probe.events.start_ns)[collected].sum())
     return HostProfile(
         samples=len(rows),
         on_cpu_ms=float(on_cpu.sum()) * scale if known else None,
         state_ms=_states(samples, rows, lengths, scale),
         top_functions=_functions(samples, rows, lengths, shares)[:TOP_FUNCTIONS],
-        collections=count / max(spans.batches, 1),
+        collections=len(collected) / max(spans.batches, 1),
         collection_ms=collection_ns / NS_PER_MS / max(spans.batches, 1),
         gil_holders=_gil_holders(samples, rows, shares)[:TOP_FUNCTIONS],
         missing=missing,
@@ -125,6 +133,17 @@ def rows_of_stage(samples: HostSamples, spans: Spans) -> Int64:
         near = inside(time, start - BOUNDARY_NS, end + BOUNDARY_NS)
         by_clock = inside(time, start, end)
         found.append(mine[np.where(has_recorder[stage], is_inside[stage] & near, by_clock)])
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def collections_of_stage(probe: HostProbe, spans: Spans) -> Int64:
+    """Runs of the garbage collector that began in the stage's ranges on their threads, indices of the events."""
+    events = probe.events
+    found: list[Int64] = []
+    for thread in np.unique(spans.thread):
+        mine = np.flatnonzero((events.kind == HostEventKind.COLLECTION) & (events.thread == thread))
+        of_thread = spans.thread == thread
+        found.append(mine[inside(events.start_ns[mine], spans.start_ns[of_thread], spans.end_ns[of_thread])])
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
@@ -156,15 +175,13 @@ def lines_during(
         found.append(mine[inside(samples.time_ns[mine], start_ns[of_thread], end_ns[of_thread])])
     rows = np.concatenate([np.empty(0, np.int64), *found])
     lengths = samples.length_ns[rows].astype(np.float64)
-    total = float(lengths.sum())
-    shares = _Shares(total, float(np.square(lengths).sum()), total / NS_PER_MS)
+    shares = _Shares.of(lengths, float(lengths.sum()) / NS_PER_MS)
     spent: defaultdict[Frame, float] = defaultdict(float)
     inner: defaultdict[Frame, float] = defaultdict(float)
     for stack, length in _by_stack(samples, rows, lengths):
-        frames = [samples.frames[number] for number in samples.stacks[stack]]
-        own = next((frame for frame in frames if not is_library(frame.file)), None) if own_code else None
+        frames = _frames(samples, stack)
         if frames:
-            inner[own or frames[0]] += length
+            inner[_own_frame(frames) if own_code else frames[0]] += length
         for frame in dict.fromkeys(frames):
             spent[frame] += length
     return [
@@ -186,33 +203,15 @@ def own_functions(samples: HostSamples, rows: Int64, ms_per_ns: float) -> list[F
         ms_per_ns: of host time, for a nanosecond of samples.
     """
     lengths = samples.length_ns[rows].astype(np.float64)
-    lines: defaultdict[FunctionKey, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    tally = _Tally()
     for stack, length in _by_stack(samples, rows, lengths):
-        frames = [samples.frames[number] for number in samples.stacks[stack]]
+        frames = _frames(samples, stack)
         if frames:
-            frame = next((frame for frame in frames if not is_library(frame.file)), frames[0])
-            lines[_function_key(frame)][frame.line] += length
-    total = float(lengths.sum())
-    shares = _Shares(total, float(np.square(lengths).sum()), total * ms_per_ns)
-    spent = {key: sum(of_key.values()) for key, of_key in lines.items()}
-    return [_function_time(key, lines[key], spent[key], spent[key], shares) for key in _descending(spent)]
+            tally.add(_own_frame(frames), length, length)
+    return tally.functions(_Shares.of(lengths, float(lengths.sum()) * ms_per_ns))
 
 
-def collapsed_stacks(probe: HostProbe, spans: Spans) -> list[tuple[tuple[Frame, ...], float]]:
-    """Each stack of a stage, the outermost frame first, and its host time in ms a batch: a flame graph's rows."""
-    samples = probe.samples
-    rows = rows_of_stage(samples, spans)
-    lengths = samples.length_ns[rows].astype(np.float64)
-    total = float(lengths.sum())
-    wall_ms = float((spans.end_ns - spans.start_ns).sum()) / NS_PER_MS / max(spans.batches, 1)
-    shares = _Shares(total, 0.0, wall_ms)
-    by_stack = sorted(_by_stack(samples, rows, lengths), key=lambda one: -one[1])
-    return [
-        (tuple(samples.frames[number] for number in reversed(samples.stacks[stack])), shares.ms(length))
-        for stack, length in by_stack
-    ]
-
-
+@cache
 def is_library(file: str) -> bool:
     """Whether a file is of an installed package, of the standard library, or of perfharness."""
     if any(part in file for part in LIBRARY_PARTS):
@@ -238,6 +237,11 @@ class _Shares:
     squares: float
     wall_ms: float
 
+    @classmethod
+    def of(cls, lengths: Float64, wall_ms: float) -> _Shares:
+        """Of samples of these lengths, ns, that stand for `wall_ms` of host time."""
+        return cls(float(lengths.sum()), float(np.square(lengths).sum()), wall_ms)
+
     def ms(self, length_ns: float) -> float:
         return self.wall_ms * length_ns / self.total_ns if self.total_ns else 0.0
 
@@ -257,22 +261,14 @@ def _by_stack(samples: HostSamples, rows: Int64, lengths: Float64) -> Iterator[t
     yield from ((int(stack), float(spent[stack])) for stack in np.flatnonzero(spent))
 
 
-def _functions(samples: HostSamples, rows: Int64, lengths: Float64, shares: _Shares) -> list[FunctionTime]:
-    """Functions by their own time, those that only call others after them."""
-    own: defaultdict[FunctionKey, float] = defaultdict(float)
-    cumulative: defaultdict[FunctionKey, float] = defaultdict(float)
-    lines: defaultdict[FunctionKey, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for stack, length in _by_stack(samples, rows, lengths):
-        frames = [samples.frames[number] for number in samples.stacks[stack]]
-        for key in dict.fromkeys(map(_function_key, frames)):  # a set has no order of its own
-            cumulative[key] += length
-        for frame in frames:
-            lines[_function_key(frame)][frame.line] += 0.0
-        if frames:
-            own[_function_key(frames[0])] += length
-            lines[_function_key(frames[0])][frames[0].line] += length
-    order = sorted(cumulative, key=lambda key: (-own[key], -cumulative[key]))
-    return [_function_time(key, lines[key], own[key], cumulative[key], shares) for key in order]
+def _frames(samples: HostSamples, stack: int) -> list[Frame]:
+    """Of a stack, the innermost first."""
+    return [samples.frames[number] for number in samples.stacks[stack]]
+
+
+def _own_frame(frames: list[Frame]) -> Frame:
+    """The innermost frame outside of libraries; where there is none, the innermost."""
+    return next((frame for frame in frames if not is_library(frame.file)), frames[0])
 
 
 FunctionKey = tuple[str, str, bool]
@@ -282,12 +278,43 @@ def _function_key(frame: Frame) -> FunctionKey:
     return frame.function, frame.file, frame.is_native
 
 
-def _function_time(
-    key: FunctionKey, lines: dict[int, float], own_ns: float, cumulative_ns: float, shares: _Shares
-) -> FunctionTime:
-    function, file, is_native = key
-    times = shares.ms(own_ns), shares.ms(cumulative_ns), shares.error_ms(own_ns)
-    return FunctionTime(function, file, _descending(lines)[0], is_native, *times)
+class _Tally:
+    """Adds up the time of functions, ns, and remembers the line that most of their own time passed at."""
+
+    def __init__(self) -> None:
+        self._own: defaultdict[FunctionKey, float] = defaultdict(float)
+        self._cumulative: defaultdict[FunctionKey, float] = defaultdict(float)
+        self._lines: defaultdict[FunctionKey, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+
+    def add(self, frame: Frame, own_ns: float, cumulative_ns: float) -> None:
+        key = _function_key(frame)
+        self._own[key] += own_ns
+        self._cumulative[key] += cumulative_ns
+        self._lines[key][frame.line] += own_ns
+
+    def functions(self, shares: _Shares) -> list[FunctionTime]:
+        """By their own time, those that only call others after them."""
+        order = sorted(self._own, key=lambda key: (-self._own[key], -self._cumulative[key]))
+        return [
+            FunctionTime(
+                *key[:2], _descending(self._lines[key])[0], key[2], self_ms=shares.ms(self._own[key]),
+                cumulative_ms=shares.ms(self._cumulative[key]), error_ms=shares.error_ms(self._own[key]),
+            )
+            for key in order
+        ]  # fmt: skip
+
+
+def _functions(samples: HostSamples, rows: Int64, lengths: Float64, shares: _Shares) -> list[FunctionTime]:
+    """Every function that was on a stack."""
+    tally = _Tally()
+    for stack, length in _by_stack(samples, rows, lengths):
+        frames = _frames(samples, stack)
+        innermost: dict[FunctionKey, Frame] = {}
+        for frame in frames:
+            innermost.setdefault(_function_key(frame), frame)
+        for frame in innermost.values():
+            tally.add(frame, length if frame is frames[0] else 0.0, length)
+    return tally.functions(shares)
 
 
 def _descending(times: dict[K, float]) -> list[K]:
@@ -328,14 +355,12 @@ def _counts(samples: HostSamples, rows: Int64, batches: int) -> dict[str, float 
 def _gil_holders(samples: HostSamples, rows: Int64, shares: _Shares) -> list[FunctionTime]:
     """What the thread that held the interpreter lock did, in the samples in which this stage's thread waited for it."""
     waiting = rows[(samples.state[rows] == HostState.GIL) & (samples.gil_holder[rows] > 0)]
-    lines: defaultdict[FunctionKey, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    tally = _Tally()
     for row in waiting.tolist():
         nearest = _nearest_sample(samples, int(samples.gil_holder[row]), int(samples.time_ns[row]))
         if nearest is not None and samples.stack[nearest] >= 0:
-            frame = samples.frames[samples.stacks[samples.stack[nearest]][0]]
-            lines[_function_key(frame)][frame.line] += float(samples.length_ns[row])
-    held = {key: sum(of_key.values()) for key, of_key in lines.items()}
-    return [_function_time(key, lines[key], held[key], 0.0, shares) for key in _descending(held)]
+            tally.add(_frames(samples, int(samples.stack[nearest]))[0], float(samples.length_ns[row]), 0.0)
+    return tally.functions(shares)
 
 
 def _nearest_sample(samples: HostSamples, thread: int, time_ns: int) -> int | None:
@@ -343,19 +368,6 @@ def _nearest_sample(samples: HostSamples, thread: int, time_ns: int) -> int | No
     at = first + int(np.searchsorted(samples.time_ns[first:last], time_ns))
     around = [row for row in (at - 1, at) if first <= row < last]
     return min(around, key=lambda row: abs(int(samples.time_ns[row]) - time_ns), default=None)
-
-
-def _collections(probe: HostProbe, spans: Spans) -> tuple[int, float]:
-    """Runs of the garbage collector that began in the stage's ranges on their threads, and their time, ns."""
-    events = probe.events
-    count, spent = 0, 0.0
-    for thread in np.unique(spans.thread):
-        mine = (events.kind == HostEventKind.COLLECTION) & (events.thread == thread)
-        of_thread = spans.thread == thread
-        begins = inside(events.start_ns[mine], spans.start_ns[of_thread], spans.end_ns[of_thread])
-        count += int(begins.sum())
-        spent += float((events.end_ns[mine] - events.start_ns[mine])[begins].sum())
-    return count, spent
 
 
 def _as_in(trace: Trace, thread: Int64) -> Int64:

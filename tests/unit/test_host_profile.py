@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
+from perfharness.analysis.flame import stage_stacks
 from perfharness.analysis.host_profile import (
     Spans,
-    collapsed_stacks,
     host_profile,
     inside,
     is_library,
     lines_during,
     on_trace_clock,
+    rows_of_stage,
 )
 from perfharness.host_probe import spool
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
+from perfharness.model.diagnosis import HostProfile
 from perfharness.model.host_samples import Frame, HostEventKind, HostState
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.testing.trace_builder import TraceBuilder
@@ -39,6 +41,11 @@ def spans(*intervals: tuple[int, int], path: tuple[str, ...] = ("r", "batch", "s
     return Spans(path, np.full(len(start), THREAD), start, end, batches)
 
 
+def profile_of(builder: ProbeBuilder, stage: Spans) -> HostProfile:
+    probe = builder.build()
+    return host_profile(probe, stage, rows_of_stage(probe.samples, stage))
+
+
 def test_time_is_shared_out_by_what_samples_stand_for() -> None:
     """Of 10 ms, 6 are f's own; g's one sample stands for 4 ms, of which f's call is the rest of the stack."""
     builder = ProbeBuilder(MS)
@@ -46,7 +53,7 @@ def test_time_is_shared_out_by_what_samples_stand_for() -> None:
         builder.sample(time * MS, ["f@a.py:3", "main@a.py:9"])
     builder.sample(9 * MS, ["g@a.py:5", "f@a.py:4", "main@a.py:9"], length_ns=4 * MS, state=HostState.FILE)
     builder.sample(11 * MS, ["h@a.py:1"])
-    profile = host_profile(builder.build(), spans((0, 10 * MS)))
+    profile = profile_of(builder, spans((0, 10 * MS)))
     found = {one.function: one for one in profile.top_functions}
     assert profile.samples == 7
     assert list(found) == ["f", "g", "main"]
@@ -65,7 +72,7 @@ def test_error_is_that_of_independent_samples() -> None:
     builder = ProbeBuilder(MS)
     for time in range(400):
         builder.sample(time * MS, ["f@a.py:3" if time % 10 < 7 else "g@a.py:5"])
-    error = host_profile(builder.build(), spans((0, 400 * MS))).top_functions[0].error_ms
+    error = profile_of(builder, spans((0, 400 * MS))).top_functions[0].error_ms
     assert error == pytest.approx(400 * 1.96 * (0.7 * 0.3 / 400) ** 0.5, rel=0.02)
 
 
@@ -77,7 +84,7 @@ def test_the_recorders_stack_decides_at_a_boundary_and_the_clock_in_which_range(
     builder.sample(50 * MS, ["h@a.py:3"], stage=stage)  # of a range that is not examined: the warm-up
     builder.sample(6 * MS, ["i@a.py:3"], stage=("other", "batch"))  # another recorder: the clock decides
     builder.sample(7 * MS, ["j@a.py:3"], stage=(*stage, "part"))
-    found = host_profile(builder.build(), spans((0, 10 * MS)))
+    found = profile_of(builder, spans((0, 10 * MS)))
     assert sorted(one.function for one in found.top_functions) == ["f", "i", "j"]
 
 
@@ -87,7 +94,7 @@ def test_what_the_holder_of_the_lock_did() -> None:
         at = time * MS
         builder.sample(at, ["mine@a.py:1"], state=HostState.GIL if time < 4 else HostState.RUNNING, gil_holder=7)
         builder.sample(at + 1000, [f"theirs@b.py:{2 if time < 3 else 3}"], tid=7, gil_holder=7)
-    profile = host_profile(builder.build(), spans((0, 10 * MS)))
+    profile = profile_of(builder, spans((0, 10 * MS)))
     assert profile.state_ms["gil"] == pytest.approx(4.0)
     [holder] = profile.gil_holders
     assert (holder.function, holder.file, holder.line) == ("theirs", "b.py", 2)
@@ -101,7 +108,7 @@ def test_collections_of_the_stages_own_thread_count() -> None:
     builder.event(HostEventKind.COLLECTION, 21 * MS, 22 * MS, 0)
     builder.event(HostEventKind.COLLECTION, 15 * MS, 16 * MS, 0)  # between the ranges
     builder.event(HostEventKind.COLLECTION, 5 * MS, 6 * MS, 0, tid=7)
-    profile = host_profile(builder.build(), spans((0, 10 * MS), (20 * MS, 30 * MS), batches=2))
+    profile = profile_of(builder, spans((0, 10 * MS), (20 * MS, 30 * MS), batches=2))
     assert profile.collections == 1.0
     assert profile.collection_ms == pytest.approx(1.5)
 
@@ -109,13 +116,13 @@ def test_collections_of_the_stages_own_thread_count() -> None:
 def test_states_that_the_system_hides_are_unknown_not_zero() -> None:
     builder = ProbeBuilder(MS)
     builder.sample(1 * MS, ["f@a.py:1"], state=HostState.UNKNOWN, on_cpu_ns=-1)
-    profile = host_profile(builder.build(), spans((0, 2 * MS)))
+    profile = profile_of(builder, spans((0, 2 * MS)))
     assert profile.state_ms["gil"] is None
     assert profile.on_cpu_ms is None
 
 
 def test_without_a_sample_nothing_is_known() -> None:
-    profile = host_profile(ProbeBuilder().build(), spans((0, MS)))
+    profile = profile_of(ProbeBuilder(), spans((0, MS)))
     assert profile.samples == 0
     assert profile.top_functions == []
     assert profile.on_cpu_ms is None
@@ -137,11 +144,11 @@ def test_lines_during_calls() -> None:
     assert lines_during(samples, THREAD + 1, start[:1], start[:1] + MS) == []
 
 
-def test_collapsed_stacks_are_a_flame_graphs_rows() -> None:
+def test_the_stacks_of_a_stage_are_a_flame_graphs_rows() -> None:
     builder = ProbeBuilder(MS)
     builder.samples(0, 3 * MS, ["f@a.py:1", "main@a.py:9"])
     builder.samples(3 * MS, 4 * MS, ["main@a.py:8"])
-    found = collapsed_stacks(builder.build(), spans((0, 4 * MS)))
+    found = stage_stacks(builder.build(), spans((0, 4 * MS)))
     assert [stack for stack, _ in found] == [
         (Frame("main", "a.py", 9), Frame("f", "a.py", 1)),
         (Frame("main", "a.py", 8),),

@@ -10,7 +10,7 @@ from perfharness.analysis.diagnosis.call_roles import ROLE_NAMES
 from perfharness.analysis.diagnosis.issuing import stretches
 from perfharness.analysis.diagnosis.rules.evidence import HostEvidence
 from perfharness.analysis.diagnosis.workload import StageEvents
-from perfharness.analysis.host_profile import inside, lines_during, own_functions, rows_of_stage
+from perfharness.analysis.host_profile import collections_of_stage, inside, lines_during, own_functions
 from perfharness.model.diagnosis import FunctionTime
 from perfharness.model.host_samples import Frame, HostEventKind, HostProbe, HostSamples, HostState
 from perfharness.model.trace import Bool, Int64
@@ -42,8 +42,7 @@ def host_evidence(events: StageEvents) -> HostEvidence | None:
     probe, profile = events.workload.host_probe, events.profile
     if probe is None or profile is None:
         return None
-    samples, spans = probe.samples, events.spans
-    rows = rows_of_stage(samples, spans)
+    samples, rows = probe.samples, events.sample_rows
     state = samples.state[rows]
     total = float(samples.length_ns[rows].sum())
     ms_per_ns = events.ms(events.wall) / total if total else 0.0
@@ -94,9 +93,7 @@ def _is_of(frame: Frame, files: tuple[str, ...]) -> bool:
 
 def _lines_of_collections(probe: HostProbe, events: StageEvents) -> dict[str, FunctionTime]:
     """The line of the user's code at which most of the garbage collector's time passed."""
-    runs, spans = probe.events, events.spans
-    mine = (runs.kind == HostEventKind.COLLECTION) & np.isin(runs.thread, spans.thread)
-    mine &= inside(runs.start_ns, spans.start_ns, spans.end_ns)
+    runs, mine = probe.events, collections_of_stage(probe, events.spans)
     stretch = runs.thread[mine], runs.start_ns[mine], runs.end_ns[mine]
     lines = lines_during(probe.samples, *stretch, own_code=True)
     return {"collections": _per_batch(lines[0], events)} if lines else {}

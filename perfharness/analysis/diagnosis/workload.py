@@ -16,7 +16,7 @@ from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
 from perfharness.analysis.grouping import group_rows, unique
-from perfharness.analysis.host_profile import Spans, host_profile
+from perfharness.analysis.host_profile import Spans, host_profile, rows_of_stage
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stage_times import StageTimes
@@ -264,7 +264,13 @@ class StageEvents:
     def profile(self) -> HostProfile | None:
         """What its threads did, by sampled stacks; None: they were not sampled."""
         probe = self.workload.host_probe
-        return None if probe is None else host_profile(probe, self.spans)
+        return None if probe is None else host_profile(probe, self.spans, self.sample_rows)
+
+    @cached_property
+    def sample_rows(self) -> Int64:
+        """The samples of its threads in its ranges; none where these were not sampled."""
+        probe = self.workload.host_probe
+        return np.empty(0, np.int64) if probe is None else rows_of_stage(probe.samples, self.spans)
 
     @property
     def spans(self) -> Spans:
