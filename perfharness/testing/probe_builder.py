@@ -78,6 +78,11 @@ class ProbeBuilder:
         """What the probe could not record."""
         self._missing.append(sentence)
 
+    @property
+    def has_samples(self) -> bool:
+        """Whether anything was sampled."""
+        return bool(self._samples)
+
     def build(self) -> HostProbe:
         """The columns."""
         rows = np.asarray(sorted(self._samples), dtype=np.int64).reshape(-1, 13).T

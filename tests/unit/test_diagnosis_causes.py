@@ -21,10 +21,10 @@ from perfharness.model.diagnosis import StageDiagnosis, Verdict
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind, OsWaitKind
 from perfharness.testing.diagnosis_builder import figures, host_evidence, line
+from perfharness.testing.made_batches import BATCH, SYNCHRONIZE, US, Batch, diagnosed, nothing, stage_of
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
-from tests.unit.made_batches import BATCH, SYNCHRONIZE, US, Batch, diagnosed, nothing, stage_of
 
 WORK = replace(line("work", 7), self_ms=100.0)
 
@@ -385,15 +385,20 @@ def test_a_cause_saves_no_more_than_the_batch_without_the_stage(tmp_path: Path) 
         assert cause.saves_ms is None or cause.saves_ms <= at_most + 1e-9
 
 
-def test_the_page_lists_every_code_and_its_example_prints_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "causes.md").read_text("utf-8")
-    listed = set(
-        re.findall(r"`([a-z-]+)`", " ".join(row.split("|")[1] for row in page.splitlines() if row[:3] == "| `"))
-    )
-    assert listed == {verdict.value for verdict in Verdict} - {"cannot-tell"}
-    code, printed = re.findall(r"```(?:python)?\n(.*?)```", page, re.S)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, "causes.md", "exec"), {})
+PAGES = Path(__file__).parents[2] / "docs" / "guides"
+CODES = sorted({verdict.value for verdict in Verdict} - {"cannot-tell"})
+
+
+def test_the_rules_page_lists_every_code() -> None:
+    page = (PAGES / "causes.md").read_text("utf-8")
+    listed = re.findall(r"`([a-z-]+)`", " ".join(row.split("|")[1] for row in page.splitlines() if row[:3] == "| `"))
+    assert sorted(set(listed)) == CODES
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_example_of_a_cause_prints_what_its_page_says(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (PAGES / "causes" / f"{code}.md").read_text("utf-8")
+    (example, printed) = re.findall(r"```(?:python|text)\n(.*?)```", page, re.S)
+    exec(compile(example, f"{code}.md", "exec"), {})
     assert capsys.readouterr().out == printed
+    assert printed.startswith(f"{code}: ")

@@ -13,7 +13,16 @@ from perfharness.analysis.timeline import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Verdict
 from perfharness.model.trace import CopyKind, SynchronizationKind
-from tests.unit.made_batches import BATCH, DEVICE_SYNCHRONIZE, STAGE, Batch, diagnosed, gpu_of, host_of, stage_of
+from perfharness.testing.made_batches import (
+    BATCH,
+    DEVICE_SYNCHRONIZE,
+    STAGE,
+    Batch,
+    diagnosed,
+    gpu_of,
+    host_of,
+    stage_of,
+)
 
 TWO: dict[str, Any] = {"gpus": 2, "batches": 4}
 

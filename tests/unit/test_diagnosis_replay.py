@@ -8,9 +8,18 @@ import pytest
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
+from perfharness.testing.made_batches import (
+    BATCH,
+    DEVICE_SYNCHRONIZE,
+    SYNCHRONIZE,
+    Batch,
+    Content,
+    diagnosed,
+    nothing,
+    stage_of,
+)
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
-from tests.unit.made_batches import BATCH, DEVICE_SYNCHRONIZE, SYNCHRONIZE, Batch, Content, diagnosed, nothing, stage_of
 
 Bounds = tuple[float, float]
 

@@ -16,9 +16,7 @@ from perfharness.analysis.timeline import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, Verdict
 from perfharness.model.trace import CopyKind
-from perfharness.testing.trace_builder import TraceBuilder
-from perfharness.trace import open_trace
-from tests.unit.made_batches import (
+from perfharness.testing.made_batches import (
     BATCH,
     DEVICE_SYNCHRONIZE,
     SYNCHRONIZE,
@@ -31,6 +29,8 @@ from tests.unit.made_batches import (
     nothing,
     stage_of,
 )
+from perfharness.testing.trace_builder import TraceBuilder
+from perfharness.trace import open_trace
 
 EMBEDDED = {schema.META_CUDA_TRACED: "yes"}
 
@@ -418,3 +418,10 @@ def test_numbers_of_a_stage(tmp_path: Path) -> None:
     assert meanwhile["launch"] == pytest.approx(0.380)
     assert (host.launch_latency_us, host.queueing_us) == pytest.approx((5.0, 0.0))
     assert host.activity_ms["outside"] == pytest.approx(0.620)
+
+
+def test_calls_between_batches_that_touch_count_once(tmp_path: Path) -> None:
+    """Each batch begins, to the nanosecond, with the end of the one before it, and with a call."""
+    stage = stage_of(diagnosed(tmp_path, one_call("cudaMalloc_v3020", 400)))
+    assert host_of(stage).calls["allocate"] == 1.0
+    assert stage.causes[0].share == pytest.approx(0.4)

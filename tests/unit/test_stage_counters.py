@@ -16,10 +16,10 @@ from perfharness.analysis.energy.kinds import BusyShares
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import Diagnosis, GpuCounters
 from perfharness.model.telemetry import GPM_WINDOW
+from perfharness.testing.made_batches import stage_of
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.trace_builder import H200
 from perfharness.trace import open_trace
-from tests.unit.made_batches import stage_of
 from tests.unit.made_counters import ELEMENTWISE, GEMM, METRIC_OF, MS, T0, UUID, Made, MadeUpGpu
 
 

@@ -312,10 +312,14 @@ class StageEvents:
 
 
 def stage_events(workload: Workload, stage: StageRows) -> StageEvents:
-    """What lies in a stage's ranges. Ranges that ended on another thread have no calls."""
+    """What lies in a stage's ranges. Ranges that ended on another thread have no calls.
+
+    A call that begins when a range ends is after it, or calls between two ranges that touch would count twice.
+    """
     stages, rows = workload.stages, stage.rows
     start, end, thread = stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]
-    reach = np.where(workload.trace.ranges.crosses_threads[stages.index[rows]], start - 1, end)
+    last = np.maximum(end - 1, start)
+    reach = np.where(workload.trace.ranges.crosses_threads[stages.index[rows]], start - 1, last)
     launch, launch_of = expand(*workload.launch_lines.slices(thread, start, reach))
     call, call_of = expand(*workload.calls.lines.slices(thread, start, reach))
     launch = workload.launch_lines.order[launch] if len(launch) else launch

@@ -1,9 +1,13 @@
-"""Traces of equal batches of 1 ms for tests of the diagnosis; what is in them is in microseconds of a batch."""
+"""Traces of equal batches of 1 ms, to see what the diagnosis says; what is in them is in microseconds of a batch.
+
+`docs/guides/causes/` has an example of each cause.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +15,15 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, GpuWork, HostWork, StageDiagnosis
+from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind
+from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.testing.trace_builder import H200, TraceBuilder
 from perfharness.trace import open_trace
 
 US = 1000
 BATCH = 1000 * US
+SAMPLE = 50 * US
 MAIN, WORKER = 100, 101
 SYNCHRONIZE, DEVICE_SYNCHRONIZE = "cudaStreamSynchronize_v3020", "cudaDeviceSynchronize_v3020"
 
@@ -27,14 +34,19 @@ class Batch:
 
     builder: TraceBuilder
     begin: int
+    index: int = 0
+    probe: ProbeBuilder = field(default_factory=ProbeBuilder)
 
     def at(self, us: float) -> int:
+        """Nanoseconds of the trace."""
         return self.begin + int(us * US)
 
     def range(self, name: str, first: float, last: float, **more: Any) -> None:
+        """A range of the main thread."""
         self.builder.range(name, self.at(first), self.at(last), **more)
 
     def kernel(self, call: float, first: float, last: float, **more: Any) -> None:
+        """A launch of 4 us at `call`, and when its kernel ran."""
         self.builder.kernel((self.at(call), self.at(call + 4)), (self.at(first), self.at(last)), **more)
 
     def launch(self, call: tuple[float, float], run: tuple[float, float]) -> None:
@@ -42,17 +54,20 @@ class Batch:
         self.builder.kernel((self.at(call[0]), self.at(call[1])), (self.at(run[0]), self.at(run[1])))
 
     def call(self, name: str, first: float, last: float) -> int:
+        """A CUDA call; its correlation id."""
         return self.builder.call(name, self.at(first), self.at(last))
 
     def operation(
         self, table: str, name: str, call: tuple[float, float], run: tuple[float, float], **more: Any
     ) -> None:
+        """An operation of a table, and the call that started it."""
         self.builder.operation(self.at(run[0]), self.at(run[1]), self.call(name, *call), table=table, **more)
 
     def copy(
         self, call: tuple[float, float], run: tuple[float, float], *, kind: int = CopyKind.HOST_TO_DEVICE,
         pageable: bool = True, size: int = 1_000_000, **more: Any,
     ) -> None:  # fmt: skip
+        """A copy from or to the host."""
         host = 0 if pageable else 1
         columns = {
             "bytes": size, "copyKind": kind, "srcKind": host if kind == CopyKind.HOST_TO_DEVICE else 2,
@@ -61,10 +76,21 @@ class Batch:
         self.operation(schema.TABLE_MEMCPY, "cudaMemcpyAsync_v3020", call, run, **(columns | more))
 
     def os_call(self, name: str, first: float, last: float, tid: int = MAIN) -> None:
+        """A call of the operating system, as nsys records them."""
         self.builder.row(
             "OSRT_API", start=self.at(first), end=self.at(last), globalTid=schema.global_tid(100, tid),
             nameId=self.builder.string(name),
         )  # fmt: skip
+
+    def sampled(
+        self, first: float, last: float, *stack: str, state: HostState = HostState.RUNNING, holder: int | None = None
+    ) -> None:
+        """What samples of the main thread show: its Python stack, the innermost frame first (`function@file:line`)."""
+        self.probe.samples(self.at(first), self.at(last), stack, state=state, gil_holder=holder)
+
+    def event(self, kind: HostEventKind, first: float, last: float, detail: int = 0, tid: int = MAIN) -> None:
+        """An interval that the probe records; of a collection, `detail` is the generation."""
+        self.probe.event(kind, self.at(first), self.at(last), detail, tid=tid)
 
 
 Content = Callable[[Batch], None]
@@ -89,13 +115,31 @@ def diagnosed(
         builder.row("TARGET_INFO_GPU", **({"id": number} | H200 | {"uuid": f"u-{number}"}))
     for name, value in (meta or {}).items():
         builder.row(schema.TABLE_PERFHARNESS, name=name, value=value)
+    probe = ProbeBuilder(SAMPLE)
     for index in range(batches):
-        each = Batch(builder, apart * (index + 1) * BATCH)
+        each = Batch(builder, apart * (index + 1) * BATCH, index, probe)
         each.range(f"batch_{index}", *batch)
         for name, (first, last) in stages.items():
             each.range(name, first, last)
         content(each)
-    return diagnose(Analysis(open_trace(builder.write(path / "t.sqlite")), AnalysisOptions(warmup)), others)
+    trace = open_trace(builder.write(path / "t.sqlite"))
+    host_probe = probe.build() if probe.has_samples else None
+    return diagnose(Analysis(trace, AnalysisOptions(warmup), host_probe=host_probe), others)
+
+
+def print_diagnosis(content: Content, stage: str = "stage", **more: Any) -> None:
+    """What the diagnosis says of a stage: its first cause, what it rests on, and what to try.
+
+    Args:
+        more: of `diagnosed`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        (cause, *_) = stage_of(diagnosed(Path(folder), content, **more), stage).causes
+    where = "" if cause.where is None else f", at {cause.where.function} ({cause.where.file}:{cause.where.line})"
+    saves = "nothing bounds what it saves" if cause.saves_ms is None else f"saves up to {cause.saves_ms:.3f} ms"
+    print(f"{cause.code}: {100 * cause.share:.0f} % of the stage{where}; {saves}")
+    print(cause.what)
+    print(f"Try: {cause.try_this}")
 
 
 def nothing(batch: Batch) -> None:
@@ -103,14 +147,17 @@ def nothing(batch: Batch) -> None:
 
 
 def stage_of(diagnosis: Diagnosis, name: str = "stage") -> StageDiagnosis:
+    """The first stage of that name."""
     return next(stage for stage in diagnosis.stages if stage.path[-1] == name)
 
 
 def gpu_of(stage: StageDiagnosis) -> GpuWork:
+    """The stage's GPU side, which it has."""
     assert stage.gpu is not None
     return stage.gpu
 
 
 def host_of(stage: StageDiagnosis) -> HostWork:
+    """The stage's host side, which it has."""
     assert stage.host is not None
     return stage.host
