@@ -14,7 +14,7 @@ from perfharness.analysis.diagnosis.counters import trace_counters
 from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
-from perfharness.analysis.diagnosis.host_evidence import host_evidence
+from perfharness.analysis.diagnosis.host_evidence import host_evidence, stacks_of_libraries
 from perfharness.analysis.diagnosis.host_side import host_work
 from perfharness.analysis.diagnosis.recompiling import find_recompiling
 from perfharness.analysis.diagnosis.replay import MAX_ERROR, SEVERAL_THREADS, Window, find_window, stage_cost
@@ -42,7 +42,7 @@ from perfharness.model.diagnosis import (
     Verdict,
     WarmupDiagnosis,
 )
-from perfharness.model.trace import Int64, OsWaitKind
+from perfharness.model.trace import Bool, Int64, OsWaitKind
 
 ALONE = OtherProcesses(None, 0, "other processes on the GPU, if any, are not in this trace")
 
@@ -84,8 +84,10 @@ def diagnose(
     judged = [loop.warmup for loop in loops]
     rows, left_out = _longest_stages(workload, stage_rows(workload.stages, workload.stage_times))
     sampled = StageCounters(workload, on_trace_clock(gpm, analysis.trace.meta)) if gpm else None
+    probe = workload.host_probe
+    in_library = {} if probe is None else stacks_of_libraries(probe.samples)
     with ThreadPoolExecutor(STAGES_AT_A_TIME) as pool:
-        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops, sampled), rows))
+        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops, sampled, in_library), rows))
     return Diagnosis(
         stages=_without_handover_costs(diagnosed, loops),
         warmup=judged,
@@ -153,7 +155,11 @@ UNTIED = "which work of other threads each wait is for is not in a trace"
 
 
 def _diagnose_stage(
-    workload: Workload, stage: StageRows, loops: list[_Loop], sampled: StageCounters | None
+    workload: Workload,
+    stage: StageRows,
+    loops: list[_Loop],
+    sampled: StageCounters | None,
+    in_library: Mapping[str, Bool],
 ) -> StageDiagnosis:
     if not stage.batches:
         verdict = cannot_tell(["a batch without the warm-up"], "Run more batches, or give a smaller -w.")
@@ -169,7 +175,7 @@ def _diagnose_stage(
     counters = _counters(events, sampled)
     gpu = gpu_work(events, counters)
     slow_start = _slow_start(workload, stage, loops)
-    figures = stage_figures(events, slow_start, gpu.limits, find_recompiling(events), host_evidence(events))
+    figures = stage_figures(events, slow_start, gpu.limits, find_recompiling(events), host_evidence(events, in_library))
     judged = judge(figures)
     cost = _cost(workload, stage, loops, events.start_ns, events.end_ns)
     return StageDiagnosis(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -37,8 +38,30 @@ WAITING = (HostState.LOCK, HostState.SOCKET, HostState.SLEEP, HostState.OTHER)
 COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
 
-def host_evidence(events: StageEvents) -> HostEvidence | None:
-    """None where the process's threads were not sampled."""
+KINDS: tuple[tuple[str, tuple[str, ...], tuple[HostState, ...]], ...] = (
+    ("compiler", COMPILERS, tuple(HostState)),
+    ("loader", LOADERS, WAITING),
+    ("child", CHILDREN, (HostState.SOCKET,)),
+)
+"""Kinds of libraries, their files, and the states of a thread in which being inside of them counts."""
+
+
+def stacks_of_libraries(samples: HostSamples) -> dict[str, Bool]:
+    """Which stacks have a frame of each kind of library; a last entry, False, is for samples without a stack."""
+    found = {}
+    for kind, files, _ in KINDS:
+        is_of = [_is_of(frame, files) for frame in samples.frames]
+        has = [any(is_of[frame] for frame in stack) for stack in samples.stacks]
+        found[kind] = np.asarray([*has, False], dtype=np.bool_)
+    return found
+
+
+def host_evidence(events: StageEvents, in_library: Mapping[str, Bool]) -> HostEvidence | None:
+    """None where the process's threads were not sampled.
+
+    Args:
+        in_library: `stacks_of_libraries`.
+    """
     probe, profile = events.workload.host_probe, events.profile
     if probe is None or profile is None:
         return None
@@ -52,10 +75,8 @@ def host_evidence(events: StageEvents) -> HostEvidence | None:
 
     in_state = {kind.name.lower(): line for kind in HostState if (line := busiest(rows[state == kind])) is not None}
     work_ms, work_lines = {}, {}
-    kinds = (("compiler", COMPILERS, HostState), ("loader", LOADERS, WAITING), ("child", CHILDREN, [HostState.SOCKET]))
-    for kind, files, states in kinds:
-        chosen = rows[np.isin(state, list(states))]
-        chosen = chosen[_has_frame_of(samples, chosen, files)]
+    for kind, _, states in KINDS:
+        chosen = rows[np.isin(state, states) & in_library[kind][samples.stack[rows]]]
         line = busiest(chosen)
         if line is not None:
             work_ms[kind] = float(samples.length_ns[chosen].sum()) * ms_per_ns
@@ -78,13 +99,6 @@ def _crowded_share(probe: HostProbe, rows: Int64) -> float:
     is_inside = inside(samples.time_ns[rows], events.start_ns[crowded], events.end_ns[crowded])
     waited = np.maximum(samples.runnable_ns[rows], 0)
     return float(waited[is_inside].sum()) / max(float(waited.sum()), 1.0)
-
-
-def _has_frame_of(samples: HostSamples, rows: Int64, files: tuple[str, ...]) -> Bool:
-    """Which samples have a frame of one of these files on their stack."""
-    is_of = [_is_of(frame, files) for frame in samples.frames]
-    has = np.asarray([any(is_of[frame] for frame in stack) for stack in samples.stacks] + [False], dtype=np.bool_)
-    return np.asarray(has[samples.stack[rows]], dtype=np.bool_)
 
 
 def _is_of(frame: Frame, files: tuple[str, ...]) -> bool:
