@@ -151,13 +151,17 @@ class Figures:
         """A count of all batches, a batch."""
         return count / self.batches if self.batches else 0.0
 
+    def sum_ns(self, batch_ms: float) -> float:
+        """A time a batch, ms, as the sum over all batches."""
+        return batch_ms * 1e6 * self.batches
+
     def waiting_ns(self, kind: OsWaitKind) -> float:
         """Of the host time, what its threads waited so: by their sampled states where the system shows them, else by
         recorded calls.
         """
         state = kind.name.lower()
         if self.host is not None and (self.blocked is None or self.host.profile.state_ms.get(state) is not None):
-            waited, child = self.state_ns(state), self.host.work_ms.get("child", 0.0) * 1e6 * self.batches
+            waited, child = self.state_ns(state), self.work_ns("child")
             of_child = {OsWaitKind.PROCESS: child, OsWaitKind.SOCKET: -child}
             return max(waited + of_child.get(kind, 0.0), 0.0)
         return float(self.blocked.get(kind, 0)) if self.blocked is not None else 0.0
@@ -166,14 +170,12 @@ class Figures:
     def waiting_outside_ns(self) -> float:
         """Of the time outside of CUDA calls, what other rules have a name for: waits, and collections."""
         waits = sum(self.waiting_ns(kind) for kind in OsWaitKind) + self.state_ns("gil", "runnable", "other")
-        collected = (self.host.profile.collection_ms or 0.0) * 1e6 * self.batches if self.host else 0.0
-        return waits + collected
+        return waits + self.collection_ns
 
     @property
     def others_ns(self) -> float:
         """Of the host time, how long other processes had the CPUs while the threads were ready; 0 without samples."""
-        crowded = self.host.crowded_ms * 1e6 * self.batches if self.host else 0.0
-        return max(self.state_ns("runnable") - crowded, 0.0)
+        return max(self.state_ns("runnable") - self.crowded_ns, 0.0)
 
     @property
     def undisturbed_ns(self) -> float:
@@ -195,10 +197,26 @@ class Figures:
 
     def state_ns(self, *states: str) -> float:
         """Of the host time, what the stage's threads spent in these states, by their samples; 0 without samples."""
-        if self.host is None:
-            return 0.0
-        times = self.host.profile.state_ms
-        return sum(times.get(state) or 0.0 for state in states) * 1e6 * self.batches
+        times = {} if self.host is None else self.host.profile.state_ms
+        return self.sum_ns(sum(times.get(state) or 0.0 for state in states))
+
+    def work_ns(self, kind: str) -> float:
+        """Of the host time, how long a kind of library was on the stack (`HostEvidence.work_ms`); 0 without samples."""
+        return 0.0 if self.host is None else self.sum_ns(self.host.work_ms.get(kind, 0.0))
+
+    def line_of(self, kind: str) -> FunctionTime | None:
+        """The line that most of that work was called from."""
+        return None if self.host is None else self.host.work_lines.get(kind)
+
+    @property
+    def crowded_ns(self) -> float:
+        """Of the host time, ready without a free CPU, which the process's own threads had; 0 without samples."""
+        return 0.0 if self.host is None else self.sum_ns(self.host.crowded_ms)
+
+    @property
+    def collection_ns(self) -> float:
+        """Of the host time, that of the garbage collector; 0 without samples."""
+        return 0.0 if self.host is None else self.sum_ns(self.host.profile.collection_ms or 0.0)
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,7 @@ COMPILE_STEP = (
 
 def recompilation(f: Figures) -> Match | None:
     """Modules are loaded, kernels appear or a compiler runs in batch after batch."""
-    compiling = f.host.work_ms.get("compiler", 0.0) * 1e6 * f.batches if f.host else 0.0
-    found = f.recompiling
+    compiling, found = f.work_ns("compiler"), f.recompiling
     lost = max(compiling, found.lost_ns if found else 0.0)
     if not lost:
         return None
@@ -55,10 +54,9 @@ def recompilation(f: Figures) -> Match | None:
             f"{found.sign} in {found.batches} batches, in the second half of the loop too, and take "
             f"{percent(found.lost_ns, f.wall)} of its host time."
         )
-    line = f.host.work_lines.get("compiler") if f.host else None
     return Match(
         Verdict.RECOMPILATION, lost, f.wall, evidence, COMPILE_STEP, verdict_share=RECOMPILATION_SHARE,
-        saves_ns=lost, where=line, where_reason=f.no_line,
+        saves_ns=lost, where=f.line_of("compiler"), where_reason=f.no_line,
     )  # fmt: skip
 
 

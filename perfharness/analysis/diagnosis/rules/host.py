@@ -21,9 +21,10 @@ PROFILE_STEP = "Profile the stage: --explain names the function{}."
 
 def garbage_collection(f: Figures) -> Match | None:
     """Python's garbage collector runs inside the stage."""
-    if f.host is None or not f.host.profile.collection_ms:
+    lost = f.collection_ns
+    if f.host is None or not lost:
         return None
-    lost, count = f.host.profile.collection_ms * 1e6 * f.batches, f.host.profile.collections or 0.0
+    count = f.host.profile.collections or 0.0
     evidence = f"{count:.1f} runs of the garbage collector a batch take {percent(lost, f.wall)} of its host time."
     return Match(
         Verdict.GARBAGE_COLLECTION, lost, f.wall, [evidence], COLLECTION_STEP, verdict_share=COLLECTION_SHARE,
@@ -49,7 +50,7 @@ def cpu_bound(f: Figures) -> Match | None:
     if f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
         evidence.append(f"Other processes had the CPUs for {percent(f.others_ns, f.wall)} of it.")
     if line is not None:
-        inside = percent(line.cumulative_ms * 1e6 * f.batches, f.wall)
+        inside = percent(f.sum_ns(line.cumulative_ms), f.wall)
         evidence.append(f"{inside} of it passes in {line.function} ({line.file}:{line.line}).")
         next_step = (CPU_STEP if f.uses_gpu else CPU_ONLY_STEP).format(line.function)
     else:
@@ -60,7 +61,7 @@ def cpu_bound(f: Figures) -> Match | None:
         return None  # it waits, for several things of which none is enough for a rule
     saves = min(computing, f.gpu_idle) if f.uses_gpu else computing
     if line is not None:
-        saves = min(saves, line.self_ms * 1e6 * f.batches)
+        saves = min(saves, f.sum_ns(line.self_ms))
     return Match(
         Verdict.CPU_BOUND, computing, f.wall, evidence, next_step, saves_ns=saves, where=line, where_reason=f.no_line,
         missing=[*f.missing_calls, *unknown] if f.uses_gpu else unknown,

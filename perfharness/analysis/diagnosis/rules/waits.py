@@ -73,10 +73,10 @@ def gil_contention(f: Figures) -> Match | None:
         return None
     holders = f.host.profile.gil_holders
     holder = max(holders, key=lambda each: each.self_ms) if holders else None
-    named = f", mostly by {holder.function} ({holder.file}:{holder.line})" if holder else ""
-    evidence = f"It waits for the interpreter lock {percent(waited, f.wall)} of its host time; it is held{named}."
+    named = f"; it is held, mostly by {holder.function} ({holder.file}:{holder.line})" if holder else ""
+    evidence = f"It waits for the interpreter lock {percent(waited, f.wall)} of its host time{named}."
     return Match(
-        Verdict.GIL_CONTENTION, waited, f.wall, [evidence if holder else evidence.split(";")[0] + "."], GIL_STEP,
+        Verdict.GIL_CONTENTION, waited, f.wall, [evidence], GIL_STEP,
         verdict_share=GIL_SHARE, undisturbed_ns=f.undisturbed_ns, saves_ns=waited, where=holder,
         where_reason="no sample shows the thread that holds it",
     )  # fmt: skip
@@ -84,17 +84,14 @@ def gil_contention(f: Figures) -> Match | None:
 
 def data_loader(f: Figures) -> Match | None:
     """Blocked inside a data loader or a queue."""
-    if f.host is None:
-        return None
-    inside = f.host.work_ms.get("loader", 0.0) * 1e6 * f.batches
-    waited = min(inside, f.state_ns("lock", "socket", "sleep", "process", "other", "file"))
+    waited = min(f.work_ns("loader"), f.state_ns("lock", "socket", "sleep", "process", "other", "file"))
     if not waited:
         return None
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
     return Match(
         Verdict.DATA_LOADER_STARVATION, waited, f.wall, [evidence], LOADER_STEP, verdict_share=LOADER_SHARE,
         undisturbed_ns=f.undisturbed_ns,
-        saves_ns=waited, where=f.host.work_lines.get("loader"), where_reason=f.no_line,
+        saves_ns=waited, where=f.line_of("loader"), where_reason=f.no_line,
     )  # fmt: skip
 
 
@@ -105,8 +102,8 @@ def process_wait(f: Figures) -> Match | None:
         return None
     evidence = f"Its thread waits for another process to end {percent(waited, f.wall)} of its host time."
     return Match(
-        Verdict.WAITING_ON_PROCESS, waited, f.wall, [evidence, *_parts(f)], "Look at the process that it waits for.",
-        saves_ns=waited, where=f.line_in("process") or (f.host.work_lines.get("child") if f.host else None),
+        Verdict.WAITING_ON_PROCESS, waited, f.wall, [evidence, _parts(f)], "Look at the process that it waits for.",
+        saves_ns=waited, where=f.line_in("process") or f.line_of("child"),
         where_reason=f.no_line,
     )  # fmt: skip
 
@@ -139,9 +136,7 @@ def blocked(f: Figures) -> Match | None:
     whole = sum(f.waiting_ns(kind) for kind in OsWaitKind) + f.state_ns("other")
     if whole < BLOCKED_SHARE * f.undisturbed_ns or not whole:
         return None
-    evidence = (
-        f"Its thread is blocked in the operating system {percent(whole, f.wall)} of its host time: {_parts(f)[0]}"
-    )
+    evidence = f"Its thread is blocked in the operating system {percent(whole, f.wall)} of its host time: {_parts(f)}"
     missing = "which thread or process ends the wait, where it is a lock: none was in a stage of this trace meanwhile"
     next_step = "Wait less: no sleeps, read ahead in another thread, shorter critical sections."
     is_lock = lock >= WAITING_SHARE * f.undisturbed_ns
@@ -189,7 +184,7 @@ def not_computing(f: Figures) -> Match | None:
 
 def cpu_contention(f: Figures) -> Match | None:
     """Ready to run, and the process's own threads have all CPUs. Other processes' are no fault of the pipeline."""
-    waited = f.host.crowded_ms * 1e6 * f.batches if f.host else 0.0
+    waited = f.crowded_ns
     if not waited:
         return None
     evidence = (
@@ -203,10 +198,10 @@ def cpu_contention(f: Figures) -> Match | None:
     )  # fmt: skip
 
 
-def _parts(f: Figures) -> list[str]:
+def _parts(f: Figures) -> str:
     named = (
         f"{name} {percent(f.waiting_ns(kind), f.wall)}"
         for kind, name in WAITS_FOR.items()
         if f.waiting_ns(kind) >= REPORTED_SHARE * f.wall
     )
-    return [", ".join(named) + "."]
+    return ", ".join(named) + "."
