@@ -12,7 +12,8 @@ from xml.etree import ElementTree as Xml
 
 from perfharness.analysis.flame import Flame, FrameKind
 from perfharness.model.text import safe_line
-from perfharness.render.terminal.advice import milliseconds, short_file
+from perfharness.render.places import place_text
+from perfharness.render.terminal.advice import milliseconds
 
 WIDTH, MARGIN, ROW, TITLE_HEIGHT, GAP = 1200, 10, 18, 44, 24
 CHARACTER = 6.65
@@ -118,11 +119,8 @@ def _label(box: Flame) -> str:
 
 
 def _tooltip(box: Flame, whole_ms: float) -> str:
-    frame = box.frame
-    place = short_file(frame.file) + (f":{frame.line}" if frame.line and not frame.is_native else "")
-    where = f" ({place})" if frame.file else ""
     times = f"{milliseconds(box.ms)} a batch, {100 * box.ms / whole_ms:.1f} %; own {milliseconds(box.own_ms)}"
-    return f"{frame.function}{where}\n{times}"
+    return f"{place_text(box.frame)}\n{times}"
 
 
 def _fitting(text: str, width: float) -> str:

@@ -8,10 +8,9 @@ from pathlib import Path
 from perfharness.analysis.flame import Stack, flame
 from perfharness.errors import UsageError
 from perfharness.files import replacing
-from perfharness.model.host_samples import Frame
 from perfharness.model.text import safe_line
 from perfharness.render.flame.drawing import page, svg
-from perfharness.render.terminal.advice import short_file
+from perfharness.render.places import place_text
 
 ENDINGS = (".svg", ".html", ".txt")
 PAGE_TITLE = "perfharness: flame graphs"
@@ -45,12 +44,7 @@ def collapsed(stacks: Mapping[str, Iterable[Stack]]) -> Iterator[str]:
     for name, of_name in stacks.items():
         for frames, ms in of_name:
             if round(1000 * ms):
-                yield f"{';'.join([_part(name), *(_part(_named(frame)) for frame in frames)])} {round(1000 * ms)}"
-
-
-def _named(frame: Frame) -> str:
-    line = f":{frame.line}" if frame.line and not frame.is_native else ""
-    return f"{frame.function} ({short_file(frame.file)}{line})" if frame.file else frame.function
+                yield f"{';'.join([_part(name), *(_part(place_text(frame)) for frame in frames)])} {round(1000 * ms)}"
 
 
 def _part(text: str) -> str:

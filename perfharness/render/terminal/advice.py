@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path as FilePath
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from perfharness.analysis.diagnosis.advice import Advice, advise, is_explained
-from perfharness.model.diagnosis import Cause, Diagnosis, FunctionTime, GpuLimit, Path, StageDiagnosis, Verdict
+from perfharness.model.diagnosis import Cause, Diagnosis, GpuLimit, Path, StageDiagnosis, Verdict
 from perfharness.model.result import path_text
 from perfharness.model.text import safe_line
+from perfharness.render.places import place_text, short_file
 from perfharness.render.terminal.console import markdown_text, say, styled
 
 MOST_VALUABLE = 3
@@ -25,9 +23,6 @@ LISTED_STAGES = 3
 
 VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
 DEFAULT_STYLE = "yellow"
-
-INSTALLED = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
-"""What the path of an installed module begins with."""
 
 
 def verdict_name(stage: StageDiagnosis) -> str:
@@ -151,21 +146,6 @@ def milliseconds(value: float) -> str:
     """A time in a sentence, three digits or more."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:.{digits}f} ms"
-
-
-def place_text(where: FunctionTime) -> str:
-    """A function and where it stands: `resize (pipeline.py:42)`; of native code, its library."""
-    line = f":{where.line}" if where.line and not where.is_native else ""
-    return safe_line(f"{where.function} ({short_file(where.file)}{line})")
-
-
-def short_file(path: str) -> str:
-    """A file's path from the current folder, or from the folder of installed modules."""
-    installed = INSTALLED.match(path)
-    if installed:
-        return path[installed.end() :]
-    here = f"{FilePath.cwd()}{os.sep}"
-    return path[len(here) :] if path.startswith(here) else path
 
 
 def _print_numbered(console: Console, number: int, text: Text) -> None:

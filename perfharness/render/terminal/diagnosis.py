@@ -19,7 +19,8 @@ from perfharness.model.diagnosis import (
 )
 from perfharness.model.pooled_diagnosis import PooledDiagnosis
 from perfharness.model.result import path_text
-from perfharness.render.terminal.advice import milliseconds, place_text, print_advice, verdict_name, verdict_text
+from perfharness.render.places import place_text
+from perfharness.render.terminal.advice import milliseconds, print_advice, verdict_name, verdict_text
 from perfharness.render.terminal.console import Column, Row, print_table, say, styled
 from perfharness.render.terminal.evidence import print_evidence
 from perfharness.render.terminal.results import NOT_MEASURED, print_findings, row_names

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from perfharness.model.diagnosis import FunctionTime, GpuCounters, HostProfile, Path, StageDiagnosis
 from perfharness.model.host_samples import HostState
-from perfharness.render.terminal.advice import short_file, stage_names
+from perfharness.render.places import file_and_line
+from perfharness.render.terminal.advice import stage_names
 from perfharness.render.terminal.console import Column, Row, print_table, say, styled
 from perfharness.render.terminal.results import NOT_MEASURED
 
@@ -78,8 +79,7 @@ def _functions_of(
 
 def _line(function: FunctionTime) -> str:
     """The file, its folder with it, and the line; of native code the library."""
-    parts = short_file(function.file).rsplit("/", 2)
-    return parts[-1] if function.is_native or not function.line else f"{'/'.join(parts[-2:])}:{function.line}"
+    return "/".join(file_and_line(function).split("/")[-1 if function.is_native else -2 :])
 
 
 HEADINGS = {"gil": "GIL"}

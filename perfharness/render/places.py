@@ -1,0 +1,34 @@
+"""Functions and lines of code as text."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from perfharness.model.diagnosis import FunctionTime
+from perfharness.model.host_samples import Frame
+from perfharness.model.text import safe_line
+
+INSTALLED = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+"""What the path of an installed module begins with."""
+
+
+def place_text(place: FunctionTime | Frame) -> str:
+    """A function and where it stands: `resize (pipeline.py:42)`; of native code, its library."""
+    return safe_line(f"{place.function} ({file_and_line(place)})" if place.file else place.function)
+
+
+def file_and_line(place: FunctionTime | Frame) -> str:
+    """Only where it stands: `pipeline.py:42`."""
+    line = f":{place.line}" if place.line and not place.is_native else ""
+    return safe_line(short_file(place.file) + line)
+
+
+def short_file(path: str) -> str:
+    """A file's path from the current folder, or from the folder of installed modules."""
+    installed = INSTALLED.match(path)
+    if installed:
+        return path[installed.end() :]
+    here = f"{Path.cwd()}{os.sep}"
+    return path[len(here) :] if path.startswith(here) else path
