@@ -123,6 +123,14 @@ def test_the_process_that_it_costs_most_speaks_for_all() -> None:
     assert (one.process, one.processes, one.worth_ms) == ("proc_6", 3, 6.0)
 
 
+def test_processes_that_know_no_line_are_counted_with_those_that_do() -> None:
+    """In one of three processes the second pass said nothing of the stage, and it costs that one most."""
+    made = {f"proc_{ms}": diagnosis(stage("a", cause(saves_ms=float(ms), where=function()))) for ms in (2, 4)}
+    elsewhere = diagnosis(stage("a", cause(saves_ms=6.0, try_this="profile it")), stage("b", cause(saves_ms=3.0)))
+    found = advise({**made, "proc_6": elsewhere})
+    assert [(one.paths[0][-1], one.process, one.processes) for one in found] == [("a", "proc_4", 3), ("b", "proc_6", 1)]
+
+
 NAMES = st.lists(st.sampled_from(["a", "a/b", "a/b/c", "a/d", "e", "e/f"]), unique=True)
 CAUSES = st.builds(
     cause,

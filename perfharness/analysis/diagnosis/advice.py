@@ -66,7 +66,7 @@ def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
 
     Of a stage and those inside it that have the same cause, or the same line as the cause, the innermost are named that
     hold most of the cost together. Stages with the same cause, line and step are one piece of advice. Of several
-    processes, the one that it costs most speaks for all that have it.
+    processes, the one that it costs most speaks for all that have it, also for those that know no line.
 
     Args:
         diagnoses: by process.
@@ -77,8 +77,35 @@ def advise(diagnoses: Mapping[str, Diagnosis]) -> list[Advice]:
         worth_it = [one for one in every if one.worth_share is None or one.worth_share >= LEAST_SHARE]
         for step, advice in _by_step(worth_it).items():
             found.setdefault(step, []).append(advice)
-    spoken = [replace(max(group, key=lambda one: one.worth_ms), processes=len(group)) for group in found.values()]
+    spoken = [_speaker(group) for group in _with_those_without_a_line(found)]
     return sorted(spoken, key=lambda one: -one.worth_ms)
+
+
+def _with_those_without_a_line(found: Mapping[Step, list[Advice]]) -> list[list[Advice]]:
+    """The groups; where a process knows no line for the cause of a stage and others do, it is of theirs."""
+    groups = {step: list(group) for step, group in found.items() if step[1] is not None}
+    rest = []
+    for step, group in found.items():
+        if step[1] is not None:
+            continue
+        alone: list[Advice] = []
+        for advice in group:
+            same = (each for named, each in groups.items() if named[0] == step[0] and _is_of_others(advice, each))
+            next(same, alone).append(advice)
+        rest.append(alone)
+    return [*groups.values(), *(group for group in rest if group)]
+
+
+def _is_of_others(advice: Advice, group: Sequence[Advice]) -> bool:
+    """Whether a group has the advice's stages, in other processes."""
+    is_there = any(set(one.paths) == set(advice.paths) for one in group)
+    return is_there and all(one.process != advice.process for one in group)
+
+
+def _speaker(group: Sequence[Advice]) -> Advice:
+    """The process that it costs most, of those that know a line."""
+    known = [one for one in group if one.cause.where is not None] or group
+    return replace(max(known, key=lambda one: one.worth_ms), processes=len(group))
 
 
 Step = tuple[str, tuple[str, int] | None, str]
