@@ -425,3 +425,12 @@ def test_calls_between_batches_that_touch_count_once(tmp_path: Path) -> None:
     stage = stage_of(diagnosed(tmp_path, one_call("cudaMalloc_v3020", 400)))
     assert host_of(stage).calls["allocate"] == 1.0
     assert stage.causes[0].share == pytest.approx(0.4)
+
+
+def test_what_leads_to_launches_is_named_once(tmp_path: Path) -> None:
+    """Of 1000 us 240 are calls, 482 lead to them, and 278 are what else the host computes."""
+    causes = stage_of(diagnosed(tmp_path, launches(60, 12))).causes
+    assert [(cause.code, round(cause.share, 3)) for cause in causes] == [
+        ("dispatch-bound", 0.722),
+        ("cpu-bound", 0.278),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfharness.analysis.diagnosis.rules.calls import launching
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS, MISSING_OS, Figures, Match, percent
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE
 from perfharness.model.diagnosis import Verdict
@@ -56,7 +57,11 @@ def cpu_bound(f: Figures) -> Match | None:
     else:
         next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")
     unknown = [] if f.blocked is not None or f.host is not None else [MISSING_OS]
-    computing = max(f.outside - f.waiting_outside_ns, 0.0)
+    launch = launching(f)  # what leads to launches has that name where they limit the stage
+    dispatching = (
+        f.issuing.launching_ns - f.issuing.launch_calls_ns if launch is not None and launch.is_verdict else 0.0
+    )
+    computing = max(f.outside - f.waiting_outside_ns - dispatching, 0.0)
     if f.host is not None and computing + f.state_ns("runnable") < CPU_BOUND_SHARE / 2 * f.wall:
         return None  # it waits, for several things of which none is enough for a rule
     saves = min(computing, f.gpu_idle) if f.uses_gpu else computing
