@@ -9,9 +9,18 @@ import typer
 
 from perfharness.cli import launch as launch_module
 from perfharness.cli.help import GroupedCommand, HelpAll
-from perfharness.cli.launch import EPILOG, Shown, planned, show_launch, show_result
+from perfharness.cli.launch import (
+    EPILOG,
+    ConfigOption,
+    DryRunOption,
+    ScriptArguments,
+    Shown,
+    planned,
+    show_launch,
+    show_result,
+)
 from perfharness.cli.options import CONTEXT, CONTEXT_OF_A_COMMAND_LINE, EXIT_OK, command_line
-from perfharness.cli.output import OUTPUT, Format, FormatOption, Output
+from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
 from perfharness.cli.settings import given, with_settings
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.conventions import printable
@@ -20,14 +29,7 @@ from perfharness.model.secrets import MASK
 from perfharness.render.terminal.plan import print_plan
 from perfharness.runs.launch import explain_run
 from perfharness_launcher.plan.launch_plan import explaining_pass
-from perfharness_launcher.plan.options import (
-    PROJECT_NAME,
-    SETTINGS_NAME,
-    TABLE,
-    LaunchOptions,
-    TerminalOptions,
-    launch_options,
-)
+from perfharness_launcher.plan.options import LaunchOptions, TerminalOptions, launch_options
 
 LAUNCHED_BY = ("launch", "explain")
 
@@ -46,35 +48,13 @@ def explain_verb(
             metavar="SCRIPT_OR_RUN", help="A .py file, any program, or the folder of a run.", show_default=False
         ),
     ],
-    script_arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
-    ] = None,
+    script_arguments: ScriptArguments = None,
     *,
     output_format: FormatOption = Format.TEXT,
-    quiet: Annotated[
-        bool,
-        typer.Option(
-            "-q", "--quiet", help="No progress and no warnings; errors only.", rich_help_panel=OUTPUT, hidden=True
-        ),
-    ] = False,
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "-v", "--verbose", help="More: notes, and details of a diagnosis.", rich_help_panel=OUTPUT, hidden=True
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=OUTPUT)
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE.toml",
-            help=f"Settings, in a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]",
-        ),
-    ] = None,
+    quiet: RareQuietOption = False,
+    verbose: RareVerboseOption = False,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
     help_all: HelpAll = False,
     **settings: Any,
 ) -> None:

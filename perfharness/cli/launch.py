@@ -22,7 +22,7 @@ from perfharness.cli.options import (
     command_line,
     exit_code,
 )
-from perfharness.cli.output import OUTPUT, Format, FormatOption, Output
+from perfharness.cli.output import OUTPUT, Format, FormatOption, Output, RareQuietOption, RareVerboseOption
 from perfharness.cli.settings import given, with_settings
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
@@ -47,6 +47,23 @@ from perfharness_launcher.processes.supervise import Observer
 SERIES = "Several launches"
 """A group of options in the help."""
 
+ScriptArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=OUTPUT)
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE.toml",
+        help=f"Settings, in a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]",
+    ),
+]
+"""Options of the verbs that launch."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -63,27 +80,12 @@ EPILOG = (
 def launch_verb(
     context: typer.Context,
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A .py file, or any program.", show_default=False)],
-    script_arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
-    ] = None,
+    script_arguments: ScriptArguments = None,
     *,
     output_format: FormatOption = Format.TEXT,
-    quiet: Annotated[
-        bool,
-        typer.Option(
-            "-q", "--quiet", help="No progress and no warnings; errors only.", rich_help_panel=OUTPUT, hidden=True
-        ),
-    ] = False,
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "-v", "--verbose", help="More: notes, and details of a diagnosis.", rich_help_panel=OUTPUT, hidden=True
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=OUTPUT)
-    ] = False,
+    quiet: RareQuietOption = False,
+    verbose: RareVerboseOption = False,
+    dry_run: DryRunOption = False,
     np_sweep: Annotated[
         str | None,
         typer.Option(
@@ -104,14 +106,7 @@ def launch_verb(
             rich_help_panel=SERIES,
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE.toml",
-            help=f"Settings, in a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]",
-        ),
-    ] = None,
+    config: ConfigOption = None,
     help_all: HelpAll = False,
     **settings: Any,
 ) -> None:

@@ -32,12 +32,16 @@ FormatOption = Annotated[
     Format,
     typer.Option("--format", help="Of what goes to stdout: text, JSON, or Markdown tables.", rich_help_panel=OUTPUT),
 ]
-QuietOption = Annotated[
-    bool, typer.Option("-q", "--quiet", help="No progress and no warnings; errors only.", rich_help_panel=OUTPUT)
+QUIET_HELP, VERBOSE_HELP = "No progress and no warnings; errors only.", "More: notes, and details of a diagnosis."
+
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help=QUIET_HELP, rich_help_panel=OUTPUT)]
+VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help=VERBOSE_HELP, rich_help_panel=OUTPUT)]
+
+RareQuietOption = Annotated[bool, typer.Option("-q", "--quiet", help=QUIET_HELP, rich_help_panel=OUTPUT, hidden=True)]
+RareVerboseOption = Annotated[
+    bool, typer.Option("-v", "--verbose", help=VERBOSE_HELP, rich_help_panel=OUTPUT, hidden=True)
 ]
-VerboseOption = Annotated[
-    bool, typer.Option("-v", "--verbose", help="More: notes, and details of a diagnosis.", rich_help_panel=OUTPUT)
-]
+"""The same for a verb that has many options, in `--help-all` only."""
 
 
 @dataclass(frozen=True)
