@@ -57,7 +57,7 @@ def explaining_findings(measured: RunManifest, explaining: RunManifest) -> list[
 def explaining_pass_failed(reason: str) -> Finding:
     """The finding that times and verdicts rest on the measured pass alone."""
     message = f"The explaining pass is not whole: {reason}. Times and verdicts are those of the measured pass alone."
-    return Finding("explaining-pass-failed", Severity.ERROR, message, "`perfharness explain RUN` runs it again")
+    return Finding(FAILED, Severity.ERROR, message, "`perfharness explain RUN` runs it again")
 
 
 def pass_of(result: ProcessResult) -> Pass | None:

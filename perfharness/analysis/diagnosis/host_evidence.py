@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -110,14 +109,7 @@ def _lines_of_collections(probe: HostProbe, events: StageEvents) -> dict[str, Fu
     runs, mine = probe.events, collections_of_stage(probe, events.spans)
     stretch = runs.thread[mine], runs.start_ns[mine], runs.end_ns[mine]
     lines = lines_during(probe.samples, *stretch, own_code=True)
-    return {"collections": _per_batch(lines[0], events)} if lines else {}
-
-
-def _per_batch(line: FunctionTime, events: StageEvents) -> FunctionTime:
-    each = events.per_batch
-    return replace(
-        line, self_ms=line.self_ms * each, cumulative_ms=line.cumulative_ms * each, error_ms=line.error_ms * each
-    )
+    return {"collections": lines[0].scaled(events.per_batch)} if lines else {}
 
 
 def _lines_of_calls(samples: HostSamples, events: StageEvents) -> dict[str, FunctionTime]:
@@ -131,5 +123,5 @@ def _lines_of_calls(samples: HostSamples, events: StageEvents) -> dict[str, Func
         if sum(line.self_ms for line in lines) * 1e6 < MIN_SAMPLES * samples.interval_ns:
             lines = lines_during(samples, thread, start - NEAR_NS, end + NEAR_NS, own_code=True)
         if lines:
-            found[name] = _per_batch(lines[0], events)
+            found[name] = lines[0].scaled(events.per_batch)
     return found

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from perfharness.model.diagnosis import (
     Cause,
     Diagnosis,
     Explained,
-    FunctionTime,
     GpuLimits,
     GpuWork,
     HostProfile,
@@ -90,8 +89,8 @@ def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _C
     if stage.cpu_ms is None or found is None or not found.cpu_ms:
         missing = NO_BATCH if stage.cpu_ms is None else NO_STAGE
         return _unexplained(stage, Explained(None, trusted=False, reason=missing))
-    slowdown = comparison.slowdown(stage, found)
-    reason = next(comparison.changes(stage, found), None)
+    slowdown = _slowdown(stage, found)
+    reason = next(comparison.changes(stage, found, slowdown), None)
     explained = Explained(slowdown, trusted=reason is None, reason=reason)
     if reason is not None:
         return _unexplained(stage, explained)
@@ -108,6 +107,14 @@ def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _C
         gpu=gpu,
         explained=explained,
     )
+
+
+def _slowdown(stage: StageDiagnosis, found: StageDiagnosis) -> float | None:
+    """Host time in the explaining pass by that in the measured one: per item where both count them."""
+    measured, explaining = stage.cpu_ms_per_item, found.cpu_ms_per_item
+    if measured is None or explaining is None:
+        measured, explaining = stage.cpu_ms, found.cpu_ms
+    return explaining / measured if measured and explaining is not None else None
 
 
 def _keeps_verdict(stage: StageDiagnosis, found: StageDiagnosis) -> bool:
@@ -134,17 +141,8 @@ def _unexplained(stage: StageDiagnosis, explained: Explained) -> StageDiagnosis:
 
 
 def _cause(cause: Cause, scale: float) -> Cause:
-    where = None if cause.where is None else _function(cause.where, scale)
+    where = None if cause.where is None else cause.where.scaled(scale)
     return replace(cause, where=where, saves_ms=_times(cause.saves_ms, scale))
-
-
-def _function(function: FunctionTime, scale: float) -> FunctionTime:
-    return replace(
-        function,
-        self_ms=function.self_ms * scale,
-        cumulative_ms=function.cumulative_ms * scale,
-        error_ms=function.error_ms * scale,
-    )
 
 
 def _profile(profile: HostProfile, scale: float) -> HostProfile:
@@ -152,9 +150,9 @@ def _profile(profile: HostProfile, scale: float) -> HostProfile:
         profile,
         on_cpu_ms=_times(profile.on_cpu_ms, scale),
         state_ms={state: _times(time, scale) for state, time in profile.state_ms.items()},
-        top_functions=[_function(function, scale) for function in profile.top_functions],
+        top_functions=[function.scaled(scale) for function in profile.top_functions],
         collection_ms=_times(profile.collection_ms, scale),
-        gil_holders=[_function(function, scale) for function in profile.gil_holders],
+        gil_holders=[function.scaled(scale) for function in profile.gil_holders],
     )
 
 
@@ -182,12 +180,15 @@ def _with_counters(kernel: KernelGroup, found: KernelGroup | None) -> KernelGrou
 
 
 def _limits(limits: GpuLimits, scale: float) -> GpuLimits:
-    times = {one.name: _times(getattr(limits, one.name), scale) for one in fields(limits) if one.name in LIMIT_TIMES}
-    by_name = {name: time * scale for name, time in limits.by_name_ms.items()}
-    return replace(limits, **times, by_name_ms=by_name)  # type: ignore[arg-type]
-
-
-LIMIT_TIMES = frozenset({"work_ms", "underfilled_ms", "short_ms", "tail_ms", "at_peak_ms"})
+    return replace(
+        limits,
+        work_ms=limits.work_ms * scale,
+        by_name_ms={name: time * scale for name, time in limits.by_name_ms.items()},
+        underfilled_ms=_times(limits.underfilled_ms, scale),
+        short_ms=limits.short_ms * scale,
+        tail_ms=_times(limits.tail_ms, scale),
+        at_peak_ms=_times(limits.at_peak_ms, scale),
+    )
 
 
 def _times(value: float | None, scale: float) -> float | None:
@@ -210,18 +211,9 @@ class _Comparison:
         self._values = (measured.values, explaining.values)
         self._paths = [stage.path for stage in measured.diagnosis.stages]
 
-    def slowdown(self, stage: StageDiagnosis, found: StageDiagnosis) -> float | None:
-        """Host time in the explaining pass by that in the measured one: per item where both count them."""
-        times = (stage.cpu_ms_per_item, found.cpu_ms_per_item)
-        if None in times:
-            times = (stage.cpu_ms, found.cpu_ms)
-        measured, explaining = times
-        return explaining / measured if measured and explaining is not None else None
-
-    def changes(self, stage: StageDiagnosis, found: StageDiagnosis) -> Iterator[str]:
+    def changes(self, stage: StageDiagnosis, found: StageDiagnosis, slowdown: float | None) -> Iterator[str]:
         """Reasons not to trust the explaining pass for a stage, a sentence each without an end."""
         path = stage.path
-        slowdown = self.slowdown(stage, found)
         before, after = self._per_item(path, "cpu_time")
         if slowdown is None or _has_changed(before, after, MAX_SLOWDOWN, (1.0, slowdown)):
             yield f"its host time was {slowdown or 0:.2g} times that of the measured pass"
