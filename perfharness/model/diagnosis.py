@@ -345,6 +345,14 @@ class GpuCounters:
     sm_clock_mhz: float | None = None
     """Mean clock of the multiprocessors meanwhile: the peak of the pipes is at that clock."""
 
+    @classmethod
+    def without(cls, gpu: int, source: Literal["gpm", "nsys"], *missing: str) -> GpuCounters:
+        """No counter of a GPU, and why."""
+        return cls(
+            gpu=gpu, source=source, seconds=0.0, sm_active=None, occupancy=None, tensor=None, fp32=None, fp16=None,
+            fp64=None, dram=None, pcie_bytes_per_s=None, nvlink_bytes_per_s=None, missing=[*missing],
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Cause:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 from perfharness.model.diagnosis import (
@@ -64,8 +64,4 @@ def profile(*functions: FunctionTime, **figures: Any) -> HostProfile:
 
 def counters(gpu: int = 0, **shares: Any) -> GpuCounters:
     """Counters of a GPU: those that are not given are not known."""
-    values: dict[str, Any] = {
-        **dict.fromkeys(field.name for field in fields(GpuCounters)), "source": "nsys", "seconds": 0.5, "missing": [],
-        **shares, "gpu": gpu,
-    }  # fmt: skip
-    return GpuCounters(**values)
+    return replace(GpuCounters.without(gpu, "nsys"), **{"seconds": 0.5, **shares})

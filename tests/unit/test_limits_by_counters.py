@@ -11,7 +11,6 @@ import pytest
 from perfharness.analysis.diagnosis.limits import MISSING_PIPES
 from perfharness.analysis.diagnosis.roofline import FLOPS_PER_CLOCK, joined, roofline_point
 from perfharness.analysis.diagnosis.rules.gpu import GPU_STEPS
-from perfharness.analysis.diagnosis.sampled_counters import no_counters
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, Verdict
 from perfharness.model.trace import GpuDevice
 from perfharness.testing.made_batches import Batch, diagnosed, gpu_of, stage_of
@@ -69,7 +68,7 @@ def test_roofline_points_of_a_product_and_an_elementwise_kernel_by_hand(tmp_path
 
 
 def counted(**shares: float) -> GpuCounters:
-    return replace(no_counters(0, ""), seconds=1.0, missing=[], **shares)  # type: ignore[arg-type]
+    return replace(GpuCounters.without(0, "gpm"), seconds=1.0, **shares)  # type: ignore[arg-type]
 
 
 CARDS = {  # multiprocessors, MHz, compute capability, pipe, TFLOP/s of the data sheet

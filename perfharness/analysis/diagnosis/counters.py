@@ -91,12 +91,13 @@ def operation_counters(workload: Workload, operation: Int64) -> list[GpuCounters
 def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int64) -> GpuCounters:
     sampled = _sampled(workload, metrics, gpu)
     if sampled is None:
-        return _without(gpu, "counters of this GPU: only others were sampled")
+        return GpuCounters.without(gpu, "nsys", "counters of this GPU: only others were sampled")
     line = busy_line(workload.trace.operations, operation)
     overlap = _overlap(metrics, sampled, line, workload.busy_of[gpu])
     covered = int(overlap.own.sum())
     if not covered:
-        return _without(gpu, "counters: no reading lies in the time in which its work ran on the GPU")
+        why = "counters: no reading lies in the time in which its work ran on the GPU"
+        return GpuCounters.without(gpu, "nsys", why)
     missing = [NOT_SAMPLED]
     shares: dict[str, float] = {}
     errors: dict[str, float] = {}
@@ -115,32 +116,15 @@ def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int6
         shares[name], errors[name] = share.mean, width
     missing += _sharing(workload, gpu, operation, line)
     return replace(
-        _made(gpu, covered / 1e9, shares, missing),
-        errors=errors,
-        uncertainty=max(errors.values(), default=None),
-        sm_clock_mhz=_clock_mhz(metrics, overlap),
-    )
-
-
-def _without(gpu: int, reason: str) -> GpuCounters:
-    return _made(gpu, 0.0, {}, [reason])
-
-
-def _made(gpu: int, seconds: float, shares: dict[str, float], missing: list[str]) -> GpuCounters:
-    return GpuCounters(
-        gpu=gpu,
-        source="nsys",
-        seconds=seconds,
+        GpuCounters.without(gpu, "nsys", *missing),
+        seconds=covered / 1e9,
         sm_active=shares.get("sm_active"),
         occupancy=shares.get("occupancy"),
         tensor=shares.get("tensor"),
-        fp32=None,
-        fp16=None,
-        fp64=None,
         dram=shares.get("dram"),
-        pcie_bytes_per_s=None,
-        nvlink_bytes_per_s=None,
-        missing=missing,
+        errors=errors,
+        uncertainty=max(errors.values(), default=None),
+        sm_clock_mhz=_clock_mhz(metrics, overlap),
     )
 
 

@@ -161,9 +161,10 @@ class StageCounters:
         owners = sorted({found.classes[path] for path in below if path in found.classes})
         rest = _rest(found, below)
         if not found.operations.busy_s[owners].sum():
-            return no_counters(position, "it has no work on the GPU in the readings")
+            return GpuCounters.without(position, "gpm", "it has no work on the GPU in the readings")
         if rest > MOST_REST:
-            return no_counters(position, f"{rest:.0%} of its work is in stages with too little of it to be separated")
+            why = f"{rest:.0%} of its work is in stages with too little of it to be separated"
+            return GpuCounters.without(position, "gpm", why)
         values: dict[str, float | None] = {}
         errors: dict[str, float] = {}
         missing: list[str] = []
@@ -275,11 +276,3 @@ def _answer(fits: Fits | str, work: WorkInWindows, owners: list[int]) -> Estimat
         f"its work rises and falls with other work, so that anything from {estimate.low:.3g} to {estimate.high:.3g} "
         "fits the readings"
     )
-
-
-def no_counters(gpu: int, reason: str) -> GpuCounters:
-    """What a stage has where the readings of a GPU say nothing of it."""
-    return GpuCounters(
-        gpu=gpu, source="gpm", seconds=0.0, sm_active=None, occupancy=None, tensor=None, fp32=None, fp16=None,
-        fp64=None, dram=None, pcie_bytes_per_s=None, nvlink_bytes_per_s=None, missing=[reason],
-    )  # fmt: skip
