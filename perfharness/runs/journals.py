@@ -1,4 +1,4 @@
-"""What the recorders of all processes of one trace counted: the journals next to it."""
+"""What stands next to a trace: the journals, of what recorders counted, and what the host probe sampled."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from perfharness.files import read_regular, reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
 from perfharness.model.trace import Trace
+from perfharness.trace.host_samples import RecordedProbe, read_host_probe
 
 TRACE_NAME = "trace.sqlite"
 """What a launch calls the trace of a process; journals next to a file of another name may belong to another trace."""
@@ -50,6 +51,11 @@ def read_journals(folder: Path) -> Journals:
 def journals_of(trace: Path) -> Journals:
     """The journals that belong to a trace file: those in the folder of a process of a run."""
     return read_journals(trace.parent) if trace.name == TRACE_NAME else Journals()
+
+
+def host_probe_of(trace: Path) -> RecordedProbe | None:
+    """What was sampled of the process of a trace file, in the folder of a process of a run; None: nothing."""
+    return read_host_probe(trace.parent) if trace.name == TRACE_NAME else None
 
 
 def _read(path: Path) -> RecorderJournal | Finding | None:

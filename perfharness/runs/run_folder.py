@@ -48,12 +48,11 @@ from perfharness.runs.explain import (
     with_explained,
 )
 from perfharness.runs.gpu_sharing import GpuSharing
-from perfharness.runs.journals import TRACE_NAME, Journals, journals_of
+from perfharness.runs.journals import TRACE_NAME, Journals, host_probe_of, journals_of
 from perfharness.runs.meta import mean_meta, process_meta
 from perfharness.runs.result_files import ResultFiles, size_of
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
-from perfharness.trace.host_samples import read_host_probe
 from perfharness.tracer.output import complete_trace, log_paths
 
 
@@ -401,7 +400,7 @@ def analyze_trace(
     """
     journals = journals_of(path) if journals is None else journals
     trace = on_utc(open_trace(path, parents=journals.parents, with_details=others is not None), machine)
-    recorded = read_host_probe(path.parent) if path.name == TRACE_NAME and others is not None else None
+    recorded = None if others is None else host_probe_of(path)
     analysis = Analysis(trace, options, None if recorded is None else on_trace_clock(recorded, trace))
     sharing = others(trace) if callable(others) else others
     diagnosis = (

@@ -14,10 +14,9 @@ from perfharness.model.telemetry import ClockTieRecord
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.inputs import Located
-from perfharness.runs.journals import TRACE_NAME, journals_of
+from perfharness.runs.journals import host_probe_of, journals_of
 from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, read_manifest
 from perfharness.trace import open_trace
-from perfharness.trace.host_samples import read_host_probe
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def sampled_processes(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Iterat
 def _sampled(
     name: str, path: Path, options: AnalysisOptions, machine: ClockTieRecord | None = None
 ) -> Iterator[SampledProcess]:
-    recorded = read_host_probe(path.parent) if path.name == TRACE_NAME else None
+    recorded = host_probe_of(path)
     if recorded is not None:
         trace = on_utc(open_trace(path, parents=journals_of(path).parents, with_details=False), machine)
         stages = spans_of_stages(Analysis(trace, options))
