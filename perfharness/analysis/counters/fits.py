@@ -15,13 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.energy.kinds import BusyShares, Kinds, KnownWork
+from perfharness.analysis.ridge import INEXACT, RULED_OUT, Prior, Ridge, ridge
 from perfharness.analysis.statistics import student_t
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
-
-RULED_OUT = 14.0
-"""Log-likelihood, doubled, by which a fit must be worse than the best, as in `energy.fits`."""
 
 RESOLUTION = 1e-3
 """Of a counter's unit: smaller differences between readings mean nothing."""
@@ -29,8 +27,8 @@ RESOLUTION = 1e-3
 WIDE, DEVIATION = 0.5, 0.25
 """Of a counter's ceiling, standard deviations of the prior: of a class's value, and of its kinds among themselves."""
 
-INEXACT = 1.6
-"""No model is exact: so much wider than sampling alone suggests is each fit's interval, as in `energy.fits`."""
+SETTLED = 0.01
+"""Relative change of the variance of the readings that ends a fit."""
 
 COPIES = -1
 """Owner of the time in which copies from and to the host ran: they run beside the kernels and take no share of them."""
@@ -67,10 +65,7 @@ class _Design:
 @dataclass(frozen=True)
 class _Fit:
     design: _Design
-    value: Float64
-    covariances: tuple[Float64, Float64]
-    freedom: int
-    score: float
+    found: Ridge
 
 
 class WorkInWindows:
@@ -126,8 +121,8 @@ class WorkInWindows:
         is_zero = float(value[read].max()) <= RESOLUTION * unit  # as most pipes are, most of the time
         designs = self._designs[:1] if plain or is_zero else self._designs
         fits = [_fit(design, value[read], weight, read, ceiling, unit) for design in designs]
-        best = min(fits, key=lambda fit: fit.score)
-        kept = [best, *(fit for fit in fits if fit is not best and fit.score <= best.score + RULED_OUT)]
+        best = min(fits, key=lambda fit: fit.found.score)
+        kept = [best, *(fit for fit in fits if fit is not best and fit.found.score <= best.found.score + RULED_OUT)]
         return Fits(kept, ceiling, unit)
 
     def mean_while(self, owners: Sequence[int], value: Float64) -> float | None:
@@ -156,36 +151,13 @@ class Fits:
     def _each(self, owners: Sequence[int]) -> Iterator[tuple[float, float]]:
         for fit in self._fits:
             weights = fit.design.weights(owners)
-            variance = max(float(weights @ one @ weights) for one in fit.covariances)
-            half = INEXACT * student_t(fit.freedom) * float(np.sqrt(max(variance, 0.0)))
-            yield float(weights @ fit.value), max(half, RESOLUTION * self.unit)
+            variance = max(float(weights @ one @ weights) for one in fit.found.covariances)
+            half = INEXACT * student_t(fit.found.freedom) * float(np.sqrt(max(variance, 0.0)))
+            yield float(weights @ fit.found.value), max(half, RESOLUTION * self.unit)
 
 
 def _fit(design: _Design, value: Float64, weight: Float64, read: Bool, ceiling: float, unit: float) -> _Fit:
-    """Ridge regression with a prior as wide as the counter's range; errors from blocks of windows, or from all."""
-    share, count = design.share if read.all() else design.share[:, read], len(value)
-    same = design.owner[:, None] == design.owner
-    prior = np.linalg.inv((WIDE * ceiling) ** 2 * same + (DEVIATION * ceiling) ** 2 * np.eye(len(same)))
-    floor = (RESOLUTION * unit) ** 2
-    gram, target = (share * weight) @ share.T, (share * weight) @ value
-    pull = prior.sum(axis=1) * ceiling / 2
-    variance = max(float(np.var(value)), floor)
-    for _ in range(4):
-        inverse = np.linalg.inv(gram / variance + prior)
-        found = inverse @ (target / variance + pull)
-        residual = (value - found @ share) * np.sqrt(weight)
-        used = float((inverse * gram).sum() / variance)
-        before, variance = variance, max(float(residual @ residual) / max(count - used, 1.0), floor)
-        if abs(variance - before) <= 0.01 * before:
-            break
-    block = max(2, round(count ** (1 / 3)))
-    scores = np.add.reduceat(share * (residual * np.sqrt(weight) / variance), np.arange(0, count, block), axis=1)
-    blocks = scores.shape[1]
-    sandwich = inverse @ (scores @ scores.T * (blocks / max(blocks - 1, 1)) + prior) @ inverse
-    return _Fit(
-        design=design,
-        value=found,
-        covariances=(sandwich, inverse),
-        freedom=max(round(blocks - used), 1),
-        score=count * float(np.log(max(float(residual @ residual) / count, floor))) + 2 * used,
-    )
+    """With a prior as wide as the counter's range."""
+    share = design.share if read.all() else design.share[:, read]
+    prior = Prior.of(design.owner, ceiling / 2, WIDE * ceiling, DEVIATION * ceiling)
+    return _Fit(design, ridge(share, value, weight, prior, (RESOLUTION * unit) ** 2, settled=SETTLED))

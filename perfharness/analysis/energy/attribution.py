@@ -92,7 +92,7 @@ def attribute(
         awake = _awake(Energy(None), found[-1])
     else:
         fits = [fit for fit in explained.fits if fit.kinds.name != "batch"]
-        joules, response = float(fits[0].power_w @ fits[0].kinds.seconds), fits[0].response
+        joules, response = float(fits[0].found.value @ fits[0].kinds.seconds), fits[0].response
         between = (low_w, limit_w or HIGHEST_W)
         found = [_of_class(name, length, fits, at, between) for at, (name, length) in enumerate(classes)]
         joint = _joint(fits, found)

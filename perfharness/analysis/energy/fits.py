@@ -15,6 +15,7 @@ import numpy as np
 
 from perfharness.analysis.energy.kinds import Kinds, KnownWork
 from perfharness.analysis.energy.steps import NS_PER_S, Steps
+from perfharness.analysis.ridge import INEXACT, RULED_OUT, Prior, Ridge, ridge
 from perfharness.analysis.statistics import student_t
 from perfharness.model.result import Float64
 
@@ -52,14 +53,8 @@ SCREENING_STEPS = 250
 NOT_LINEAR = 0.01
 """Of the mean power: what better sensors than there are would leave."""
 
-RULED_OUT = 14.0
-"""Log-likelihood, doubled, by which a fit must be worse than the best; corrected for autocorrelated residuals."""
-
 WORSE = 5.0
 """And how many times the best fit's mean square a fit must leave: no model is exact."""
-
-INEXACT = 1.6
-"""No model is exact: so much wider than sampling alone suggests is each fit's interval."""
 
 MAX_CORRELATION_LENGTH = 9.0
 """Variance from blocks of steps over that from single ones: more is a few odd steps and no correlation."""
@@ -96,24 +91,21 @@ class Fit:
 
     kinds: Kinds
     response: Response
-    power_w: Float64
-    covariances: tuple[Float64, Float64]
+    found: Ridge
+    """Its values are the powers in watts."""
+
     pull_w: Float64
-    freedom: int
-    score: float
-    mean_square: float
     impossible: float
-    residual: Float64
 
     def energy(self, seconds: Float64) -> tuple[float, float]:
         """Energy of so much time of each kind, and half of its 95 % interval."""
-        blocks, single = (max(float(seconds @ one @ seconds), 0.0) for one in self.covariances)
+        blocks, single = (max(float(seconds @ one @ seconds), 0.0) for one in self.found.covariances)
         half = (
             INEXACT
-            * student_t(self.freedom)
+            * student_t(self.found.freedom)
             * float(np.sqrt(min(max(blocks, single), MAX_CORRELATION_LENGTH * single)))
         )
-        return float(seconds @ self.power_w), half + abs(float(seconds @ self.pull_w))
+        return float(seconds @ self.found.value), half + abs(float(seconds @ self.pull_w))
 
     def seconds_of(self, owners: Sequence[int]) -> Float64:
         """Of the kinds of some classes; of others 0."""
@@ -211,8 +203,7 @@ class _Model:
         self.kinds = kinds
         self._table = readout.table(kinds)
         wide = (readout.high_w - readout.low_w) / 3
-        same = kinds.owner[:, None] == kinds.owner
-        self.prior = np.linalg.inv(wide**2 * same + DEVIATION_W**2 * np.eye(len(same)))
+        self.prior = Prior.of(kinds.owner, (readout.low_w + readout.high_w) / 2, wide, DEVIATION_W)
         self.floor = (1e-4 * float(np.abs(readout.power_w).mean()) + 1e-3) ** 2
 
     def left(self, response: Response) -> float:
@@ -251,40 +242,26 @@ class _Model:
         return response
 
     def fit(self, response: Response) -> Fit:
-        """Ridge regression: the prior is all that a GPU can draw, kinds of one class differing by less."""
+        """With a prior of all that a GPU can draw."""
         readout = self.readout
         share, power, weight = readout.seen(self._table, response), readout.power_w, readout.weight
-        count = len(power)
-        middle = (readout.low_w + readout.high_w) / 2
-        gram, target = (share * weight) @ share.T, (share * weight) @ power
-        variance = max(float(np.var(power)), self.floor)
-        for _ in range(4):
-            inverse = np.linalg.inv(gram / variance + self.prior)
-            found = inverse @ (target / variance + self.prior.sum(axis=1) * middle)
-            residual = (power - found @ share) * np.sqrt(weight)
-            used = float(np.trace(inverse @ gram) / variance)
-            variance = max(float(residual @ residual) / max(count - used, 1.0), self.floor)
-        block = max(2, round(count ** (1 / 3)), int(np.ceil(response.duty)))
-        scores = np.add.reduceat(share * (residual * np.sqrt(weight) / variance), np.arange(0, count, block), axis=1)
-        blocks = scores.shape[1]
-        sandwich = inverse @ (scores @ scores.T * (blocks / max(blocks - 1, 1)) + self.prior) @ inverse
+        min_block = max(2, int(np.ceil(response.duty)))  # what each value speaks of overlaps with those before
+        found = ridge(share, power, weight, self.prior, self.floor, min_block=min_block)
+        value, variance = found.value, found.variance
         blur = 2 * (readout.steps.edge_error_ns / readout.length_ns.mean()) ** 2 * (share * weight).sum(axis=1)
-        error = np.sqrt(np.maximum(np.maximum(np.diag(sandwich), np.diag(inverse)), 1e-12))
+        blocks, single = map(np.diag, found.covariances)
+        error = np.sqrt(np.maximum(np.maximum(blocks, single), 1e-12))
         slack = SLACK * (readout.high_w - readout.low_w)
-        beyond = np.maximum(np.maximum(readout.low_w - slack - found, found - readout.high_w - slack), 0.0) / error
+        beyond = np.maximum(np.maximum(readout.low_w - slack - value, value - readout.high_w - slack), 0.0) / error
         return Fit(
             kinds=self.kinds,
             response=response,
-            power_w=found,
-            covariances=(sandwich, inverse),
+            found=found,
             pull_w=np.linalg.solve(
-                gram / variance + self.prior + np.diag(blur) / variance, blur / variance * (found - power.mean())
+                found.gram / variance + self.prior.precision + np.diag(blur) / variance,
+                blur / variance * (value - power.mean()),
             ),
-            freedom=max(round(blocks - used), 1),
-            score=count * float(np.log(max(float(residual @ residual) / count, self.floor))) + 2 * used,
-            mean_square=variance,
             impossible=float((beyond**2).sum()),
-            residual=residual,
         )
 
 
@@ -363,13 +340,16 @@ def _responses(steps: Steps) -> Iterable[Response]:
 
 def _not_ruled_out(fits: Sequence[Fit], inexact: float) -> list[Fit]:
     """Those that leave little more than the best that is possible; should none be possible, than the best."""
-    ordered = sorted(fits, key=lambda one: one.score)
+    ordered = sorted(fits, key=lambda one: one.found.score)
     ordered = [fit for fit in ordered if fit.impossible <= RULED_OUT] or ordered
     best = ordered[0]
-    correlation_length = _correlation_length(best.residual)
-    least = WORSE * max(best.mean_square, inexact)
+    correlation_length = _correlation_length(best.found.residual)
+    least = WORSE * max(best.found.variance, inexact)
     return [
-        fit for fit in ordered if fit.mean_square <= least or (fit.score - best.score) / correlation_length <= RULED_OUT
+        fit
+        for fit in ordered
+        if fit.found.variance <= least
+        or (fit.found.score - best.found.score) / correlation_length <= RULED_OUT  # for autocorrelated residuals
     ]
 
 
