@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.files import reason_of
@@ -73,7 +73,14 @@ class FinishedRun:
     def add_findings(self, findings: Sequence[Finding]) -> None:
         """Add to the findings of the manifest. Raises `OSError`."""
         records = [FindingRecord(**finding.to_json()) for finding in findings]
-        self.manifest = self.manifest.model_copy(update={"findings": [*self.manifest.findings, *records]})
+        self._change_manifest(findings=[*self.manifest.findings, *records])
+
+    def mark_explained(self) -> None:
+        """Note in the manifest that an explaining pass is in the folder. Raises `OSError`."""
+        self._change_manifest(explained=True)
+
+    def _change_manifest(self, **values: Any) -> None:
+        self.manifest = self.manifest.model_copy(update=values)
         self._stage.write_manifest(self.manifest)
 
     def put_in_place(self, *, whole: bool) -> Path:

@@ -36,7 +36,7 @@ from perfharness.render.terminal.diagnosis import (
     print_example,
     print_pooled,
 )
-from perfharness.runs.explain import changed_stages
+from perfharness.runs.explain import changed_stages, explaining_pass_missing
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.inputs import Located, locate
 from perfharness.runs.run_folder import ReadAs, analyze_process, analyze_trace, explained_process, read_manifest
@@ -160,7 +160,7 @@ def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:
     """Every process of a run that was named."""
     manifest = read_manifest(folder)
     sharing, telemetry = GpuSharing(folder, manifest), RunTelemetry(folder, manifest)
-    run = _Run(folder.name if located.is_series else "")
+    run = _Run(folder.name if located.is_series else "", findings=explaining_pass_missing(folder, manifest))
     for name, record in located.processes_of(folder, manifest):
         if record.trace is None:
             message = f"{name} has no trace, so it has no diagnosis."

@@ -202,6 +202,9 @@ class RunManifest(_Model):
     explaining: bool = False
     """Whether this is the explaining pass of the run in the folder around it."""
 
+    explained: bool = False
+    """Whether an explaining pass of this run was put into its folder."""
+
     working_dir: str | None = None
     """Where the launch ran: what relative paths of `command` are relative to."""
 

@@ -5,12 +5,15 @@ It is a run folder of its own, analysed as any other; its results explain those 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfharness.files import read_regular, replacing
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import EXPLAIN_NAME, ProcessRecord, RunManifest
+from perfharness.model.manifest import EXPLAIN_NAME, MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.run_swap import is_explaining_pass
 
 if TYPE_CHECKING:
@@ -27,6 +30,30 @@ def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
     return folder if not manifest.explaining and is_explaining_pass(folder) else None
 
 
+def mark_explained(run_dir: Path, manifest: RunManifest) -> RunManifest:
+    """Note in the run's manifest that an explaining pass was put into its folder, so that it is missed once it is gone.
+
+    Raises `ResultError` where it cannot be written.
+    """
+    path = run_dir / MANIFEST_NAME
+    content = json.loads(read_regular(path, follow=False))  # as it is in the file: what was read may say more
+    with replacing(path, follow=False) as temporary:
+        temporary.write_text(json.dumps({**content, "explained": True}, indent=2) + "\n", encoding="utf-8")
+    return manifest.model_copy(update={"explained": True})
+
+
+def explaining_pass_missing(run_dir: Path, manifest: RunManifest) -> list[Finding]:
+    """The finding that the run had an explaining pass, of which nothing is left; none where that is not so."""
+    if not manifest.explained or explaining_folder(run_dir, manifest) is not None:
+        return []
+    message = (
+        f"The explaining pass of the run, its folder {EXPLAIN_NAME}, is gone: verdicts and causes are those of the "
+        "measured pass alone."
+    )
+    hint = "Bring the folder back and analyze again; `perfharness explain RUN` runs the pass again"
+    return [Finding("explaining-pass-missing", Severity.WARNING, message, hint)]
+
+
 def longest_s(manifest: RunManifest) -> float | None:
     """How long the longest of the run's processes took, or None where that is not known."""
     return max((process.duration_s for process in manifest.processes if process.duration_s), default=None)
@@ -38,12 +65,15 @@ def usable_processes(measured: RunManifest, explaining: RunManifest) -> dict[str
     return {one.folder: one for one in explaining.processes if one.ended == "ok" and one.trace and one.folder in known}
 
 
-def explaining_findings(measured: RunManifest, explaining: RunManifest) -> list[Finding]:
-    """Which processes have nothing to explain their times with, and why; what the launcher found in this pass only."""
-    usable = usable_processes(measured, explaining)
+def explaining_findings(measured: RunManifest, explaining: RunManifest, explained: Collection[str]) -> list[Finding]:
+    """Which processes have nothing to explain their times with, and why; what the launcher found in this pass only.
+
+    Args:
+        explained: folders of those that have something.
+    """
     ends = {process.folder: process for process in explaining.processes}
     lost = {process.folder: _reason(ends.get(process.folder)) for process in measured.processes if process.trace}
-    missing = [f"{folder} {reason}" for folder, reason in lost.items() if folder not in usable]
+    missing = [f"{folder} {reason}" for folder, reason in lost.items() if folder not in explained]
     failed = [explaining_pass_failed("; ".join(missing))] if missing else []
     known = {finding.code for finding in measured.findings}
     only_here = [
@@ -103,6 +133,6 @@ def _reason(process: ProcessRecord | None) -> str:
     if process is None:
         return "is not in it"
     if process.ended == "ok":
-        return "left no trace"
+        return "has no trace that can be read" if process.trace else "left no trace"
     how = process.signal or (f"exit code {process.exit_code}" if process.exit_code is not None else "")
     return f"{process.ended.replace('_', ' ')}{f' ({how})' if how else ''}"

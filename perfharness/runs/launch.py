@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perfharness.errors import PerfHarnessError, ResultError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
-from perfharness.runs.explain import explaining_pass_failed, longest_s
+from perfharness.runs.explain import explaining_pass_failed, longest_s, mark_explained
 from perfharness_launcher.companions.companion import Companion
 from perfharness_launcher.launch import FinishedRun, companions_for
 from perfharness_launcher.launch import launch as measure
@@ -166,6 +166,7 @@ def explain_run(run_dir: Path, second: LaunchPlan, command: Sequence[str], obser
         with measure(second, command, observer, companions=companions_for(second, observer.stage)) as explaining:
             whole = analyze_run(explaining.folder, explaining.manifest).not_written is None
             is_aside = explaining.put_in_place(whole=whole) != folder
+        manifest = mark_explained(run_dir, manifest)
         observer.stage("reading the traces")
         summary = analyze_run(run_dir, manifest)
     if is_aside:
@@ -215,6 +216,7 @@ def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observe
             second, command, observer, companions=companions_for(second, observer.stage), written_to=folder
         ) as explaining:
             explaining.put_in_place(whole=True)
+        run.mark_explained()
     except PerfHarnessError as error:
         with suppress(OSError):
             folder.rmdir()  # where nothing was measured

@@ -43,6 +43,7 @@ from perfharness.runs.explain import (
     explaining_findings,
     explaining_folder,
     explaining_pass_failed,
+    explaining_pass_missing,
     pass_of,
     usable_processes,
     with_explained,
@@ -213,7 +214,7 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
     place together, at the end; results that were made from more than exists now stay (`results-kept`).
     """
     options = read_as.options(manifest)
-    findings = [record.to_finding() for record in manifest.findings]
+    findings = [record.to_finding() for record in manifest.findings] + explaining_pass_missing(run_dir, manifest)
     explaining: dict[str, Pass] = {}
     if (explaining_dir := explaining_folder(run_dir, manifest)) is not None:
         findings = [finding for finding in findings if finding.code != FAILED]  # of one that was run again since
@@ -284,8 +285,8 @@ def _analyze_explaining(folder: Path, measured: RunManifest, read_as: ReadAs) ->
     except ResultError as error:
         return {}, [explaining_pass_failed(str(error))]
     usable = usable_processes(measured, manifest)
-    passes = {name: pass_of(result) for name, result in results.items() if name in usable}
-    return {name: one for name, one in passes.items() if one is not None}, explaining_findings(measured, manifest)
+    passes = {name: one for name in usable if name in results and (one := pass_of(results[name])) is not None}
+    return passes, explaining_findings(measured, manifest, passes)
 
 
 def explained_process(

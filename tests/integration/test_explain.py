@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -108,6 +109,10 @@ def test_both_passes_of_two_processes(script: Path, tmp_path: Path) -> None:
     assert [process.name for process in run.explaining.processes] == folders
     assert run.explaining.explaining is None
     assert run.explaining.batches().num_rows == run.batches().num_rows == 24
+    assert (first["explained"], second["explained"]) == (True, False)
+    shutil.rmtree(out / "explain")
+    assert verb("analyze", out).returncode == 0
+    assert codes(out).count("explaining-pass-missing") == 1
 
 
 def stages(out: Path, process: str = "proc_0_gpu_0") -> dict[str, dict[str, Any]]:
@@ -206,6 +211,7 @@ def test_what_was_not_measured_is_not_explained(script: Path, tmp_path: Path) ->
     assert passes(script) == ["measured"]
     assert not (out / "explain").exists()
     assert "explaining-pass-skipped" in codes(out)
+    assert not manifest(out)["explained"]
 
 
 def test_a_second_pass_that_cannot_start(script: Path, tmp_path: Path) -> None:
@@ -242,7 +248,7 @@ def test_runs_in_one_folder_and_a_folder_of_the_users_own(script: Path, tmp_path
 def test_a_run_is_explained_later(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run_to_the_end(("--tracer", "embedded", "-np", 2, "-o", out, script), environment()).returncode == 0
-    before = mean(out)["stats_minus_warmup"]
+    before, first = mean(out)["stats_minus_warmup"], manifest(out)
     assert verb("explain", out, "--dry-run").returncode == 2  # behind the run, so arguments of a script
     assert verb("explain", "-np", 3, out).returncode == 2
     assert verb("explain", "--dry-run", out).returncode == 0
@@ -251,6 +257,7 @@ def test_a_run_is_explained_later(script: Path, tmp_path: Path) -> None:
     assert passes(script) == ["measured"] * 2 + ["explaining"] * 2
     assert mean(out)["stats_minus_warmup"] == before
     changed = manifest(out)
+    assert changed == {**first, "explained": True}
     changed["working_dir"] = "/elsewhere"
     (out / "manifest.json").write_text(json.dumps(changed))
     assert verb("explain", out).returncode == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,28 @@ def test_a_failure_that_was_mended_since_is_not_reported(tmp_path: Path) -> None
     assert "explaining-pass-failed" not in analyzed(out)[1]
     (out / "explain" / "manifest.json").unlink()
     assert "explaining-pass-failed" in analyzed(out)[1]
+
+
+def test_an_explaining_pass_that_is_gone(tmp_path: Path) -> None:
+    out = make(tmp_path)
+    change(out, explained=True)
+    assert "explaining-pass-missing" not in analyzed(out)[1]
+    shutil.rmtree(out / "explain")
+    for _ in range(2):  # results that know nothing of it any more make it no less gone
+        found, codes = analyzed(out)
+        assert {one for stages in found.values() for one in stages.values()} == {None}
+        assert codes.count("explaining-pass-missing") == 1
+    mean = json.loads((out / "benchmark_mean.json").read_text())
+    (told,) = (one for one in mean["meta"]["findings"] if one["code"] == "explaining-pass-missing")
+    assert told["severity"] == "warning"
+
+
+@pytest.mark.parametrize("how", ["gone", "damaged"])
+def test_a_trace_of_the_second_pass_that_cannot_be_read(tmp_path: Path, how: str) -> None:
+    out = make(tmp_path)
+    path = out / "explain" / "proc_1_gpu_0" / "trace.sqlite"
+    path.unlink() if how == "gone" else path.write_bytes(b"no trace")
+    found, codes = analyzed(out)
+    assert all(one is not None for one in found["proc_0_gpu_0"].values())
+    assert set(found["proc_1_gpu_0"].values()) == {None}
+    assert codes.count("explaining-pass-failed") == 1
