@@ -5,8 +5,6 @@ Stages are frames, too: above the stack of a sample stand the stages that were o
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,12 +13,11 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.workload import stage_rows
-from perfharness.analysis.host_profile import Spans, is_library, rows_of_stage, without_suffixes
+from perfharness.analysis.frames import frames_of, is_library
+from perfharness.analysis.host_profile import Spans, rows_of_stage, without_suffixes
 from perfharness.model.diagnosis import Path
-from perfharness.model.host_samples import Frame, HostProbe, HostSamples
+from perfharness.model.host_samples import Frame, HostProbe
 
-STARTING = re.compile(r"<frozen runpy>|.*/runpy\.py$|.*/perfharness/(boot/|tracer/|annotate/|script\.py$)")
-"""Files of the functions that start a measured script."""
 Stack = tuple[tuple[Frame, ...], float]
 """Frames, the outermost first, and their host time, ms a batch."""
 
@@ -94,16 +91,8 @@ def stage_stacks(probe: HostProbe, spans: Spans) -> list[Stack]:
     found = []
     for stage, stack, ms in zip(*pairs.tolist(), times.tolist(), strict=True):
         stages = inside[stage] if stage >= 0 else ()
-        frames = (samples.frames[number] for number in stack_of_script(samples, stack))
-        found.append(((*map(stage_frame, stages), *frames), ms))
+        found.append(((*map(stage_frame, stages), *reversed(frames_of(samples, stack))), ms))
     return found
-
-
-def stack_of_script(samples: HostSamples, stack: int) -> list[int]:
-    """The frames of a stack, indices, the outermost first; without those that started the script."""
-    numbers = samples.stacks[stack][::-1]
-    starting = list(itertools.takewhile(lambda number: STARTING.match(samples.frames[number].file), numbers))
-    return list(numbers[len(starting) :] or numbers)
 
 
 def _below(path: Path, outer: Path) -> Path:

@@ -10,11 +10,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TypeVar
 
 import numpy as np
 
+from perfharness.analysis.frames import frames_of, is_recording, own_frame, program_frames
 from perfharness.analysis.paths import BATCH_SUFFIX, STAGE_SUFFIX
 from perfharness.analysis.trace_clock import monotonic_tie
 from perfharness.model.diagnosis import FunctionTime, HostProfile, Path
@@ -33,9 +33,6 @@ COUNTS = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_swi
 NS_PER_MS = 1e6
 K = TypeVar("K")
 Z_95 = 1.959964
-
-LIBRARY_PARTS = ("/site-packages/", "/dist-packages/", "<frozen ", "<string>", "<__array_function__")
-"""Of files that are not the user's own; the standard library's are found by their folder (`is_library`)."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +111,7 @@ def host_profile(probe: HostProbe, spans: Spans, rows: Int64) -> HostProfile:
         collection_ms=collection_ns / NS_PER_MS / max(spans.batches, 1),
         gil_holders=_gil_holders(samples, rows, shares)[:TOP_FUNCTIONS],
         missing=missing,
+        recorder_ms=shares.ms(_recorder_ns(samples, rows, lengths)) if total else None,
         **_counts(samples, rows, spans.batches),
     )
 
@@ -179,9 +177,9 @@ def lines_during(
     spent: defaultdict[Frame, float] = defaultdict(float)
     inner: defaultdict[Frame, float] = defaultdict(float)
     for stack, length in _by_stack(samples, rows, lengths):
-        frames = _frames(samples, stack)
+        frames = frames_of(samples, stack)
         if frames:
-            inner[_own_frame(frames) if own_code else frames[0]] += length
+            inner[own_frame(frames) if own_code else frames[0]] += length
         for frame in dict.fromkeys(frames):
             spent[frame] += length
     return [
@@ -193,7 +191,9 @@ def lines_during(
     ]  # fmt: skip
 
 
-def own_functions(samples: HostSamples, rows: Int64, ms_per_ns: float) -> list[FunctionTime]:
+def own_functions(
+    samples: HostSamples, rows: Int64, ms_per_ns: float, *, of_recorder: bool = False
+) -> list[FunctionTime]:
     """Functions outside of libraries by the time of these samples in which they were the innermost such on the stack,
     or, where a stack has none, of its innermost. `line` is the one that most of that time passed at; so `self_ms` holds
     the libraries' time below it.
@@ -201,27 +201,15 @@ def own_functions(samples: HostSamples, rows: Int64, ms_per_ns: float) -> list[F
     Args:
         rows: samples.
         ms_per_ns: of host time, for a nanosecond of samples.
+        of_recorder: only the time in which perfharness itself was at work (`is_recording`); else that is left out.
     """
     lengths = samples.length_ns[rows].astype(np.float64)
     tally = _Tally()
     for stack, length in _by_stack(samples, rows, lengths):
-        frames = _frames(samples, stack)
-        if frames:
-            tally.add(_own_frame(frames), length, length)
+        frames = frames_of(samples, stack)
+        if frames and is_recording(frames) is of_recorder:
+            tally.add(own_frame(frames), length, length)
     return tally.functions(_Shares.of(lengths, float(lengths.sum()) * ms_per_ns))
-
-
-@cache
-def is_library(file: str) -> bool:
-    """Whether a file is of an installed package, of the standard library, or of perfharness."""
-    if any(part in file for part in LIBRARY_PARTS):
-        return True
-    if "/perfharness/" in file and any(
-        f"/perfharness/{part}" in file for part in ("recorder/", "annotate/", "tracer/")
-    ):
-        return True
-    folder = file.rpartition("/lib/python3")[2]
-    return folder != file and folder.partition("/")[0].lstrip(".").isdecimal()
 
 
 def without_suffixes(path: Path) -> Path:
@@ -261,16 +249,6 @@ def _by_stack(samples: HostSamples, rows: Int64, lengths: Float64) -> Iterator[t
     yield from ((int(stack), float(spent[stack])) for stack in np.flatnonzero(spent))
 
 
-def _frames(samples: HostSamples, stack: int) -> list[Frame]:
-    """Of a stack, the innermost first."""
-    return [samples.frames[number] for number in samples.stacks[stack]]
-
-
-def _own_frame(frames: list[Frame]) -> Frame:
-    """The innermost frame outside of libraries; where there is none, the innermost."""
-    return next((frame for frame in frames if not is_library(frame.file)), frames[0])
-
-
 FunctionKey = tuple[str, str, bool]
 
 
@@ -305,16 +283,23 @@ class _Tally:
 
 
 def _functions(samples: HostSamples, rows: Int64, lengths: Float64, shares: _Shares) -> list[FunctionTime]:
-    """Every function that was on a stack."""
+    """Every function of the program and its libraries that was on a stack; the recorder's own time is no function's."""
     tally = _Tally()
     for stack, length in _by_stack(samples, rows, lengths):
-        frames = _frames(samples, stack)
+        frames = frames_of(samples, stack)
+        own_ns = 0.0 if is_recording(frames) else length
+        frames = program_frames(frames)
         innermost: dict[FunctionKey, Frame] = {}
         for frame in frames:
             innermost.setdefault(_function_key(frame), frame)
         for frame in innermost.values():
-            tally.add(frame, length if frame is frames[0] else 0.0, length)
+            tally.add(frame, own_ns if frame is frames[0] else 0.0, length)
     return tally.functions(shares)
+
+
+def _recorder_ns(samples: HostSamples, rows: Int64, lengths: Float64) -> float:
+    """The time in which perfharness itself was at work."""
+    return sum(length for stack, length in _by_stack(samples, rows, lengths) if is_recording(frames_of(samples, stack)))
 
 
 def _descending(times: dict[K, float]) -> list[K]:
@@ -359,7 +344,7 @@ def _gil_holders(samples: HostSamples, rows: Int64, shares: _Shares) -> list[Fun
     for row in waiting.tolist():
         nearest = _nearest_sample(samples, int(samples.gil_holder[row]), int(samples.time_ns[row]))
         if nearest is not None and samples.stack[nearest] >= 0:
-            tally.add(_frames(samples, int(samples.stack[nearest]))[0], float(samples.length_ns[row]), 0.0)
+            tally.add(frames_of(samples, int(samples.stack[nearest]))[0], float(samples.length_ns[row]), 0.0)
     return tally.functions(shares)
 
 

@@ -309,6 +309,8 @@ class HostProfile:
     voluntary_switches: float | None = None
     involuntary_switches: float | None = None
     """Times a batch that its threads lost the CPU, and gave it up to wait (`voluntary_switches`)."""
+    recorder_ms: float | None = None
+    """Of the stage's time, what perfharness itself took to open and close ranges: no function's own time."""
 
 
 @dataclass(frozen=True)

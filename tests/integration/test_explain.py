@@ -120,6 +120,57 @@ def stages(out: Path, process: str = "proc_0_gpu_0") -> dict[str, dict[str, Any]
     return {one["path"][-1]: one for one in tree["diagnosis"]["stages"]}
 
 
+SHORT_RANGES = """
+import itertools, threading, time
+from perfharness import PerfRecorder
+
+perf = PerfRecorder("short")
+nothing = itertools.repeat(threading.Lock()).__next__
+spent_ns = {perf.range: 0, nothing: 0}
+
+def body(value):
+    return value * 3
+
+def many(scope, *name):
+    start, total = time.perf_counter_ns(), 0
+    for value in range(3000):
+        with scope(*name):
+            total += body(value)
+    spent_ns[scope] += time.perf_counter_ns() - start
+
+with perf.range("loop"):
+    for index, _ in perf.batches(range(150)):
+        with perf.range("annotated"):
+            many(perf.range, "tiny")
+        with perf.range("bare"):
+            many(nothing)
+annotated, bare = spent_ns.values()
+print((annotated - bare) / annotated)
+perf.finalize()
+"""
+
+
+@pytest.mark.slow
+def test_the_recorders_own_time_is_said_and_is_no_functions(tmp_path: Path) -> None:
+    """The same loop with ranges and without, by the script's own clock: what the ranges take."""
+    script, out = tmp_path / "pipeline.py", tmp_path / "out"
+    script.write_text(SHORT_RANGES)
+    assert explained(out, script) == 0
+    share = float((out / "explain" / "proc_0_gpu_0" / "stdout.log").read_text())
+    found = stages(out / "explain")
+    annotated, bare = found["annotated"]["profile"], found["bare"]["profile"]
+    recorder = annotated["recorder_ms"] / found["annotated"]["cpu_ms"]
+    error = 3 * (share * (1 - share) / annotated["samples"]) ** 0.5
+    assert 0.7 * share - error < recorder < share + error  # calling it is the program's, and some stacks cannot be read
+    assert bare["recorder_ms"] < 0.05 * found["bare"]["cpu_ms"]
+    assert {one["function"] for one in annotated["top_functions"]} <= {"many", "body", "<module>"}
+    own_ms = sum(one["self_ms"] for one in annotated["top_functions"])
+    assert own_ms + annotated["recorder_ms"] <= 1.001 * found["annotated"]["cpu_ms"]
+    (cause, *_) = found["annotated"]["causes"]
+    assert (cause["code"], cause["where"]["function"]) == ("cpu-bound", "many")
+    assert cause["share"] == pytest.approx(recorder, abs=1e-3)
+
+
 def test_a_script_that_does_something_else_in_the_second_pass(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert explained(out, script, "other") == 0

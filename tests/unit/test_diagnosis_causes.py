@@ -17,7 +17,7 @@ from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.rules import RULES, judge
 from perfharness.analysis.diagnosis.rules.evidence import Figures, Issuing, Recompiling
-from perfharness.model.diagnosis import StageDiagnosis, Verdict
+from perfharness.model.diagnosis import Cause, StageDiagnosis, Verdict
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind, OsWaitKind
 from perfharness.testing.diagnosis_builder import figures, host_evidence, line
@@ -79,6 +79,21 @@ def test_a_wait_of_samples_at_its_threshold(verdict: Verdict, has: Figures, has_
     assert judged.verdict.verdict is verdict
     assert judged.causes[0].code == verdict.value
     assert judge(has_not).verdict.verdict is Verdict.CPU_BOUND
+
+
+def test_a_stage_of_many_short_ranges_is_bound_by_the_recorder() -> None:
+    def judged(recorder_ms: float, busiest_ms: float) -> Cause:
+        evidence = host_evidence(
+            profile={"recorder_ms": recorder_ms}, busiest=replace(WORK, self_ms=busiest_ms), recorder=line("loop", 9)
+        )
+        return judge(figures(100.0, uses_gpu=False, host=evidence)).causes[0]
+
+    most = judged(60.0, 40.0)
+    assert (most.code, most.where, most.share, most.saves_ms) == ("cpu-bound", line("loop", 9), 0.6, 60.0)
+    for little in (judged(29.0, 20.0), judged(45.0, 55.0)):
+        assert little.where is not None
+        assert little.where.function == "work"
+    assert (judged(29.0, 20.0).share, judged(45.0, 55.0).share) == pytest.approx((0.71, 0.55))
 
 
 def test_the_holder_of_the_interpreter_lock_is_where_to_look() -> None:

@@ -34,7 +34,7 @@ STEADY = np.linspace(0.99, 1.01, 20)
 
 PROFILE = HostProfile(
     samples=500, on_cpu_ms=4.0, state_ms={"running": 4.0, "file": 2.0, "gil": None}, top_functions=[function()],
-    collections=3.0, collection_ms=0.5, gil_holders=[function("hold", self_ms=1.0)], missing=[],
+    collections=3.0, collection_ms=0.5, recorder_ms=2.0, gil_holders=[function("hold", self_ms=1.0)], missing=[],
 )  # fmt: skip
 
 
@@ -88,6 +88,7 @@ def test_times_are_the_measured_ones_and_proportions_the_explained_ones() -> Non
         assert (one.profile.samples, one.profile.collections) == (500, 3.0)
         assert one.profile.state_ms == {"running": pytest.approx(4 / 1.3), "file": pytest.approx(2 / 1.3), "gil": None}
         assert one.profile.collection_ms == pytest.approx(0.5 / 1.3)
+        assert one.profile.recorder_ms == pytest.approx(2.0 / 1.3)
         assert one.profile.gil_holders[0].self_ms == pytest.approx(1.0 / 1.3)
 
 

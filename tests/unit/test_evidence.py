@@ -101,6 +101,8 @@ def test_states_that_no_stage_was_in_have_no_column() -> None:
     assert cells(printed(unknown), "Threads") == [["a", "-", "1000"]]
     collecting = stage("a", profile=profile(collections=2.5, collection_ms=1.25))
     assert cells(printed(collecting), "Threads")[0][3:5] == ["1.250", "2.5"]
+    annotated = stage("a", profile=profile(recorder_ms=2.5))
+    assert cells(printed(annotated), "Threads")[0][-2:] == ["2.500", "1000"]
 
 
 def test_who_held_the_interpreter_lock_is_named() -> None:

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.flame import stage_stacks
+from perfharness.analysis.frames import is_library
 from perfharness.analysis.host_profile import (
     Spans,
     host_profile,
     inside,
-    is_library,
     lines_during,
     on_trace_clock,
+    own_functions,
     rows_of_stage,
 )
 from perfharness.host_probe import spool
@@ -66,6 +67,29 @@ def test_time_is_shared_out_by_what_samples_stand_for() -> None:
     assert profile.state_ms["file"] == pytest.approx(4.0)
     assert profile.state_ms["gil"] == 0.0
     assert profile.on_cpu_ms == pytest.approx(6.0)
+
+
+def test_the_recorders_own_time_is_no_functions() -> None:
+    """Of 10 ms, 4 are the recorder's, its library's among them; a wrapper's is that of what it calls, native code."""
+    builder, work = ProbeBuilder(MS), "work@/home/a/run.py:12"
+    scopes = "/x/perfharness/recorder/scopes.py"
+    builder.samples(0, 3 * MS, [f"RangeScope.__enter__@{scopes}:46", work])
+    builder.samples(
+        3 * MS, 4 * MS, ["dumps@/usr/lib/python3.11/json/__init__.py:8", f"RangeScope.close@{scopes}:9", work]
+    )
+    builder.samples(4 * MS, 8 * MS, ["work@/home/a/run.py:13", f"annotate_function.<locals>.call@{scopes}:134"])
+    builder.samples(8 * MS, 10 * MS, ["_plain.<locals>.call@/x/perfharness/annotate/wrappers.py:94", "pack@run.py:7"])
+    probe, stage = builder.build(), spans((0, 10 * MS), batches=2)
+    profile = profile_of(builder, stage)
+    assert profile.recorder_ms == pytest.approx(2.0)
+    found = {one.function: (one.self_ms, one.cumulative_ms, one.line) for one in profile.top_functions}
+    assert found == {"work": pytest.approx((2.0, 4.0, 13)), "pack": pytest.approx((1.0, 1.0, 7)),
+                     "dumps": pytest.approx((0.0, 0.5, 8))}  # fmt: skip
+    rows = rows_of_stage(probe.samples, stage)
+    program = own_functions(probe.samples, rows, 0.5 / MS)
+    assert [(one.function, one.line, one.self_ms) for one in program] == [("work", 13, 2.0), ("pack", 7, 1.0)]
+    (recorder,) = own_functions(probe.samples, rows, 0.5 / MS, of_recorder=True)
+    assert (recorder.function, recorder.line, recorder.self_ms) == ("work", 12, 2.0)
 
 
 def test_error_is_that_of_independent_samples() -> None:
@@ -172,6 +196,9 @@ def test_inside_is_what_comparing_each_says(intervals: list[tuple[int, int]], ti
         ("<frozen importlib._bootstrap>", True),
         ("/home/a/run.py", False),
         ("/srv/lib/python3tools/run.py", False),
+        ("/srv/perfharness/recorder/scopes.py", True),
+        ("/srv/perfharness/steps.py", True),
+        ("/srv/perfharness/pipeline/steps.py", False),
     ],
 )
 def test_is_library(file: str, expected: bool) -> None:

@@ -87,6 +87,7 @@ def host_evidence(events: StageEvents, in_library: Mapping[str, Bool]) -> HostEv
         during=_lines_of_calls(samples, events) | _lines_of_collections(probe, events),
         work_ms=work_ms,
         work_lines=work_lines,
+        recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe, rows),
     )
 

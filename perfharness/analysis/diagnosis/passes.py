@@ -152,6 +152,7 @@ def _profile(profile: HostProfile, scale: float) -> HostProfile:
         state_ms={state: _times(time, scale) for state, time in profile.state_ms.items()},
         top_functions=[function.scaled(scale) for function in profile.top_functions],
         collection_ms=_times(profile.collection_ms, scale),
+        recorder_ms=_times(profile.recorder_ms, scale),
         gil_holders=[function.scaled(scale) for function in profile.gil_holders],
     )
 

@@ -107,6 +107,8 @@ def _print_states(console: Console, names: Names, stages: Sequence[StageDiagnosi
             ("garbage\ncollection", lambda profile: _ms(profile.collection_ms)),
             ("runs\nof it", lambda profile: _count(profile.collections)),
         ]
+    if any((profile.recorder_ms or 0.0) > least * (stage.cpu_ms or 0.0) for stage, profile in profiled):
+        figures.append(("recorder\nitself", lambda profile: _ms(profile.recorder_ms)))
     columns = [*(Column(heading) for heading, _ in figures), Column("samples", drop=1)]
     rows: Rows = [
         (stage.path, (*(figure(profile) for _, figure in figures), str(profile.samples))) for stage, profile in profiled

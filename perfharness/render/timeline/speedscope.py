@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.flame import stack_of_script, stage_frame
+from perfharness.analysis.flame import stage_frame
+from perfharness.analysis.frames import stack_of_script
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.host_samples import Frame, HostSamples

@@ -37,6 +37,7 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     calls.launching,
     waits.handover,
     waits.not_computing,
+    host.recording,
     host.cpu_bound,
 )
 """In order: what makes the other figures meaningless comes first, what only fills the rest of the time last."""

@@ -84,6 +84,7 @@ class HostEvidence:
     time in that state passed. `during`: where the calls of a kind were made (`copies`, `read-backs`, `waits`,
     `allocations`, `launches`). `work_ms` a batch, and `work_lines`: how long a kind of library (`compiler`, `loader`,
     `child`: the output of a program is read) was on the stack, and the line that most of it was called from.
+    `recorder`: the line that perfharness's own time passed at, which is in no other of these.
     `crowded_ms` a batch: ready without a free CPU while the process itself had more threads ready than it has CPUs.
     """
 
@@ -93,6 +94,7 @@ class HostEvidence:
     during: dict[str, FunctionTime] = field(default_factory=dict)
     work_ms: dict[str, float] = field(default_factory=dict)
     work_lines: dict[str, FunctionTime] = field(default_factory=dict)
+    recorder: FunctionTime | None = None
     crowded_ms: float = 0.0
 
 
@@ -212,6 +214,11 @@ class Figures:
     def crowded_ns(self) -> float:
         """Of the host time, ready without a free CPU, which the process's own threads had; 0 without samples."""
         return 0.0 if self.host is None else self.sum_ns(self.host.crowded_ms)
+
+    @property
+    def recorder_ns(self) -> float:
+        """Of the host time, what perfharness took to open and close ranges; 0 without samples."""
+        return 0.0 if self.host is None else self.sum_ns(self.host.profile.recorder_ms or 0.0)
 
     @property
     def collection_ns(self) -> float:

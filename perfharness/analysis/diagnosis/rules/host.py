@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from perfharness.analysis.diagnosis.rules.calls import launching
-from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS, MISSING_OS, Figures, Match, percent
+from perfharness.analysis.diagnosis.rules.evidence import (
+    FURTHER_SHARE,
+    MISSING_CALLS,
+    MISSING_OS,
+    Figures,
+    Match,
+    percent,
+)
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE
 from perfharness.model.diagnosis import Verdict
 
@@ -12,6 +19,10 @@ CPU_BOUND_SHARE = 0.50
 COLLECTION_SHARE = 0.15
 """Of the host time. Collections do nothing for the result, and one that runs in every batch can be moved or avoided."""
 
+RECORDER_SHARE = 0.30
+"""Of the host time. Where so much of a stage is its measurement, its times say little of the program."""
+
+RECORDER_STEP = "Annotate fewer, longer ranges here; this work counts in the stages around them, too."
 COLLECTION_STEP = (
     "Make fewer objects a batch; gc.freeze() after the set-up; raise gc.set_threshold(), or collect between batches."
 )
@@ -33,6 +44,20 @@ def garbage_collection(f: Figures) -> Match | None:
     )  # fmt: skip
 
 
+def recording(f: Figures) -> Match | None:
+    """Opening and closing many short ranges takes the time; seen in samples only."""
+    lost = f.recorder_ns
+    if f.host is None or lost < RECORDER_SHARE * f.wall or not lost:
+        return None
+    if f.host.busiest is not None and f.sum_ns(f.host.busiest.self_ms) > lost:
+        return None
+    evidence = f"Opening and closing ranges takes {percent(lost, f.wall)} of its host time: perfharness's own work."
+    return Match(
+        Verdict.CPU_BOUND, lost, f.wall, [evidence], RECORDER_STEP, saves_ns=lost, where=f.host.recorder,
+        where_reason=f.no_line,
+    )  # fmt: skip
+
+
 def cpu_bound(f: Figures) -> Match | None:
     """Most of the time is the host's own, outside of CUDA calls."""
     if f.outside < CPU_BOUND_SHARE * f.wall:
@@ -50,6 +75,8 @@ def cpu_bound(f: Figures) -> Match | None:
     line = None if f.host is None else f.host.busiest
     if f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
         evidence.append(f"Other processes had the CPUs for {percent(f.others_ns, f.wall)} of it.")
+    if f.recorder_ns >= FURTHER_SHARE * f.wall and f.recorder_ns:
+        evidence.append(f"Opening and closing ranges takes {percent(f.recorder_ns, f.wall)} of it.")
     if line is not None:
         inside = percent(f.sum_ns(line.cumulative_ms), f.wall)
         evidence.append(f"{inside} of it passes in {line.function} ({line.file}:{line.line}).")
@@ -61,7 +88,7 @@ def cpu_bound(f: Figures) -> Match | None:
     dispatching = (
         f.issuing.launching_ns - f.issuing.launch_calls_ns if launch is not None and launch.is_verdict else 0.0
     )
-    computing = max(f.outside - f.waiting_outside_ns - dispatching, 0.0)
+    computing = max(f.outside - f.waiting_outside_ns - f.recorder_ns - dispatching, 0.0)
     if f.host is not None and computing + f.state_ns("runnable") < CPU_BOUND_SHARE / 2 * f.wall:
         return None  # it waits, for several things of which none is enough for a rule
     saves = min(computing, f.gpu_idle) if f.uses_gpu else computing
