@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -283,3 +284,38 @@ def test_a_program_that_failed_is_not_scored(tmp_path: Path) -> None:
     assert failed_processes(tmp_path) == "proc_0_gpu_0: failed: RuntimeError: no GPU"
     (tmp_path / "manifest.json").write_text(json.dumps({"processes": ends[1:]}), encoding="utf-8")
     assert failed_processes(tmp_path) == ""
+
+
+def written_run(folder: Path, *stages_of_processes: list[str], findings: tuple[tuple[str, str], ...]) -> Path:
+    """Results with these stages, and findings of these severities."""
+    for index, names in enumerate(stages_of_processes):
+        diagnosis = {"stages": [{"path": ["p", name]} for name in names]}
+        (folder / f"proc_{index}_gpu_0").mkdir(parents=True)
+        path = folder / f"proc_{index}_gpu_0" / "benchmark.json"
+        path.write_text(json.dumps({"diagnosis": diagnosis}), encoding="utf-8")
+    found = [{"severity": severity, "message": message} for severity, message in findings]
+    (folder / "benchmark_mean.json").write_text(json.dumps({"meta": {"findings": found}}), encoding="utf-8")
+    return folder
+
+
+def test_a_program_of_which_nothing_was_recorded_is_not_scored(tmp_path: Path) -> None:
+    why_nothing_was_recorded = loaded("score_diagnosis").why_nothing_was_recorded
+    findings = (("warning", "records no range of this nvtx"), ("note", "aside"), ("error", "no range"))
+    nothing = written_run(tmp_path / "nothing", [], [], findings=findings)
+    assert why_nothing_was_recorded(nothing).endswith(": records no range of this nvtx | no range")
+    of_one = written_run(tmp_path / "of_one", [], ["stage"], findings=findings)  # of a worker there may be nothing
+    assert why_nothing_was_recorded(of_one) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.nsys
+@pytest.mark.skipif(not os.environ.get("PERFHARNESS_TEST_NSYS"), reason="needs nsys; scripts/test sets it")
+def test_an_nvtx_that_nsys_does_not_record_is_named_before_and_scores_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "score_diagnosis", "--tracer", "nsys", "--passes", "one",
+         "--only", "deepcopy_params", "-o", tmp_path],
+        env={**os.environ, "PERFHARNESS_TEST_NVTX_SITE": ""}, capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    (result,) = json.loads((tmp_path / "scores.json").read_text())
+    named = version("nvtx")  # which may be one that this nsys records
+    assert (named in done.stderr) is (result["score"] is None) is (named in (result["error"] or ""))
