@@ -41,6 +41,18 @@ def is_library(file: str) -> bool:
     return folder != file and folder.partition("/")[0].lstrip(".").isdecimal()
 
 
+def library_of(file: str) -> str | None:
+    """The installed package, or the module of the standard library, that a file is of; None: neither."""
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in file:
+            inside = file.rpartition(folder)[2]
+            break
+    else:
+        folder, _, inside = file.rpartition("/lib/python3")[2].partition("/")
+        inside = inside if "/lib/python3" in file and folder.lstrip(".").isdecimal() else ""
+    return inside.partition("/")[0].removesuffix(".py") or None
+
+
 def is_recording(frames: Sequence[Frame]) -> bool:
     """Whether perfharness was at work, to open or close a range: what runs is its function, or a library's that it
     calls, and not what it wraps.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from perfharness.analysis.frames import frames_of, is_recording, own_frame, program_frames
 from perfharness.analysis.paths import BATCH_SUFFIX, STAGE_SUFFIX
+from perfharness.analysis.timeline import BusyLine
 from perfharness.analysis.trace_clock import monotonic_tie
 from perfharness.model.diagnosis import FunctionTime, HostProfile, Path
 from perfharness.model.host_samples import Frame, HostEventKind, HostEvents, HostProbe, HostSamples, HostState
@@ -30,7 +31,10 @@ TOP_FUNCTIONS = 20
 COUNTS = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_switches")
 """Of `HostProfile`, in the order of `HostSamples.counts`."""
 
-NS_PER_MS = 1e6
+KNOWN_SHARE = 0.5
+"""Of a stage's time: with readings of the CPU time of less, nothing is said of the whole."""
+
+NS_PER_MS, NS_PER_US = 1e6, 1e3
 K = TypeVar("K")
 Z_95 = 1.959964
 
@@ -112,6 +116,8 @@ def host_profile(probe: HostProbe, spans: Spans, rows: Int64) -> HostProfile:
         gil_holders=_gil_holders(samples, rows, shares)[:TOP_FUNCTIONS],
         missing=missing,
         recorder_ms=shares.ms(_recorder_ns(samples, rows, lengths)) if total else None,
+        cpus_used=_cpus_used(probe.events, spans),
+        cpus=probe.cpus,
         **_counts(samples, rows, spans.batches),
     )
 
@@ -203,12 +209,34 @@ def own_functions(
         ms_per_ns: of host time, for a nanosecond of samples.
         of_recorder: only the time in which perfharness itself was at work (`is_recording`); else that is left out.
     """
+    return _by_frame(samples, rows, ms_per_ns, own_frame, of_recorder)
+
+
+def functions_inside(samples: HostSamples, rows: Int64, ms_per_ns: float, own: FunctionTime) -> list[FunctionTime]:
+    """The innermost functions of the samples that `own_functions` counts for `own`: itself, or those of libraries."""
+    key = own.function, own.file, own.is_native
+
+    def innermost(frames: list[Frame]) -> Frame | None:
+        return program_frames(frames)[0] if _function_key(own_frame(frames)) == key else None
+
+    return _by_frame(samples, rows, ms_per_ns, innermost)
+
+
+def _by_frame(
+    samples: HostSamples,
+    rows: Int64,
+    ms_per_ns: float,
+    chosen: Callable[[list[Frame]], Frame | None],
+    of_recorder: bool = False,
+) -> list[FunctionTime]:
+    """Functions by the time of the samples of which theirs is the chosen frame."""
     lengths = samples.length_ns[rows].astype(np.float64)
     tally = _Tally()
     for stack, length in _by_stack(samples, rows, lengths):
         frames = frames_of(samples, stack)
-        if frames and is_recording(frames) is of_recorder:
-            tally.add(own_frame(frames), length, length)
+        frame = chosen(frames) if frames and is_recording(frames) is of_recorder else None
+        if frame is not None:
+            tally.add(frame, length, length)
     return tally.functions(_Shares.of(lengths, float(lengths.sum()) * ms_per_ns))
 
 
@@ -353,6 +381,23 @@ def _nearest_sample(samples: HostSamples, thread: int, time_ns: int) -> int | No
     at = first + int(np.searchsorted(samples.time_ns[first:last], time_ns))
     around = [row for row in (at - 1, at) if first <= row < last]
     return min(around, key=lambda row: abs(int(samples.time_ns[row]) - time_ns), default=None)
+
+
+def _cpus_used(events: HostEvents, spans: Spans) -> float | None:
+    """Mean number of CPUs that the process and its forked children had while the stage was open; None: not known.
+
+    CPU time is read about every millisecond; between two readings it counts as used evenly.
+    """
+    of_cpu = events.kind == HostEventKind.CPU_TIME
+    if not of_cpu.any() or not len(spans.start_ns):
+        return None
+    opened = BusyLine(spans.start_ns, spans.end_ns)
+    start, end = events.start_ns[of_cpu], events.end_ns[of_cpu]
+    known = float(BusyLine(start, end).within(opened.start, opened.end).sum())
+    if known < KNOWN_SHARE * opened.length or not known:
+        return None
+    share = opened.within(start, end) / np.maximum(end - start, 1)
+    return float((share * events.detail[of_cpu] * NS_PER_US).sum()) / known
 
 
 def _as_in(trace: Trace, thread: Int64) -> Int64:

@@ -41,7 +41,7 @@ FRAMES_WHEN_CROWDED = 2
 """Of a stack, where there are more different ones than are kept."""
 
 MESSAGE_BYTES = 1 << 17
-COLLECTION, CROWDED = 0, 3
+COLLECTION, CROWDED, CPU_TIME = 0, 3, 4
 """As `model.host_samples.HostEventKind`."""
 
 
@@ -73,6 +73,7 @@ class SampledProcess:
             {
                 "pid": self.pid,
                 "interval_ns": INTERVAL_NS,
+                "cpus": thread_state.count_cores(self.pid),
                 "monotonic_ns": hello["monotonic_ns"],
                 "unix_ns": hello["unix_ns"],
             },
@@ -87,6 +88,8 @@ class SampledProcess:
         self._tids: dict[int, int] = {}
         self._next_check_s = 0.0
         self._counted_ns = time.monotonic_ns()
+        self._cpu_time = thread_state.process_cpu_ns(self.pid)
+        self._cpu_time_read_ns = time.monotonic_ns()
 
     def read_ranges(self, slots: dict[str, int]) -> None:
         """Read the stacks of recorders, whose objects are laid out like that."""
@@ -110,6 +113,7 @@ class SampledProcess:
             if address in tids:
                 self._sample_thread(address, ident, first, tids)
         self._count_ready()
+        self._note_cpu_time()
         return True
 
     def close(self) -> None:
@@ -136,6 +140,15 @@ class SampledProcess:
         if ready > cpus:
             self.spool.event(self._counted_ns, now_ns, self.pid, CROWDED, ready - cpus)
         self._counted_ns = now_ns
+
+    def _note_cpu_time(self) -> None:
+        """Note how much CPU time all threads of the process used since the last time."""
+        used_ns, now_ns = thread_state.process_cpu_ns(self.pid), time.monotonic_ns()
+        if used_ns is not None and self._cpu_time is not None:
+            micros = (used_ns - self._cpu_time) // 1000
+            self.spool.event(self._cpu_time_read_ns, now_ns, self.pid, CPU_TIME, micros)
+            used_ns = self._cpu_time + micros * 1000
+        self._cpu_time, self._cpu_time_read_ns = used_ns, now_ns
 
     def _sample_thread(self, address: int, ident: int, first: int, tids: dict[int, int]) -> None:
         now_ns = time.monotonic_ns()

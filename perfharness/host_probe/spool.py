@@ -21,7 +21,8 @@ FILE_NAME = FILE_PREFIX + FILE_SUFFIX
 
 CHUNK = struct.Struct("<II")
 META = 1
-"""JSON object: `pid`, `interval_ns`, and one moment on both clocks, `monotonic_ns` and `unix_ns`."""
+"""JSON object: `pid`, `interval_ns`, `cpus` (cores that it may run on, 0: not known), and one moment on both clocks,
+`monotonic_ns` and `unix_ns`."""
 DEFINE = 2
 """JSON object of lists, each going on where that of the last such chunk ended: `frames` ([function, file, line]),
 `stacks` (indices of frames, the innermost first) and `stages` (paths, the recorder's name first)."""

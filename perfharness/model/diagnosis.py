@@ -311,6 +311,10 @@ class HostProfile:
     """Times a batch that its threads lost the CPU, and gave it up to wait (`voluntary_switches`)."""
     recorder_ms: float | None = None
     """Of the stage's time, what perfharness itself took to open and close ranges: no function's own time."""
+    cpus_used: float | None = None
+    """CPUs that the process and its forked children had meanwhile, threads of native libraries and other stages too."""
+    cpus: int | None = None
+    """Cores that it may run on."""
 
 
 @dataclass(frozen=True)

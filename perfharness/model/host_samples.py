@@ -48,6 +48,8 @@ class HostEventKind(IntEnum):
     """Of the interpreter lock, where the tracer records it (nsys `python-gil`)."""
     CROWDED = 3
     """More threads of the process were ready to run than it has CPUs; `detail`: how many more."""
+    CPU_TIME = 4
+    """What all threads of the process ran, those of native libraries too; `detail`: microseconds."""
 
 
 @dataclass(frozen=True)
@@ -119,3 +121,5 @@ class HostProbe:
     samples: HostSamples
     events: HostEvents
     missing: tuple[str, ...] = ()
+    cpus: int | None = None
+    """Cores that the process may run on: two hyperthreads of one core count once. None: not known."""

@@ -18,8 +18,8 @@ class ProbeBuilder:
     process 100, as those of `TraceBuilder` are.
     """
 
-    def __init__(self, interval_ns: int = 1_000_000) -> None:
-        self.interval_ns = interval_ns
+    def __init__(self, interval_ns: int = 1_000_000, cpus: int | None = None) -> None:
+        self.interval_ns, self.cpus = interval_ns, cpus
         self._samples: list[tuple[int, ...]] = []
         self._events: list[tuple[int, ...]] = []
         self._frames: dict[Frame, int] = {}
@@ -97,6 +97,7 @@ class ProbeBuilder:
             ),
             HostEvents(*events),
             tuple(self._missing),
+            cpus=self.cpus,
         )  # fmt: skip
 
     def _number(self, numbers: dict[K, int], value: K) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ _SAMPLE = np.dtype(
     ]
 )  # fmt: skip
 _EVENT = np.dtype([("start", "<i8"), ("end", "<i8"), ("thread", "<i4"), ("kind", "u1"), ("detail", "<i4")])
+
+
+COMPREHENSION = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr)>)+$")
+"""A comprehension is part of the function that it stands in, as it is from Python 3.12 on (PEP 709)."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +95,12 @@ class _Tables:
             if kind == spool.META:
                 meta = {name: int(value) for name, value in json.loads(bytes(payload)).items()}
                 process = meta["pid"] << PID_SHIFT
-                self.meta = self.meta or {name: meta[name] for name in ("interval_ns", "monotonic_ns", "unix_ns")}
+                known = {name: meta[name] for name in ("interval_ns", "monotonic_ns", "unix_ns")}
+                self.meta = self.meta or known | {"cpus": meta.get("cpus", 0)}
             elif kind == spool.DEFINE:
                 defined = json.loads(bytes(payload))
                 for function, file, line in defined.get("frames", ()):
-                    frame = Frame(str(function), str(file), int(line))
+                    frame = Frame(COMPREHENSION.sub("", str(function)), str(file), int(line))
                     frames.append(self._frames.setdefault(frame, len(self._frames)))
                 for stack in defined.get("stacks", ()):
                     key = tuple(frames[number] for number in stack)
@@ -146,6 +152,7 @@ class _Tables:
                     events["kind"].astype(np.int8), events["detail"].astype(np.int32),
                 ),
                 (*self._missing, *missing),
+                cpus=meta.get("cpus") or None,
             ),
             meta["monotonic_ns"],
             meta["unix_ns"],

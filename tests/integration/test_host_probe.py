@@ -213,15 +213,18 @@ def compress(until):
         zlib.compress(DATA)
 
 def together(count):
-    began = time.monotonic_ns()
+    began, used = time.monotonic_ns(), time.process_time_ns()
     threads = [threading.Thread(target=compress, args=(time.monotonic() + 0.8,)) for _ in range(count)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
+    cpu.append(time.process_time_ns() - used)
     return began, time.monotonic_ns()
+
+cpu = []
 
 alone = together(1)
 crowd = together(3 * len(os.sched_getaffinity(0)))
-open(sys.argv[1], "w").write(json.dumps({"alone": alone, "crowd": crowd}))
+open(sys.argv[1], "w").write(json.dumps({"alone": alone, "crowd": crowd, "cpu": cpu}))
 """
 
 
@@ -235,6 +238,12 @@ def test_more_ready_threads_than_cpus_are_noted(tmp_path: Path) -> None:
 
     assert crowded_share(*said["crowd"]) > 0.5  # type: ignore[misc]
     assert crowded_share(*said["alone"]) < 0.2  # type: ignore[misc]
+    of_cpu = events.kind == HostEventKind.CPU_TIME
+    for began_ended, expected_ns in zip((said["alone"], said["crowd"]), said["cpu"], strict=True):  # type: ignore[call-overload]
+        first, last = np.searchsorted(events.start_ns[of_cpu], began_ended)
+        edges = events.end_ns[of_cpu][[first - 1, last - 1]] - events.start_ns[of_cpu][[first - 1, last - 1]]
+        used_ns = 1000 * events.detail[of_cpu][first:last].sum()
+        assert abs(used_ns - expected_ns) <= edges.sum() * os.cpu_count() + 1e6
 
 
 ONE_AFTER_ANOTHER = """

@@ -118,6 +118,47 @@ def test_computing_saves_no_more_than_its_function_takes() -> None:
     assert (cause.share, cause.saves_ms) == pytest.approx((0.86, 60.0))
 
 
+def in_library(path: str, ms: float, **profile: object) -> Figures:
+    """100 ms of `work`, which calls a function of that file for so long."""
+    called = replace(line("call"), file=f"/usr/lib/python3.11/site-packages/{path}", self_ms=ms)
+    evidence = host_evidence(profile=dict(profile), busiest=WORK, in_libraries=[called])
+    return figures(100.0, uses_gpu=False, host=evidence)
+
+
+HALF_IDLE: dict[str, object] = {"cpus": 2, "cpus_used": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("stage", "saves_ms", "names"),
+    [
+        (by_samples(), 100.0, "work"),
+        (by_samples(**HALF_IDLE), 100.0, "processes"),
+        (in_library("json/encoder.py", 50.0), 100.0, "json"),
+        (in_library("json/encoder.py", 49.0), 100.0, "work"),
+        (in_library("onnxruntime/run.py", 90.0), None, "onnxruntime"),  # the network is what the stage is for
+        (in_library("onnxruntime/run.py", 90.0, **HALF_IDLE), 50.0, "intra_op_num_threads"),
+        (in_library("torch/nn/linear.py", 90.0, cpus=8, cpus_used=2.0), 75.0, "set_num_threads"),
+        (in_library("torch/nn/linear.py", 90.0, cpus=8, cpus_used=5.0), None, "torch"),
+        (in_library("torch/nn/linear.py", 90.0, **HALF_IDLE, state_ms={"runnable": 20.0}), None, "torch"),
+        (in_library("torch/nn/linear.py", 90.0, **HALF_IDLE, state_ms={"runnable": 10.0}), 40.0, "set_num_threads"),
+        (in_library("torch/nn/linear.py", 90.0, cpus=8, cpus_used=1.0, state_ms={"runnable": 26.0}), None, "torch"),
+    ],
+)
+def test_what_computing_saves_and_whose_it_is(stage: Figures, saves_ms: float | None, names: str) -> None:
+    (cause,) = judge(stage).causes
+    assert (cause.code, cause.where) == ("cpu-bound", WORK)
+    assert cause.saves_ms == (None if saves_ms is None else pytest.approx(saves_ms))
+    assert names in cause.try_this
+
+
+def test_cpus_that_others_have_come_first() -> None:
+    (mine,) = judge(by_samples(state_ms={"runnable": 50.0})).causes
+    (taken,) = judge(by_samples(state_ms={"runnable": 50.1})).causes
+    assert not mine.what.startswith("Other processes")
+    assert taken.what.startswith("Other processes")
+    assert taken.try_this != mine.try_this
+
+
 def test_a_stage_that_waits_for_many_things_is_not_bound_by_the_cpu() -> None:
     states = {"file": 29.0, "socket": 20.0, "gil": 19.0, "running": 24.0, "sleep": 8.0}
     judged = judge(by_samples(state_ms=states))

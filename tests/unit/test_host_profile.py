@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.flame import stage_stacks
-from perfharness.analysis.frames import is_library
+from perfharness.analysis.frames import is_library, library_of
 from perfharness.analysis.host_profile import (
     Spans,
     host_profile,
@@ -189,20 +189,56 @@ def test_inside_is_what_comparing_each_says(intervals: list[tuple[int, int]], ti
 
 
 @pytest.mark.parametrize(
-    ("file", "expected"),
+    ("file", "expected", "name"),
     [
-        ("/usr/lib/python3.11/threading.py", True),
-        ("/home/a/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", True),
-        ("<frozen importlib._bootstrap>", True),
-        ("/home/a/run.py", False),
-        ("/srv/lib/python3tools/run.py", False),
-        ("/srv/perfharness/recorder/scopes.py", True),
-        ("/srv/perfharness/steps.py", True),
-        ("/srv/perfharness/pipeline/steps.py", False),
+        ("/usr/lib/python3.11/threading.py", True, "threading"),
+        ("/usr/lib/python3.11/json/encoder.py", True, "json"),
+        ("/home/a/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", True, "torch"),
+        ("/usr/lib/python3/dist-packages/numpy/linalg.py", True, "numpy"),
+        ("<frozen importlib._bootstrap>", True, None),
+        ("/home/a/run.py", False, None),
+        ("/srv/lib/python3tools/run.py", False, None),
+        ("/srv/perfharness/recorder/scopes.py", True, None),
+        ("/srv/perfharness/steps.py", True, None),
+        ("/srv/perfharness/pipeline/steps.py", False, None),
     ],
 )
-def test_is_library(file: str, expected: bool) -> None:
+def test_is_library(file: str, expected: bool, name: str | None) -> None:
     assert is_library(file) is expected
+    assert library_of(file) == name
+
+
+def test_cpu_time_of_the_process_in_the_ranges_of_a_stage() -> None:
+    """Of 0 to 10 ms it has 1 CPU, then 2, of which a forked child has one, too; the stage is open from 5 to 15 ms."""
+    builder = ProbeBuilder(MS, cpus=4)
+    builder.samples(0, 20 * MS, ["f@a.py:3"])
+    for start in range(0, 20 * MS, 2 * MS):
+        used = 2000 if start < 10 * MS else 4000
+        builder.event(HostEventKind.CPU_TIME, start, start + 2 * MS, used)
+        builder.event(HostEventKind.CPU_TIME, start, start + 2 * MS, 1000, pid=200, tid=200)
+    for ranges in ([(5 * MS, 15 * MS)], [(5 * MS, 15 * MS), (6 * MS, 8 * MS)]):
+        profile = profile_of(builder, spans(*ranges))
+        assert profile.cpus_used == pytest.approx((1 + 2) / 2 + 0.5)
+        assert profile.cpus == 4
+    assert profile_of(builder, spans((15 * MS, 40 * MS))).cpus_used is None  # four fifths of it are not known
+    assert profile_of(ProbeBuilder(), spans((0, MS))).cpus_used is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "read"),
+    [
+        ("C.run.<locals>.<dictcomp>", "C.run"),
+        ("run.<locals>.<genexpr>.<locals>.<listcomp>", "run"),
+        ("run.<locals>.<lambda>", "run.<locals>.<lambda>"),
+        ("<listcomp>", "<listcomp>"),
+    ],
+)
+def test_a_comprehension_is_part_of_its_function(tmp_path: Path, recorded: str, read: str) -> None:
+    write_spool(tmp_path / "host_samples.log", 100, recorded)
+    probe = read_host_probe(tmp_path)
+    assert probe is not None
+    assert [frame.function for frame in probe.probe.samples.frames] == [read]
+    assert probe.probe.cpus is None
 
 
 # ---- the file ----

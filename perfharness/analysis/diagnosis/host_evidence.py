@@ -10,7 +10,14 @@ from perfharness.analysis.diagnosis.call_roles import ROLE_NAMES
 from perfharness.analysis.diagnosis.issuing import stretches
 from perfharness.analysis.diagnosis.rules.evidence import HostEvidence
 from perfharness.analysis.diagnosis.workload import StageEvents
-from perfharness.analysis.host_profile import collections_of_stage, inside, lines_during, own_functions
+from perfharness.analysis.frames import is_library
+from perfharness.analysis.host_profile import (
+    collections_of_stage,
+    functions_inside,
+    inside,
+    lines_during,
+    own_functions,
+)
 from perfharness.model.diagnosis import FunctionTime
 from perfharness.model.host_samples import Frame, HostEventKind, HostProbe, HostSamples, HostState
 from perfharness.model.trace import Bool, Int64
@@ -80,9 +87,13 @@ def host_evidence(events: StageEvents, in_library: Mapping[str, Bool]) -> HostEv
         if line is not None:
             work_ms[kind] = float(samples.length_ns[chosen].sum()) * ms_per_ns
             work_lines[kind] = line
+    computing = rows[np.isin(state, COMPUTING)]
+    own = busiest(computing)
+    called = [] if own is None else functions_inside(samples, computing, ms_per_ns, own)
     return HostEvidence(
         profile=profile,
-        busiest=busiest(rows[np.isin(state, COMPUTING)]),
+        busiest=own,
+        in_libraries=[function for function in called if is_library(function.file)],
         in_state=in_state,
         during=_lines_of_calls(samples, events) | _lines_of_collections(probe, events),
         work_ms=work_ms,

@@ -109,11 +109,19 @@ def _print_states(console: Console, names: Names, stages: Sequence[StageDiagnosi
         ]
     if any((profile.recorder_ms or 0.0) > least * (stage.cpu_ms or 0.0) for stage, profile in profiled):
         figures.append(("recorder\nitself", lambda profile: _ms(profile.recorder_ms)))
+    if any(profile.cpus_used is not None for _, profile in profiled):
+        figures.append(("CPUs\nused", _cpus))
     columns = [*(Column(heading) for heading, _ in figures), Column("samples", drop=1)]
     rows: Rows = [
         (stage.path, (*(figure(profile) for _, figure in figures), str(profile.samples))) for stage, profile in profiled
     ]
     _print_rows(console, names, "Threads: ms of host time per batch in each state", columns, rows)
+
+
+def _cpus(profile: HostProfile) -> str:
+    if profile.cpus_used is None:
+        return NOT_MEASURED
+    return f"{profile.cpus_used:.1f}" if profile.cpus is None else f"{profile.cpus_used:.1f} of {profile.cpus}"
 
 
 def _print_holders(console: Console, names: Names, stages: Sequence[StageDiagnosis], *, details: bool) -> None:

@@ -80,16 +80,18 @@ class Recompiling:
 class HostEvidence:
     """What sampled stacks say of a stage. Each line is the innermost one of the user's own code.
 
-    `busiest`: where most of its host time passed. `in_state`: by the lower-case name of `HostState`, where most of the
-    time in that state passed. `during`: where the calls of a kind were made (`copies`, `read-backs`, `waits`,
-    `allocations`, `launches`). `work_ms` a batch, and `work_lines`: how long a kind of library (`compiler`, `loader`,
-    `child`: the output of a program is read) was on the stack, and the line that most of it was called from.
+    `busiest`: where most of its host time passed. `in_libraries`: in which functions that it calls, those of most time
+    first. `in_state`: by the lower-case name of `HostState`, where most of the time in that state passed. `during`:
+    where the calls of a kind were made (`copies`, `read-backs`, `waits`, `allocations`, `launches`). `work_ms` a batch,
+    and `work_lines`: how long a kind of library (`compiler`, `loader`, `child`: the output of a program is read) was on
+    the stack, and the line that most of it was called from.
     `recorder`: the line that perfharness's own time passed at, which is in no other of these.
     `crowded_ms` a batch: ready without a free CPU while the process itself had more threads ready than it has CPUs.
     """
 
     profile: HostProfile
     busiest: FunctionTime | None = None
+    in_libraries: list[FunctionTime] = field(default_factory=list)
     in_state: dict[str, FunctionTime] = field(default_factory=dict)
     during: dict[str, FunctionTime] = field(default_factory=dict)
     work_ms: dict[str, float] = field(default_factory=dict)

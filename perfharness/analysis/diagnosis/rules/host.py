@@ -12,7 +12,8 @@ from perfharness.analysis.diagnosis.rules.evidence import (
     percent,
 )
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE
-from perfharness.model.diagnosis import Verdict
+from perfharness.analysis.diagnosis.rules.libraries import ENGINES, cheaper, cpus_text, idle_share, time_in_library
+from perfharness.model.diagnosis import FunctionTime, Verdict
 
 CPU_BOUND_SHARE = 0.50
 """Of the host time: most of it is spent outside of CUDA."""
@@ -26,8 +27,7 @@ RECORDER_STEP = "Annotate fewer, longer ranges here; this work counts in the sta
 COLLECTION_STEP = (
     "Make fewer objects a batch; gc.freeze() after the set-up; raise gc.set_threshold(), or collect between batches."
 )
-CPU_STEP = "Make {} cheaper, or do it in other threads while the GPU is at work."
-CPU_ONLY_STEP = "Make {} cheaper, or spread it over threads or processes."
+BUSY_STEP = "Measure while nothing else runs on the machine."
 PROFILE_STEP = "Profile the stage: --explain names the function{}."
 
 
@@ -62,7 +62,7 @@ def cpu_bound(f: Figures) -> Match | None:
     """Most of the time is the host's own, outside of CUDA calls."""
     if f.outside < CPU_BOUND_SHARE * f.wall:
         return None
-    evidence = ["The process used no GPU, so all of its time is the CPU's."]
+    evidence = []
     if f.uses_gpu:
         outside = percent(f.outside, f.wall)
         evidence = [f"{outside} of its host time is outside of CUDA calls; the GPU is idle for {f.idle} of it."]
@@ -70,20 +70,6 @@ def cpu_bound(f: Figures) -> Match | None:
         either = f"{evidence[0]} It may compute, or wait for the GPU."
         next_step = "Trace it with --tracer nsys."
         return Match(Verdict.CANNOT_TELL, 0.0, f.wall, [either], next_step, missing=[MISSING_CALLS])
-    if f.blocked is not None:
-        evidence.append(f"{percent(sum(f.blocked.values()), f.wall)} is blocked in the operating system.")
-    line = None if f.host is None else f.host.busiest
-    if f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
-        evidence.append(f"Other processes had the CPUs for {percent(f.others_ns, f.wall)} of it.")
-    if f.recorder_ns >= FURTHER_SHARE * f.wall and f.recorder_ns:
-        evidence.append(f"Opening and closing ranges takes {percent(f.recorder_ns, f.wall)} of it.")
-    if line is not None:
-        inside = percent(f.sum_ns(line.cumulative_ms), f.wall)
-        evidence.append(f"{inside} of it passes in {line.function} ({line.file}:{line.line}).")
-        next_step = (CPU_STEP if f.uses_gpu else CPU_ONLY_STEP).format(line.function)
-    else:
-        next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")
-    unknown = [] if f.blocked is not None or f.host is not None else [MISSING_OS]
     launch = launching(f)  # what leads to launches has that name where they limit the stage
     dispatching = (
         f.issuing.launching_ns - f.issuing.launch_calls_ns if launch is not None and launch.is_verdict else 0.0
@@ -91,10 +77,48 @@ def cpu_bound(f: Figures) -> Match | None:
     computing = max(f.outside - f.waiting_outside_ns - f.recorder_ns - dispatching, 0.0)
     if f.host is not None and computing + f.state_ns("runnable") < CPU_BOUND_SHARE / 2 * f.wall:
         return None  # it waits, for several things of which none is enough for a rule
+    if f.blocked is not None:
+        evidence.append(f"{percent(sum(f.blocked.values()), f.wall)} is blocked in the operating system.")
     saves = min(computing, f.gpu_idle) if f.uses_gpu else computing
-    if line is not None:
-        saves = min(saves, f.sum_ns(line.self_ms))
+    line = None if f.host is None else f.host.busiest
+    if line is None:
+        if not evidence:
+            evidence.append("It uses no GPU; whether it computes or waits was not recorded.")
+        next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")
+        saves_ns: float | None = saves
+    else:
+        described, next_step, saves_ns = _of_function(f, line, saves)
+        evidence.append(described)
+    if f.recorder_ns >= FURTHER_SHARE * f.wall and f.recorder_ns:
+        evidence.append(f"Opening and closing ranges takes {percent(f.recorder_ns, f.wall)} of it.")
+    if f.others_ns > max(computing, REPORTED_SHARE * f.wall):
+        evidence.insert(0, f"Other processes had the CPUs for {percent(f.others_ns, f.wall)} of its host time.")
+        next_step = f"{BUSY_STEP} {next_step}"
+    elif f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
+        evidence.append(f"Other processes had the CPUs for {percent(f.others_ns, f.wall)} of it.")
+    unknown = [] if f.blocked is not None or f.host is not None else [MISSING_OS]
     return Match(
-        Verdict.CPU_BOUND, computing, f.wall, evidence, next_step, saves_ns=saves, where=line, where_reason=f.no_line,
-        missing=[*f.missing_calls, *unknown] if f.uses_gpu else unknown,
+        Verdict.CPU_BOUND, computing, f.wall, evidence, next_step, saves_ns=saves_ns, where=line,
+        where_reason=f.no_line, missing=[*f.missing_calls, *unknown] if f.uses_gpu else unknown,
     )  # fmt: skip
+
+
+def _of_function(f: Figures, line: FunctionTime, saves_ns: float) -> tuple[str, str, float | None]:
+    """Where the computing passes, what to try, and what that saves at most: all that the function takes; of a network's
+    computing what idle CPUs can take over, None where none are.
+    """
+    library, idle = time_in_library(f), idle_share(f)
+    inside = percent(f.sum_ns(line.cumulative_ms), f.wall)
+    text = f"{inside} of its host time passes in {line.function} ({line.file}:{line.line})"
+    if library is not None:
+        called = library.function
+        text += f", {percent(f.sum_ns(library.ms), f.wall)} in {library.name}, most in {called.function}"
+    text += "" if idle is None else f"; {cpus_text(f)}"
+    step = cheaper(line.function, library, is_idle=idle is not None and not f.uses_gpu)
+    step = f"{step[0].upper()}{step[1:]}"
+    saves = min(saves_ns, f.sum_ns(line.self_ms))
+    if f.uses_gpu:
+        return f"{text}.", f"{step}, or do it in other threads while the GPU is at work.", saves
+    if library is not None and library.name in ENGINES:
+        return f"{text}.", f"{step}.", None if idle is None else saves * idle
+    return f"{text}.", f"{step}.", saves
