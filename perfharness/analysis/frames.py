@@ -22,6 +22,7 @@ INSTRUMENT = re.compile(
     r"|.*/nvtx/nvtx\.py$"
 )
 """Files of what records in the measured process."""
+MODULE = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/(.+)\.py$|<frozen (.+)>$")
 WRAPPERS = ("call", "call_async", "__call__", "inner", "elements", "generate", "_step", "_batches")
 """Functions of these files that do no more than call what they wrap, which is native where no frame is below them."""
 
@@ -85,6 +86,14 @@ def _is_starting(file: str) -> bool:
 def program_frames(frames: Sequence[Frame]) -> list[Frame]:
     """Without those of perfharness; all where there are no others."""
     return [frame for frame in frames if not is_instrument(frame.file)] or list(frames)
+
+
+def qualified_name(frame: Frame) -> str:
+    """A library's function with its module: `json.encoder.JSONEncoder.encode`."""
+    module = MODULE.match(frame.file)
+    if module is None:
+        return frame.function
+    return f"{(module[1] or module[2]).removesuffix('/__init__').replace('/', '.')}.{frame.function}"
 
 
 def own_frame(frames: Sequence[Frame]) -> Frame:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from perfharness.analysis.frames import frames_of, is_recording, own_frame, program_frames
+from perfharness.analysis.frames import frames_of, is_recording, own_frame, program_frames, qualified_name
 from perfharness.analysis.paths import BATCH_SUFFIX, STAGE_SUFFIX
 from perfharness.analysis.timeline import BusyLine
 from perfharness.analysis.trace_clock import monotonic_tie
@@ -290,10 +290,14 @@ class _Tally:
     def __init__(self) -> None:
         self._own: defaultdict[FunctionKey, float] = defaultdict(float)
         self._cumulative: defaultdict[FunctionKey, float] = defaultdict(float)
+        self._callees: defaultdict[FunctionKey, defaultdict[str | None, float]] = defaultdict(
+            lambda: defaultdict(float)
+        )
         self._lines: defaultdict[FunctionKey, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
 
-    def add(self, frame: Frame, own_ns: float, cumulative_ns: float) -> None:
+    def add(self, frame: Frame, own_ns: float, cumulative_ns: float, callee: str | None = None) -> None:
         key = _function_key(frame)
+        self._callees[key][callee] += own_ns
         self._own[key] += own_ns
         self._cumulative[key] += cumulative_ns
         self._lines[key][frame.line] += own_ns
@@ -305,6 +309,7 @@ class _Tally:
             FunctionTime(
                 *key[:2], _descending(self._lines[key])[0], key[2], self_ms=shares.ms(self._own[key]),
                 cumulative_ms=shares.ms(self._cumulative[key]), error_ms=shares.error_ms(self._own[key]),
+                callee=_descending(self._callees[key])[0],
             )
             for key in order
         ]  # fmt: skip
@@ -368,19 +373,30 @@ def _counts(samples: HostSamples, rows: Int64, batches: int) -> dict[str, float 
 def _gil_holders(samples: HostSamples, rows: Int64, shares: _Shares) -> list[FunctionTime]:
     """What the thread that held the interpreter lock did, in the samples in which this stage's thread waited for it."""
     waiting = rows[(samples.state[rows] == HostState.GIL) & (samples.gil_holder[rows] > 0)]
+    held = np.zeros(len(samples.stacks), dtype=np.float64)
+    for thread in np.unique(samples.gil_holder[waiting]):
+        mine = waiting[samples.gil_holder[waiting] == thread]
+        nearest = nearest_samples(samples, int(thread), samples.time_ns[mine])
+        mine, stacks = mine[nearest >= 0], samples.stack[nearest[nearest >= 0]]
+        known = stacks >= 0
+        held += np.bincount(stacks[known], weights=samples.length_ns[mine[known]], minlength=len(held))
     tally = _Tally()
-    for row in waiting.tolist():
-        nearest = _nearest_sample(samples, int(samples.gil_holder[row]), int(samples.time_ns[row]))
-        if nearest is not None and samples.stack[nearest] >= 0:
-            tally.add(frames_of(samples, int(samples.stack[nearest]))[0], float(samples.length_ns[row]), 0.0)
+    for stack in np.flatnonzero(held).tolist():
+        frames = program_frames(frames_of(samples, stack))
+        own = own_frame(frames)
+        tally.add(own, float(held[stack]), 0.0, None if own is frames[0] else qualified_name(frames[0]))
     return tally.functions(shares)
 
 
-def _nearest_sample(samples: HostSamples, thread: int, time_ns: int) -> int | None:
+def nearest_samples(samples: HostSamples, thread: int, time_ns: Int64) -> Int64:
+    """The sample of a thread that is nearest to each moment, of two the earlier; -1 where the thread has none."""
     first, last = np.searchsorted(samples.thread, [thread, thread + 1]).tolist()
-    at = first + int(np.searchsorted(samples.time_ns[first:last], time_ns))
-    around = [row for row in (at - 1, at) if first <= row < last]
-    return min(around, key=lambda row: abs(int(samples.time_ns[row]) - time_ns), default=None)
+    if first == last:
+        return np.full(len(time_ns), -1, dtype=np.int64)
+    times = samples.time_ns[first:last]
+    after = np.searchsorted(times, time_ns)
+    before, after = np.maximum(after - 1, 0), np.minimum(after, len(times) - 1)
+    return np.asarray(first + np.where(time_ns - times[before] <= times[after] - time_ns, before, after))
 
 
 def _cpus_used(events: HostEvents, spans: Spans) -> float | None:

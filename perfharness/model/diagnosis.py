@@ -279,6 +279,8 @@ class FunctionTime:
     self_ms: float
     cumulative_ms: float
     error_ms: float
+    callee: str | None = None
+    """Of `gil_holders`: the library's function in which most of its own time passed; None: none."""
 
     def scaled(self, by: float) -> FunctionTime:
         """With all times multiplied."""
@@ -301,7 +303,9 @@ class HostProfile:
     """Runs of the garbage collector a batch."""
     collection_ms: float | None
     gil_holders: list[FunctionTime]
-    """What other threads did while this stage's threads waited for the interpreter lock; `cumulative_ms` is 0."""
+    """What other threads did while this stage's threads waited for the interpreter lock: their innermost functions
+    outside of libraries, whose time holds that of the libraries below them; `cumulative_ms` is 0.
+    """
     missing: list[str]
     minor_faults: float | None = None
     major_faults: float | None = None

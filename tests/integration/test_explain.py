@@ -171,6 +171,38 @@ def test_the_recorders_own_time_is_said_and_is_no_functions(tmp_path: Path) -> N
     assert cause["share"] == pytest.approx(recorder, abs=1e-3)
 
 
+LIBRARY_HOLDS = """
+import json, threading, time
+from perfharness import PerfRecorder
+
+perf, done = PerfRecorder("pipe"), False
+
+def keep(results):
+    while not done:
+        json.dumps(results, indent=1)
+
+writer = threading.Thread(target=keep, args=({str(value): [value] for value in range(2000)},))
+writer.start()
+for _ in perf.batches(range(120)):
+    with perf.range("wake"):
+        time.sleep(0.001)
+done = True
+writer.join()
+perf.finalize()
+"""
+
+
+@pytest.mark.slow
+def test_a_library_that_holds_the_interpreter_lock_is_found_by_its_caller(tmp_path: Path) -> None:
+    script, out = tmp_path / "pipeline.py", tmp_path / "out"
+    script.write_text(LIBRARY_HOLDS)
+    assert explained(out, script) == 0
+    holder = stages(out / "explain")["wake"]["profile"]["gil_holders"][0]
+    line = LIBRARY_HOLDS.split("\n").index("        json.dumps(results, indent=1)") + 1
+    assert (holder["function"], holder["file"], holder["line"]) == ("keep", str(script), line)
+    assert holder["callee"].startswith("json.encoder.")
+
+
 def test_a_script_that_does_something_else_in_the_second_pass(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert explained(out, script, "other") == 0

@@ -100,6 +100,9 @@ def test_the_holder_of_the_interpreter_lock_is_where_to_look() -> None:
     holders = [replace(line("spin", 12), self_ms=3.0), replace(line("other", 20), self_ms=1.0)]
     (cause, *_) = judge(by_samples(state_ms={"gil": 40.0}, gil_holders=holders)).causes
     assert (cause.code, cause.where, cause.share, cause.saves_ms) == ("gil-contention", holders[0], 0.4, 40.0)
+    holders[0] = replace(holders[0], callee="json.encoder.encode")
+    (cause, *_) = judge(by_samples(state_ms={"gil": 40.0}, gil_holders=holders)).causes
+    assert "spin (user.py:12), in json.encoder.encode" in cause.what
 
 
 def test_computing_is_never_without_a_function_or_the_reason() -> None:

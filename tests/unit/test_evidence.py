@@ -110,6 +110,10 @@ def test_who_held_the_interpreter_lock_is_named() -> None:
     assert cells(printed(stage("a", profile=held)), "Interpreter lock") == [
         ["a", "encode", "app/pipeline.py:7", "3.000"]
     ]
+    library = replace(function("save", line=8, self_ms=3.0), callee="json.encoder.encode")
+    assert cells(printed(stage("a", profile=profile(gil_holders=[library]))), "Interpreter lock") == [
+        ["a", "save,", "in", "json.encoder.encode", "app/pipeline.py:8", "3.000"]
+    ]
 
 
 def test_counters_are_shares_of_the_peak_and_rates() -> None:

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.flame import stage_stacks
-from perfharness.analysis.frames import is_library, library_of
+from perfharness.analysis.frames import is_library, library_of, qualified_name
 from perfharness.analysis.host_profile import (
     Spans,
     host_profile,
     inside,
     lines_during,
+    nearest_samples,
     on_trace_clock,
     own_functions,
     rows_of_stage,
@@ -123,6 +124,49 @@ def test_what_the_holder_of_the_lock_did() -> None:
     [holder] = profile.gil_holders
     assert (holder.function, holder.file, holder.line) == ("theirs", "b.py", 2)
     assert holder.self_ms == pytest.approx(4.0)
+
+
+def test_a_holder_in_a_library_is_named_by_the_users_line_above_it() -> None:
+    builder, encoder = ProbeBuilder(MS), "/usr/lib/python3.11/json/encoder.py"
+    save = [
+        "JSONEncoder.encode@/usr/lib/python3.11/json/encoder.py:200",
+        "save@/home/a/log.py:8",
+        "run@/usr/lib/python3.11/threading.py:9",
+    ]
+    for time in range(10):
+        inside = [f"_iterencode_dict@{encoder}:400", *save] if time < 6 else ["save@/home/a/log.py:9"]
+        builder.sample(time * MS, ["mine@/home/a/a.py:1"], state=HostState.GIL, gil_holder=7 if time < 8 else 8)
+        builder.sample(time * MS + 1000, inside, tid=7, gil_holder=7)
+    (holder,) = profile_of(builder, spans((0, 10 * MS))).gil_holders  # of thread 8 there are no samples
+    assert (holder.function, holder.file, holder.line) == ("save", "/home/a/log.py", 8)
+    assert holder.self_ms == pytest.approx(8.0)
+    assert holder.callee == "json.encoder._iterencode_dict"
+
+
+@given(st.lists(st.integers(0, 60), unique=True), st.lists(st.integers(-5, 70), min_size=1))
+def test_the_nearest_sample_is_what_comparing_each_says(times: list[int], wanted: list[int]) -> None:
+    builder = ProbeBuilder(MS)
+    builder.sample(0, ["f@a.py:1"], tid=6)
+    for time in times:
+        builder.sample(time, ["f@a.py:1"], tid=7)
+    samples = builder.build().samples
+    mine = np.flatnonzero(samples.thread == samples.thread.max()).tolist() if times else []
+    expected = [min(mine, key=lambda row: abs(int(samples.time_ns[row]) - time), default=-1) for time in wanted]
+    thread = int(samples.thread.max()) + (0 if times else 1)
+    assert nearest_samples(samples, thread, np.asarray(wanted, dtype=np.int64)).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/usr/lib/python3.11/json/encoder.py", "json.encoder.f"),
+        ("/v/lib/python3.12/site-packages/torch/nn/__init__.py", "torch.nn.f"),
+        ("/usr/lib/python3/dist-packages/PIL/Image.py", "PIL.Image.f"),
+        ("<frozen importlib._bootstrap>", "importlib._bootstrap.f"), ("<string>", "f"), ("/home/a/run.py", "f"),
+    ],
+)  # fmt: skip
+def test_a_librarys_function_is_named_with_its_module(file: str, expected: str) -> None:
+    assert qualified_name(Frame("f", file, 3)) == expected
 
 
 def test_collections_of_the_stages_own_thread_count() -> None:

@@ -127,7 +127,10 @@ def _cpus(profile: HostProfile) -> str:
 def _print_holders(console: Console, names: Names, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
     columns = [Column("held by", is_text=True), Column("line", is_text=True, is_whole=True), Column("waited")]
     rows: Rows = [
-        (stage.path, (one.function, _line(one), _ms(one.self_ms)))
+        (
+            stage.path,
+            (one.function if one.callee is None else f"{one.function}, in {one.callee}", _line(one), _ms(one.self_ms)),
+        )
         for stage, profile in _profiled(stages)
         for one in profile.gil_holders[: ALL if details else TOP]
         if details or one.self_ms > SHOWN_SHARE * (stage.cpu_ms or 0.0)

@@ -74,6 +74,8 @@ def gil_contention(f: Figures) -> Match | None:
     holders = f.host.profile.gil_holders
     holder = max(holders, key=lambda each: each.self_ms) if holders else None
     named = f"; it is held, mostly by {holder.function} ({holder.file}:{holder.line})" if holder else ""
+    if holder is not None and holder.callee is not None:
+        named += f", in {holder.callee}"
     evidence = f"It waits for the interpreter lock {percent(waited, f.wall)} of its host time{named}."
     return Match(
         Verdict.GIL_CONTENTION, waited, f.wall, [evidence], GIL_STEP,
