@@ -11,12 +11,16 @@ comment counts as a whole, with its body (`for …:  # fault`, `def …:  # faul
 from __future__ import annotations
 
 import ast
+import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 MARKER = "# fault"
+CONTROL_GROUPS = ("/sys/fs/cgroup/cgroup.subtree_control", "/sys/fs/cgroup/cpu/cgroup.procs")
+"""Of version 2 and 1."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,15 @@ class Fault:
     """Whether there is a line to point at."""
     modules: tuple[str, ...] = ()
     """Which the program imports and not every machine has."""
+    needs_control_group: bool = False
+    """Whether it makes a control group, as root may."""
+
+    def missing(self) -> list[str]:
+        """What this machine lacks to run it."""
+        missing = [module for module in self.modules if importlib.util.find_spec(module) is None]
+        if self.needs_control_group and not any(os.access(file, os.W_OK) for file in CONTROL_GROUPS):
+            missing.append("the right to make control groups")
+        return missing
 
 
 def fault_lines(source: str) -> list[tuple[int, int]]:

@@ -48,7 +48,10 @@ GPM_SHARES = (
 )  # fmt: skip
 GPM_RATES = ("gpm_pcie_rx_mib_per_s", "gpm_pcie_tx_mib_per_s", "gpm_nvlink_rx_mib_per_s", "gpm_nvlink_tx_mib_per_s")
 
-SINCE_LAST_READING = frozenset({"cpu_percent", "io_wait_percent", *GPM_SHARES, *GPM_RATES})
+SINCE_LAST_READING = frozenset(
+    {"cpu_percent", "io_wait_percent", "steal_percent", "busy_frequency_mhz", "busy_frequency_percent"}
+    | {*GPM_SHARES, *GPM_RATES}
+)
 """Metrics whose value is the mean over the time since the reading before."""
 
 

@@ -6,7 +6,8 @@ Two sources: what is cheap goes with the period of the others, what walks over p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -17,14 +18,25 @@ SHARE_PERIODS_NS = (200_000_000, 1 << 62)
 """The kernel counts CPU time in steps of 10 ms: shares of less than the first would be steps of more than 5 %."""
 
 
+NO_STEAL = "this virtual machine has counted none since it started: its hypervisor may not report it"
+
+
+class _Shares(NamedTuple):
+    """Percent of the available CPU time."""
+
+    busy: float
+    io_wait: float
+    steal: float
+
+
 class _Share:
     """CPU time between two calls, as a share of the available time."""
 
     def __init__(self) -> None:
         self._before: Any = None
 
-    def of(self, times: Any) -> tuple[float, float] | None:
-        """Busy and I/O wait in percent since the last call; None at the first, and where no time has passed."""
+    def of(self, times: Any) -> _Shares | None:
+        """Since the last call; None at the first, and where no time has passed."""
         before, self._before = self._before, times
         if before is None:
             return None
@@ -34,8 +46,8 @@ class _Share:
         total = sum(spent.values())
         if total <= 0:
             return None
-        io_wait = spent.get("iowait", 0.0)
-        return 100.0 * (total - spent["idle"] - io_wait) / total, 100.0 * io_wait / total
+        io_wait, steal = spent.get("iowait", 0.0), spent.get("steal", 0.0)
+        return _Shares(*(100.0 * part / total for part in (total - spent["idle"] - io_wait, io_wait, steal)))
 
 
 class HostSource(Source):
@@ -43,11 +55,20 @@ class HostSource(Source):
 
     Args:
         system: psutil, or what answers like it.
+        cpuinfo: as /proc/cpuinfo.
     """
 
     name = "host"
     metrics = (
-        Metric("cpu_percent", "CPU time of all processes, 100 is all cores; or of one core", "host", computed=True),
+        Metric(
+            "cpu_percent", "CPU time of all processes, with `steal_percent`, 100 is all cores; or of one core", "host",
+            computed=True,
+        ),
+        Metric(
+            "steal_percent",
+            "CPU time that a virtual machine wanted and its hypervisor gave to others, 100 is all cores", "host",
+            computed=True,
+        ),
         Metric(
             "io_wait_percent", "idle CPU time in which a process waited for storage, 100 is all cores", "host",
             computed=True,
@@ -59,9 +80,10 @@ class HostSource(Source):
     )  # fmt: skip
     period_limits_ns = SHARE_PERIODS_NS
 
-    def __init__(self, context: SamplerContext, system: Any = psutil) -> None:
+    def __init__(self, context: SamplerContext, system: Any = psutil, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
         super().__init__(context)
         self._system = system
+        self._is_virtual = _is_virtual(cpuinfo)
         self._machine = _Share()
         self._shares = [_Share() for _ in range(system.cpu_count() or 0)]
 
@@ -76,11 +98,15 @@ class HostSource(Source):
             per_core = self._system.cpu_times(percpu=True)
             machine = self._system.cpu_times()
         if (share := self._machine.of(machine)) is not None:
-            tape.write(HOST, "cpu_percent", share[0])
-            tape.write(HOST, "io_wait_percent", share[1])
+            tape.write(HOST, "cpu_percent", share.busy)
+            tape.write(HOST, "io_wait_percent", share.io_wait)
+            if self._is_virtual and not getattr(machine, "steal", 0.0):
+                tape.fail(HOST, "steal_percent", NO_STEAL)
+            else:
+                tape.write(HOST, "steal_percent", share.steal)
         for core, (before, times) in enumerate(zip(self._shares, per_core, strict=False)):  # a core may be switched off
             if (share := before.of(times)) is not None:
-                tape.write(core_subject(core), "cpu_percent", share[0])
+                tape.write(core_subject(core), "cpu_percent", share.busy)
         with tape.reading():
             memory = self._system.virtual_memory()
             switches = self._system.cpu_stats().ctx_switches
@@ -92,6 +118,16 @@ class HostSource(Source):
                 tape.fail(HOST, metric, "the system reports no storage device")
             else:
                 tape.write(HOST, metric, getattr(storage, metric))
+
+
+def _is_virtual(cpuinfo: Path) -> bool:
+    """Whether the CPUs say so (x86)."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return "hypervisor" in flags.split()
 
 
 def _storage(system: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from perfharness.telemetry.cpu_frequency import CpuFrequencySource
+from perfharness.telemetry.cpu_quota import CpuQuotaSource
 from perfharness.telemetry.gpm import GpmSource
 from perfharness.telemetry.gpu import GpuEnergySource, GpuLinkSource, GpuMemorySource, GpuPowerSamples, GpuSource
 from perfharness.telemetry.host import HostSource, ProcessSource, ThreadSource
@@ -15,8 +17,10 @@ SOURCES: tuple[type[Source], ...] = (
     GpuLinkSource,
     GpmSource,
     HostSource,
+    CpuFrequencySource,
     ProcessSource,
     ThreadSource,
+    CpuQuotaSource,
 )
 
 METRICS: tuple[Metric, ...] = tuple(metric for source in SOURCES for metric in source.metrics)

@@ -11,8 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
+from perfharness.analysis.diagnosis.cpu_supply import CpuSupply
+from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, GpuWork, HostWork, StageDiagnosis
 from perfharness.model.host_samples import HostEventKind, HostState
@@ -24,6 +28,8 @@ from perfharness.trace import open_trace
 US = 1000
 BATCH = 1000 * US
 SAMPLE = 50 * US
+UTC_NS = 1_700_000_000_000_000_000
+"""Of the trace's begin."""
 MAIN, WORKER = 100, 101
 SYNCHRONIZE, DEVICE_SYNCHRONIZE = "cudaStreamSynchronize_v3020", "cudaDeviceSynchronize_v3020"
 
@@ -100,7 +106,7 @@ STAGE = {"stage": (0.0, 1000.0)}
 def diagnosed(
     path: Path, content: Content, stages: Mapping[str, tuple[float, float]] = STAGE, *, warmup: int = 0,
     batches: int = 12, others: OtherProcesses = ALONE, gpus: int = 0, meta: Mapping[str, str] | None = None,
-    batch: tuple[float, float] = (0.0, 1000.0), apart: int = 1,
+    batch: tuple[float, float] = (0.0, 1000.0), apart: int = 1, supply: CpuSupply | None = None,
 ) -> Diagnosis:  # fmt: skip
     """Diagnose batches of the same stages and content.
 
@@ -109,8 +115,10 @@ def diagnosed(
         meta: statements of the embedded tracer.
         batch: where each batch's own range begins and ends.
         apart: of the batches' begins, ms.
+        supply: what the machine kept of its CPUs, on the trace's clock.
     """
     builder = TraceBuilder(gpu=not gpus)
+    builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC_NS)
     for number in range(gpus):
         builder.row("TARGET_INFO_GPU", **({"id": number} | H200 | {"uuid": f"u-{number}"}))
     for name, value in (meta or {}).items():
@@ -124,7 +132,9 @@ def diagnosed(
         content(each)
     trace = open_trace(builder.write(path / "t.sqlite"))
     host_probe = probe.build() if probe.has_samples else None
-    return diagnose(Analysis(trace, AnalysisOptions(warmup), host_probe=host_probe), others)
+    unused = np.zeros(0, dtype=np.int64)
+    used = None if supply is None else CpuTime(unused, unused, supply=supply.moved(UTC_NS))
+    return diagnose(Analysis(trace, AnalysisOptions(warmup), host_probe=host_probe), others, cpu_time=used)
 
 
 def print_diagnosis(content: Content, stage: str = "stage", **more: Any) -> None:

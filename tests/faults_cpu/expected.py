@@ -38,6 +38,10 @@ EXPECTED = (
     Fault("gc_pauses", ("garbage-collection",), "parse", "sgl-project/sglang#30596"),
     Fault("gil_contention", ("gil-contention",), "infer", "pytorch/pytorch#77139"),
     Fault("oversubscription", ("cpu-contention",), "infer", "microsoft/onnxruntime#3099", has_line=False),
+    Fault(
+        "cpu_quota", ("cpu-quota",), "infer", "kserve/kserve#1031", has_line=False, needs_control_group=True,
+        mended_codes=("waiting-on-system",),  # in the stage that sleeps
+    ),
     Fault("lock_handover", THREAD, "enqueue", "triton-inference-server/core#287"),
     Fault("queue_starved", ("data-loader-starvation", *THREAD), "load", "mlcommons/inference#767"),
     Fault("loader_in_main", CPU, "load", "huggingface/transformers#34059", modules=("torch",)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from tests.faults_cpu.expected import EXPECTED
 from tests.integration.launches import CHECKOUT, PATIENCE_S, environment
 
 CORPUS = Path(__file__).resolve().parents[1] / "faults_cpu"
-RUNNABLE = [fault for fault in EXPECTED if all(importlib.util.find_spec(module) for module in fault.modules)]
+RUNNABLE = [fault for fault in EXPECTED if not fault.missing()]
 
 
 def count(fault: Fault, *more: str) -> int:

@@ -16,7 +16,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.rules import RULES, judge
-from perfharness.analysis.diagnosis.rules.evidence import Figures, Issuing, Recompiling
+from perfharness.analysis.diagnosis.rules.evidence import Figures, Issuing, KeptCpu, Recompiling
 from perfharness.model.diagnosis import Cause, StageDiagnosis, Verdict
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind, OsWaitKind
@@ -52,6 +52,16 @@ def crowded(ms: float) -> Figures:
     return figures(100.0, uses_gpu=False, host=evidence)
 
 
+def limited(ms: float, **states: float) -> Figures:
+    kept = KeptCpu(quota_cpus=2.0, quota_ns=ms * 1e6)
+    return replace(by_samples(state_ms=states), kept=kept) if states else figures(100.0, uses_gpu=False, kept=kept)
+
+
+def kept(computing: float, **shares: float) -> Figures:
+    kept = KeptCpu(computing_share=computing, **shares)
+    return figures(100.0, uses_gpu=False, kept=kept)
+
+
 def compiling(ms: float) -> Figures:
     evidence = host_evidence(work_ms={"compiler": ms}, work_lines={"compiler": line("forward", 3)})
     return figures(100.0, uses_gpu=False, host=evidence)
@@ -64,6 +74,11 @@ def compiling(ms: float) -> Figures:
         (Verdict.GIL_CONTENTION, by_samples(state_ms={"gil": 20.0}), by_samples(state_ms={"gil": 19.9})),
         (Verdict.CPU_CONTENTION, crowded(20.0), crowded(19.9)),
         (Verdict.CPU_CONTENTION, crowded(20.0), by_samples(state_ms={"runnable": 40.0})),
+        (Verdict.CPU_QUOTA, limited(20.0), limited(19.9)),
+        (Verdict.CPU_QUOTA, limited(60.0, running=80.0), limited(60.0, running=80.1)),
+        (Verdict.CPU_QUOTA, limited(60.0, running=40.0, lock=60.0), limited(60.0, running=51.0, sleep=20.0, file=9.1)),
+        (Verdict.CPU_STEAL, kept(0.5, stolen_share=0.4), kept(0.49, stolen_share=0.4)),
+        (Verdict.CPU_FREQUENCY, kept(1.0, slowed_share=0.2), kept(1.0, slowed_share=0.19)),
         (Verdict.FILE_WAIT, by_samples(state_ms={"file": 30.0}), by_samples(state_ms={"file": 29.9})),
         (Verdict.NETWORK_WAIT, by_samples(state_ms={"socket": 30.0}), by_samples(state_ms={"socket": 29.9})),
         (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"process": 40.0}), by_samples(state_ms={"process": 39.9})),
@@ -351,6 +366,50 @@ def test_only_threads_of_the_process_itself_are_too_many(tmp_path: Path) -> None
         probe.event(HostEventKind.CROWDED, begin, begin + 300 * US, 2, tid=7)
     (cause, *_) = sampled(tmp_path, nothing, probe).causes
     assert (cause.code, round(cause.share, 6), round(cause.saves_ms or 0, 6)) == ("cpu-contention", 0.3, 0.3)
+
+
+def test_one_percent_of_a_full_quota_is_no_cause() -> None:
+    judged = judge(limited(1.0))
+    assert [cause.code for cause in judged.causes] == ["cpu-bound"]
+    assert judged.causes[0].share == pytest.approx(0.99)
+
+
+def test_what_a_quota_takes_is_not_other_processes_nor_crowding() -> None:
+    """Of 60 ms ready without a CPU the group stood still for 50, and had more threads ready than CPUs for 45."""
+    evidence = host_evidence(profile={"state_ms": {"runnable": 60.0, "running": 40.0}}, busiest=WORK, crowded_ms=45.0)
+    stage = figures(100.0, uses_gpu=False, host=evidence, kept=KeptCpu(quota_cpus=1.0, quota_ns=50e6))
+    assert stage.others_ns == 10e6
+    judged = judge(stage)
+    assert [cause.code for cause in judged.causes][:1] == ["cpu-quota"]
+    assert "cpu-contention" not in [cause.code for cause in judged.causes]
+    assert judged.causes[0].saves_ms == 50.0
+
+
+def test_a_stage_that_is_held_up_does_not_seem_to_wait() -> None:
+    """70 of 100 ms were not computed: by a quota, or given to others where CPU time is counted without it."""
+    waiting = figures(100.0, uses_gpu=False, waiting_share=0.7)
+    assert judge(waiting).verdict.verdict is Verdict.WAITING_ON_SYSTEM
+    for kept in (KeptCpu(quota_cpus=1.0, quota_ns=30e6), KeptCpu(stolen_share=0.5, computing_share=0.3)):
+        assert judge(replace(waiting, kept=kept)).verdict.verdict is not Verdict.WAITING_ON_SYSTEM
+    assert judge(replace(waiting, kept=KeptCpu(quota_cpus=1.0))).verdict.verdict is Verdict.WAITING_ON_SYSTEM
+
+
+def test_what_is_stolen_is_of_what_its_threads_compute() -> None:
+    sampled = replace(by_samples(state_ms={"running": 60.0, "file": 5.0}), kept=KeptCpu(stolen_share=0.5))
+    (cause, *_) = judge(sampled).causes
+    assert (cause.code, cause.share, cause.saves_ms) == ("cpu-steal", 0.3, 30.0)
+    asleep = replace(by_samples(state_ms={"running": 5.0, "sleep": 95.0}), kept=KeptCpu(stolen_share=0.5))
+    assert "cpu-steal" not in [cause.code for cause in judge(asleep).causes]
+
+
+def test_what_one_thread_computed_at_least() -> None:
+    """Of 1,000 ms between readings the process used 700; 400 of them lay outside of the ranges."""
+    used = CpuTime(np.asarray([0, 1_000_000_000]), np.asarray([0, 700_000_000]))
+    start, end = np.asarray([0]), np.asarray([600_000_000])
+    assert used.computing_share(start, end) is None  # the second reading lies behind
+    start, end = np.asarray([0, 700_000_000]), np.asarray([300_000_000, 1_000_000_000])
+    assert used.computing_share(start, end) == pytest.approx((700 - 20 - 400) / 600)
+    assert used.waiting_share(start, end) == 0.0
 
 
 def test_what_other_processes_take_is_no_part_of_the_whole() -> None:

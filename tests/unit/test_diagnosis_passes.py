@@ -92,6 +92,34 @@ def test_times_are_the_measured_ones_and_proportions_the_explained_ones() -> Non
         assert one.profile.gil_holders[0].self_ms == pytest.approx(1.0 / 1.3)
 
 
+QUOTA = StageVerdict(Verdict.CPU_QUOTA, ["held up"], "raise it")
+COMPUTES = StageVerdict(Verdict.CPU_BOUND, ["computes"], "profile it")
+FILES = StageVerdict(Verdict.FILE_WAIT, ["reads"], "read ahead")
+
+
+@pytest.mark.parametrize(
+    ("measured", "explaining", "expected"),
+    [
+        ((QUOTA, "cpu-quota"), (FILES, "file-wait", "cpu-quota"), (Verdict.CPU_QUOTA, ["cpu-quota", "file-wait"])),
+        ((COMPUTES, "cpu-bound"), (QUOTA, "cpu-quota", "cpu-bound"), (Verdict.CPU_BOUND, ["cpu-bound"])),
+        ((COMPUTES, "cpu-bound"), (QUOTA, "cpu-quota", "file-wait"), (Verdict.CPU_BOUND, ["cpu-bound"])),
+        ((COMPUTES, "cpu-bound", "cpu-steal"), (FILES, "file-wait"), (Verdict.FILE_WAIT, ["file-wait", "cpu-steal"])),
+    ],
+)
+def test_what_the_machine_kept_is_of_the_measured_pass(
+    measured: tuple[StageVerdict | str, ...], explaining: tuple[StageVerdict | str, ...],
+    expected: tuple[Verdict, list[str]],
+) -> None:  # fmt: skip
+    first, second = (
+        a_pass(times(4.0, 6.0), verdict=verdict, causes=[cause(str(code), try_this="do") for code in codes])
+        for verdict, *codes in (measured, explaining)
+    )
+    for one in laid(first, second).values():
+        assert (one.verdict.verdict, [each.code for each in one.causes]) == expected
+        if explaining[0] is QUOTA:
+            assert one.verdict.next_step == "do"
+
+
 @pytest.mark.parametrize(
     ("second", "expected"),
     [

@@ -245,14 +245,15 @@ def test_a_microsecond_makes_the_verdict_and_takes_it_away(name: str, tmp_path: 
     assert stage_of(judged(does_not)).verdict.verdict is not verdict
 
 
-BY_STACKS = {
+NOT_IN_A_TRACE = {
     Verdict.GARBAGE_COLLECTION, Verdict.GIL_CONTENTION, Verdict.CPU_CONTENTION, Verdict.DATA_LOADER_STARVATION,
+    Verdict.CPU_QUOTA, Verdict.CPU_STEAL, Verdict.CPU_FREQUENCY,
 }  # fmt: skip
-"""Those that one pass cannot tell: test_diagnosis_causes.py."""
+"""Those that a trace alone cannot tell: test_diagnosis_causes.py."""
 
 
 def test_every_verdict_has_a_pair() -> None:
-    assert {verdict for verdict, *_ in PAIRS.values()} == set(Verdict) - BY_STACKS - {Verdict.FIRST_USE}
+    assert {verdict for verdict, *_ in PAIRS.values()} == set(Verdict) - NOT_IN_A_TRACE - {Verdict.FIRST_USE}
 
 
 @pytest.mark.parametrize(

@@ -290,6 +290,30 @@ def test_host_and_process_figures() -> None:
     assert metrics.host.figures["cpu_percent"].mean == 30
 
 
+@pytest.mark.parametrize(
+    ("lost", "stolen", "codes"), [(0.06, 2.0, ["cpu-quota-throttled", "cpu-stolen"]), (0.05, 1.9, [])]
+)
+def test_cpus_that_were_kept_from_a_run(lost: float, stolen: float, codes: list[str]) -> None:
+    """A process that used one CPU all the time, and a machine that wanted 40 % of its CPUs."""
+    builder, subject = SampleBuilder(), process_subject("proc_0_gpu_0")
+    times = (T0 - S + np.arange(0, 13_000, 200, dtype=np.int64) * MS).tolist()
+    builder.subject(subject, "process", pid=5).subject("host", "host")
+    builder.readings(subject, "cpu_time_ns", times, [float(time - times[0]) for time in times])
+    builder.readings(subject, "quota_throttled_ns", times, [lost * float(time - times[0]) for time in times])
+    builder.readings(subject, "quota_throttled_periods", times, [float(place) for place in range(len(times))])
+    builder.readings(subject, "quota_cpus", times, [1.0] * len(times))
+    builder.readings("host", "cpu_percent", times, [40.0] * len(times))
+    builder.readings("host", "steal_percent", times, [stolen] * len(times))
+    metrics = summary(builder.build(), process("proc_0_gpu_0", "GPU-a"))
+    mine = metrics.processes["proc_0_gpu_0"]
+    assert mine.totals["quota_throttled_s"] == pytest.approx(8 * lost)
+    assert mine.totals["quota_throttled_periods"] == 40
+    assert mine.figures["quota_cpus"].mean == 1.0
+    assert metrics.host.figures["steal_percent"].mean == pytest.approx(stolen)
+    assert metrics.host.figures["busy_frequency_mhz"].mean is None
+    assert [finding.code for finding in metric_findings(metrics, rejected=False)] == codes
+
+
 def test_nothing_on_utc_is_said() -> None:
     lost = MeasuredProcess("p", "GPU-a", "GPU-a", process("p", "GPU-a").batches, GpuWork(), None, "no start time")
     builder = SampleBuilder()

@@ -9,12 +9,14 @@ import sys
 from collections import Counter, namedtuple
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pynvml
 import pytest
 
 from perfharness.model.telemetry import GPM_EDGE_ERROR, GPM_RATES, GPM_SHARES, GPM_WINDOW, HOST, clock_event_names
+from perfharness.telemetry.cpu_frequency import CpuFrequencySource
 from perfharness.telemetry.gpm import GpmSource
 from perfharness.telemetry.gpu import (
     GpuEnergySource,
@@ -25,7 +27,7 @@ from perfharness.telemetry.gpu import (
     NvmlSource,
     chosen_devices,
 )
-from perfharness.telemetry.host import HostSource
+from perfharness.telemetry.host import NO_STEAL, HostSource
 from perfharness.telemetry.nvml import REFUSALS, open_nvml
 from perfharness.telemetry.process_tree import ProcessTree
 from perfharness.telemetry.protocol import FollowedProcess
@@ -205,7 +207,7 @@ def test_links_and_limit() -> None:
     assert read["nvlink_rx_kib"] == [None]  # this card has none: refused for good
 
 
-Times = namedtuple("Times", "user system idle iowait guest")
+Times = namedtuple("Times", "user system idle iowait guest steal")
 Memory = namedtuple("Memory", "total available")
 Stats = namedtuple("Stats", "ctx_switches")
 
@@ -214,13 +216,18 @@ class MadeUpSystem:
     """One second of two cores: one computes, the other waits for storage half of the time."""
 
     seconds = 0.0
+    stolen = 0.0
 
     def cpu_count(self) -> int:
         return 2
 
     def cpu_times(self, percpu: bool = False) -> Any:
         now = self.seconds
-        cores = [Times(0.75 * now, 0.25 * now, 0.0, 0.0, 0.75 * now), Times(0.0, 0.0, 0.5 * now, 0.5 * now, 0.0)]
+        stolen = self.stolen * now
+        cores = [
+            Times(0.75 * now - stolen, 0.25 * now, 0.0, 0.0, 0.75 * now - stolen, stolen),
+            Times(0.0, 0.0, 0.5 * now, 0.5 * now, 0.0, 0.0),
+        ]
         return cores if percpu else Times(*(a + b for a, b in zip(*cores, strict=True)))
 
     def virtual_memory(self) -> Any:
@@ -233,13 +240,72 @@ class MadeUpSystem:
         return None
 
 
-def test_shares_of_cpu_time_by_hand() -> None:
+def host_after_a_second(cpuinfo: Path, stolen: float = 0.0) -> Readings:
     system = MadeUpSystem()
+    system.stolen = stolen
+    return Readings(
+        lambda context: HostSource(context, system, cpuinfo), count=2,
+        between=lambda: setattr(system, "seconds", 1.0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "stolen", "expected"),
+    [("fpu hypervisor", 0.5, 25.0), ("fpu hypervisor", 0.0, None), ("fpu", 0.0, 0.0)],
+)
+def test_a_virtual_machine_that_never_counted_steal_may_not_know(
+    tmp_path: Path, flags: str, stolen: float, expected: float | None
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor : 0\nflags : {flags}\n")
+    read = host_after_a_second(cpuinfo, stolen)
+    assert read["steal_percent"] == [expected]
+    assert read.of["host", "cpu_percent"] == [50]  # with what was stolen
+    assert read.failures["host", "steal_percent", NO_STEAL] == (expected is None)
+
+
+def made_up_cpus(folder: Path, **files: Sequence[int]) -> Path:
+    """Two CPUs; `files` by the last part of their names."""
+    places = {
+        "now": "cpufreq/scaling_cur_freq", "base": "cpufreq/base_frequency", "nominal": "acpi_cppc/nominal_freq",
+        "heat": "thermal_throttle/core_throttle_count",
+    }  # fmt: skip
+    for name, values in files.items():
+        for number, content in enumerate(values):
+            file = folder / f"cpu{number}" / places[name]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{content}\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"now": (1_800_000, 400_000), "base": (2_400_000, 2_400_000), "heat": (3, 4)}, ([1800], [75], [7, 7])),
+        ({"now": (1_800_000, 400_000), "nominal": (3_600, 3_600)}, ([1800], [50], [None, None])),
+        ({"now": (1_800_000, 400_000)}, ([1800], [None], [None, None])),
+        ({}, ([None, None], [None, None], [None, None])),
+    ],
+)
+def test_the_frequency_is_that_of_the_cpus_at_work(
+    tmp_path: Path, files: dict[str, Sequence[int]], expected: tuple[list[float | None], ...]
+) -> None:
+    """The first CPU is busy all the time, the other never: how slow it is says nothing."""
+    system = MadeUpSystem()
+    cpus = made_up_cpus(tmp_path, **files)
     read = Readings(
-        lambda context: HostSource(context, system), count=2, between=lambda: setattr(system, "seconds", 1.0)
-    )
+        lambda context: CpuFrequencySource(context, system, cpus), count=2,
+        between=lambda: setattr(system, "seconds", 1.0),
+    )  # fmt: skip
+    found = (read["busy_frequency_mhz"], read["busy_frequency_percent"], read["thermal_throttle_count"])
+    assert found == expected
+
+
+def test_shares_of_cpu_time_by_hand(tmp_path: Path) -> None:
+    read = host_after_a_second(tmp_path / "absent")
     assert read.of == {
         ("host", "cpu_percent"): [50],
+        ("host", "steal_percent"): [0],
         ("host", "io_wait_percent"): [25],
         ("core:0", "cpu_percent"): [100],
         ("core:1", "cpu_percent"): [0],

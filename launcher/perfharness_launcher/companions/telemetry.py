@@ -47,6 +47,9 @@ STEP_NS = 1_000_000
 GIVEN_UP = "*"
 """Metric of a failure that is a whole source's."""
 
+OFTEN_ABSENT = frozenset({"busy_frequency_mhz", "busy_frequency_percent", "steal_percent", "thermal_throttle_count"})
+"""Metrics that virtual machines lack: null with the reason in the results, and not worth a note at every launch."""
+
 LISTED = 3
 """Metrics that are named where several were not read for one reason."""
 
@@ -253,6 +256,8 @@ def telemetry_findings(done: Done, ready: Ready | None) -> Iterator[Finding]:
             yield Finding("telemetry-source-failed", Severity.WARNING, message)
     unread: dict[tuple[str, str], list[str]] = {}
     for failure in done.unread:
+        if failure.metric in OFTEN_ABSENT:
+            continue
         unread.setdefault((failure.subject, failure.reason), []).append(failure.metric)
     if unread:
         parts = (f"{_listed(metrics)} of {subject} ({reason})" for (subject, reason), metrics in unread.items())

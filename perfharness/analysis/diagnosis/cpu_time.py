@@ -1,4 +1,4 @@
-"""How much of a stage its process cannot have computed: less CPU time than the stage took was used meanwhile."""
+"""What CPU time a process used while a stage ran: how much of it was not computed at least, and how much was."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from perfharness.analysis.diagnosis.cpu_supply import CpuSupply, cpu_supply
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.result import Float64
 from perfharness.model.telemetry import HOST, SampleLog
@@ -29,13 +30,20 @@ class CpuTime:
     busy_time_ns: Int64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     busy_percent: Float64 = field(default_factory=lambda: np.zeros(0))
     """Of all CPUs."""
+    supply: CpuSupply = field(default_factory=CpuSupply)
+    """What was kept from it."""
 
     def on_trace_clock(self, meta: TraceMeta) -> CpuTime | None:
         """From UTC to the clock of a trace; None where that does not have its UTC time."""
         start = meta.session_start_unix_ns
         if start is None:
             return None
-        return replace(self, time_ns=self.time_ns - start, busy_time_ns=self.busy_time_ns - start)
+        return replace(
+            self,
+            time_ns=self.time_ns - start,
+            busy_time_ns=self.busy_time_ns - start,
+            supply=self.supply.moved(-start),
+        )
 
     def waiting_share(self, start_ns: Int64, end_ns: Int64) -> float | None:
         """The share of the time in some ranges of one thread that it waited at least, 0 to 1; None: not known, as on a
@@ -44,19 +52,45 @@ class CpuTime:
         What the whole process used between two readings, the thread used at most. So what of its ranges lies between
         them and exceeds that, it did not compute.
         """
+        window = self._window(start_ns, end_ns)
+        if window is None:
+            return None
+        busy = self.busy_percent[(self.busy_time_ns >= window.begin_ns) & (self.busy_time_ns <= window.stop_ns)]
+        if len(busy) and float(busy.mean()) >= BUSY_PERCENT:
+            return None
+        return max(1 - (window.used_ns + RESOLUTION_NS) / window.inside_ns, 0.0)
+
+    def computing_share(self, start_ns: Int64, end_ns: Int64) -> float | None:
+        """The share of the time in some ranges that was computed at least, 0 to 1, where the process computes in one
+        thread: what it used between two readings and cannot have used outside of the ranges. None: not known.
+        """
+        window = self._window(start_ns, end_ns)
+        if window is None:
+            return None
+        least = window.used_ns - RESOLUTION_NS - (window.stop_ns - window.begin_ns - window.inside_ns)
+        return min(max(least / window.inside_ns, 0.0), 1.0)
+
+    def _window(self, start_ns: Int64, end_ns: Int64) -> _Window | None:
         first, last = np.searchsorted(self.time_ns, [start_ns.min(), end_ns.max() + 1]).tolist()
         if last - first < 2:
             return None
         begin, stop = int(self.time_ns[first]), int(self.time_ns[last - 1])
         if stop - begin < WINDOW_SHARE * (int(end_ns.max()) - int(start_ns.min())):
             return None
-        busy = self.busy_percent[(self.busy_time_ns >= begin) & (self.busy_time_ns <= stop)]
-        if len(busy) and float(busy.mean()) >= BUSY_PERCENT:
-            return None
-        window = BusyLine(np.asarray([begin]), np.asarray([stop]))
-        inside = float(window.within(start_ns, end_ns).sum())
-        used = float(self.used_ns[last - 1] - self.used_ns[first]) + RESOLUTION_NS
-        return max(1 - used / inside, 0.0) if inside else None
+        line = BusyLine(np.asarray([begin]), np.asarray([stop]))
+        inside = float(line.within(start_ns, end_ns).sum())
+        used = float(self.used_ns[last - 1] - self.used_ns[first])
+        return _Window(begin, stop, inside, used) if inside else None
+
+
+@dataclass(frozen=True)
+class _Window:
+    """From the first to the last reading in a stage's time: how long its ranges were, and what the process used."""
+
+    begin_ns: int
+    stop_ns: int
+    inside_ns: float
+    used_ns: float
 
 
 def cpu_time(log: SampleLog, subject: str) -> CpuTime | None:
@@ -65,7 +99,7 @@ def cpu_time(log: SampleLog, subject: str) -> CpuTime | None:
     if series is None:
         return None
     read, machine = series.select(series.is_read), log.get(HOST, "cpu_percent")
-    used = CpuTime(read.time_unix_ns, read.value.astype(np.int64))
+    used = CpuTime(read.time_unix_ns, read.value.astype(np.int64), supply=cpu_supply(log, subject))
     if machine is None:
         return used
     busy = machine.select(machine.is_read)

@@ -9,7 +9,7 @@ from perfharness.analysis.diagnosis.calls import host_memory, stays_inside
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
 from perfharness.analysis.diagnosis.host_waits import find_concurrent_stage, find_handover
 from perfharness.analysis.diagnosis.issuing import issuing
-from perfharness.analysis.diagnosis.rules.evidence import Figures, HostEvidence, OtherThread, Recompiling
+from perfharness.analysis.diagnosis.rules.evidence import Figures, HostEvidence, KeptCpu, OtherThread, Recompiling
 from perfharness.analysis.diagnosis.rules.gpu import WAITING_SHARE
 from perfharness.analysis.diagnosis.rules.host import CPU_BOUND_SHARE
 from perfharness.analysis.diagnosis.workload import StageEvents, Workload
@@ -59,12 +59,28 @@ def stage_figures(
         gpu_shares=_gpu_shares(events),
         uses_gpu=bool(len(workload.trace.api) or len(workload.trace.operations)),
         host=host,
+        kept=_kept_cpu(events),
     )
 
 
 def _waiting_share(events: StageEvents) -> float | None:
     thread, used = events.workload.stages.thread[events.stage.rows], events.workload.cpu_time
     return None if used is None or (thread != thread[0]).any() else used.waiting_share(events.start_ns, events.end_ns)
+
+
+def _kept_cpu(events: StageEvents) -> KeptCpu:
+    used, start, end = events.workload.cpu_time, events.start_ns, events.end_ns
+    if used is None:
+        return KeptCpu()
+    supply = used.supply
+    thread = events.workload.stages.thread[events.stage.rows]
+    return KeptCpu(
+        quota_cpus=None if supply.quota is None else supply.quota.cpus,
+        quota_ns=None if supply.quota is None else supply.quota.within(start, end),
+        stolen_share=supply.stolen.mean(start, end),
+        slowed_share=supply.slowed.mean(start, end),
+        computing_share=None if (thread != thread[0]).any() else used.computing_share(start, end),
+    )
 
 
 def _other_thread(events: StageEvents, outside: float) -> OtherThread | None:

@@ -59,6 +59,10 @@ KEPT = frozenset({Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.PAGEABLE_COPIES
 """Verdicts that the measured pass alone decides: a slower host makes a busy GPU look idle, and what was in the way in
 the one pass is perhaps not in the other."""
 
+OF_MACHINE = frozenset({Verdict.CPU_QUOTA, Verdict.CPU_STEAL, Verdict.CPU_FREQUENCY})
+"""Verdicts of the measured pass alone: what the machine keeps from one pass it need not keep from the other, and
+recording uses up a quota, too."""
+
 OF_MEASURED = frozenset({Verdict.FIRST_USE.value, Verdict.RECOMPILATION.value})
 """Causes that stay, as further ones, where the explaining pass lacks them: it found things compiled and loaded."""
 
@@ -98,10 +102,14 @@ def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _C
     gpu = _gpu(stage.gpu, found.gpu)
     known = {(one.gpu, one.source) for one in stage.counters}
     keeps = _keeps_verdict(stage, found)
+    causes = _measured_causes(stage, found, scale) if keeps else _causes(stage, found, scale)
+    own = stage.verdict
+    if found.verdict.verdict in OF_MACHINE and causes and causes[0].code == own.verdict:
+        own = replace(own, next_step=causes[0].try_this)
     return replace(
         stage,
-        verdict=stage.verdict if keeps else found.verdict,
-        causes=stage.causes if keeps else _causes(stage, found, scale),
+        verdict=own if keeps else found.verdict,
+        causes=causes,
         profile=None if found.profile is None else _profile(found.profile, scale),
         counters=[*stage.counters, *(one for one in found.counters if (one.gpu, one.source) not in known)],
         gpu=gpu,
@@ -118,15 +126,29 @@ def _slowdown(stage: StageDiagnosis, found: StageDiagnosis) -> float | None:
 
 
 def _keeps_verdict(stage: StageDiagnosis, found: StageDiagnosis) -> bool:
+    if OF_MACHINE & {stage.verdict.verdict, found.verdict.verdict}:
+        return True
     if stage.verdict.verdict not in KEPT:
         return False
     return found.verdict.verdict is not stage.verdict.verdict or (_has_counters(stage) and not _has_counters(found))
 
 
 def _causes(stage: StageDiagnosis, found: StageDiagnosis, scale: float) -> list[Cause]:
-    causes = [_cause(cause, scale) for cause in found.causes]
+    causes = [_cause(cause, scale) for cause in found.causes if cause.code not in OF_MACHINE]
     codes = {cause.code for cause in causes}
-    return [*causes, *(one for one in stage.causes if one.code in OF_MEASURED and one.code not in codes)]
+    kept = OF_MEASURED | OF_MACHINE
+    return [*causes, *(one for one in stage.causes if one.code in kept and one.code not in codes)]
+
+
+def _measured_causes(stage: StageDiagnosis, found: StageDiagnosis, scale: float) -> list[Cause]:
+    """Of a stage that keeps its verdict: its own; where only CPUs that were kept from it make the difference, with what
+    else was found.
+    """
+    if not OF_MACHINE & {stage.verdict.verdict, found.verdict.verdict}:
+        return stage.causes
+    causes = _causes(stage, found, scale)
+    first = [cause for cause in causes if cause.code == stage.verdict.verdict]
+    return [*first, *(cause for cause in causes if cause not in first)] if first else stage.causes
 
 
 def _has_counters(stage: StageDiagnosis) -> bool:

@@ -61,14 +61,19 @@ PROCESS_FIGURES: Scaled = {
     **_same("cpu_percent"),
     "resident_memory_bytes": ("rss_bytes", 1.0),
     "gpu_memory_bytes": ("process_memory_bytes", 1.0),
-    **_same("threads"),
+    **_same("threads", "quota_cpus"),
 }
 PROCESS_TOTALS: Scaled = {
     "cpu_time_s": ("cpu_time_ns", 1e-9),
+    "quota_throttled_s": ("quota_throttled_ns", 1e-9),
+    **_same("quota_throttled_periods"),
     **_same("context_switches", "involuntary_context_switches", "read_bytes", "write_bytes"),
 }
-HOST_FIGURES = _same("cpu_percent", "io_wait_percent", "memory_used_bytes")
-HOST_TOTALS = _same("context_switches", "read_bytes", "write_bytes")
+HOST_FIGURES = _same(
+    "cpu_percent", "steal_percent", "io_wait_percent", "busy_frequency_mhz", "busy_frequency_percent",
+    "memory_used_bytes",
+)  # fmt: skip
+HOST_TOTALS = _same("context_switches", "read_bytes", "write_bytes", "thermal_throttle_count")
 """Name in the results -> metric of telemetry.parquet, and what it is multiplied by."""
 
 
@@ -256,7 +261,42 @@ def metric_findings(metrics: RunMetrics, *, rejected: bool) -> list[Finding]:
         for what, grown in (("GPU memory", process.gpu_memory), ("Resident memory", process.resident_memory)):
             if grown.grows:
                 found.append(_leak(folder, what, grown, process.window_s or 0.0))
+        found.extend(_throttled(folder, process))
+    found.extend(_stolen(metrics.host))
     return found
+
+
+LOST_SHARE = 0.05
+"""Of the CPU time that was wanted: with less, times hardly differ from those of a machine that gives all of it."""
+
+
+def _throttled(folder: str, process: ProcessMetrics) -> Iterator[Finding]:
+    """A CPU quota that was used up."""
+    lost, used = process.totals.get("quota_throttled_s"), process.totals.get("cpu_time_s")
+    cpus = process.figures["quota_cpus"].min
+    if not lost or not used or cpus is None or lost < LOST_SHARE * (lost + used):
+        return
+    yield Finding(
+        "cpu-quota-throttled",
+        Severity.WARNING,
+        f"A quota of {cpus:.3g} CPUs was used up: of the CPU time that was wanted, {lost / (lost + used):.0%} had to "
+        f"wait for the next period ({lost:.2f} s, {process.totals.get('quota_throttled_periods') or 0:.0f} periods).",
+        "Raise the quota (docker --cpus, limits.cpu of Kubernetes), or run fewer threads.",
+        folder,
+    )
+
+
+def _stolen(host: HostMetrics) -> Iterator[Finding]:
+    """CPU time that a hypervisor gave to other machines."""
+    steal, busy = host.figures["steal_percent"].mean, host.figures["cpu_percent"].mean
+    if not steal or not busy or steal < LOST_SHARE * busy:
+        return
+    yield Finding(
+        "cpu-stolen",
+        Severity.WARNING,
+        f"The hypervisor gave {steal / busy:.0%} of the CPU time that this machine wanted to other machines.",
+        "Measure on a machine that has its CPUs to itself; times of two runs here may differ by as much.",
+    )
 
 
 def _of_gpu(gpu: GpuMetrics, rejected: bool) -> Iterator[Finding]:

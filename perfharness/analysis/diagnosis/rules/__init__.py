@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfharness.analysis.diagnosis.rules import calls, gpu, host, waits
+from perfharness.analysis.diagnosis.rules import calls, gpu, host, machine, waits
 from perfharness.analysis.diagnosis.rules.evidence import FURTHER_SHARE, Figures, Match, percent
 from perfharness.model.diagnosis import Cause, StageVerdict, Verdict
 
@@ -22,6 +22,8 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     gpu.copy_bound,
     calls.pageable_copies,
     gpu.waiting_on_gpu_work,
+    machine.cpu_quota,
+    machine.cpu_steal,
     host.garbage_collection,
     waits.gil_contention,
     waits.locked_by_stage,
@@ -31,6 +33,7 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     waits.network_wait,
     waits.blocked,
     waits.cpu_contention,
+    machine.cpu_frequency,
     calls.allocator_churn,
     calls.synchronization,
     calls.hidden_waits,

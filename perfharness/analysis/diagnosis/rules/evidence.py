@@ -68,6 +68,22 @@ class Issuing:
 
 
 @dataclass(frozen=True)
+class KeptCpu:
+    """What the machine kept of its CPUs from a stage, as telemetry has it; None: not known, or no such thing.
+
+    `quota_ns`: how long, in its host time, a quota of `quota_cpus` CPUs made its control group stand still.
+    `stolen_share` and `slowed_share` are of the time in which it computes: given to other machines, and lost to a
+    frequency below the base frequency. `computing_share`: of its host time, what was computed at least.
+    """
+
+    quota_cpus: float | None = None
+    quota_ns: float | None = None
+    stolen_share: float | None = None
+    slowed_share: float | None = None
+    computing_share: float | None = None
+
+
+@dataclass(frozen=True)
 class Recompiling:
     """Compilation or loading that goes on in the steady state: time of all batches, and in how many it occurs."""
 
@@ -140,6 +156,7 @@ class Figures:
     """Whether the process made any CUDA call, or a GPU any operation of it."""
     host: HostEvidence | None = None
     """None without an explaining pass."""
+    kept: KeptCpu = field(default_factory=KeptCpu)
 
     @property
     def idle(self) -> str:
@@ -179,7 +196,22 @@ class Figures:
     @property
     def others_ns(self) -> float:
         """Of the host time, how long other processes had the CPUs while the threads were ready; 0 without samples."""
-        return max(self.state_ns("runnable") - self.crowded_ns, 0.0)
+        return max(self.state_ns("runnable") - max(self.crowded_ns, self.throttled_ns), 0.0)
+
+    @property
+    def throttled_ns(self) -> float:
+        """Of the host time, how long a CPU quota held it up: its group stood still, while it neither ran nor waited for
+        what needs no CPU of the group.
+        """
+        waits = sum(self.waiting_ns(kind) for kind in (OsWaitKind.SLEEP, OsWaitKind.FILE))
+        return min(self.kept.quota_ns or 0.0, max(self.wall - self.state_ns("running") - waits, 0.0))
+
+    @property
+    def computing_ns(self) -> float:
+        """Of the host time, what its threads computed: by their samples, else at least, by the process's CPU time."""
+        if self.host is not None:
+            return self.state_ns("running")
+        return (self.kept.computing_share or 0.0) * self.wall
 
     @property
     def undisturbed_ns(self) -> float:

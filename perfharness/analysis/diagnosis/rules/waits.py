@@ -172,6 +172,7 @@ def not_computing(f: Figures) -> Match | None:
         return None
     waited = f.waiting_share * f.wall - (f.wall - f.outside)  # in CUDA calls it may have waited, too
     waited = min(waited, f.gpu_idle) if f.uses_gpu else waited
+    waited -= f.throttled_ns + _stolen_most(f)
     if waited < BLOCKED_SHARE * f.wall:
         return None
     evidence = (
@@ -184,9 +185,15 @@ def not_computing(f: Figures) -> Match | None:
     )
 
 
+def _stolen_most(f: Figures) -> float:
+    """What other machines may have taken of the time in which it would have computed, where CPU time is without it."""
+    share = min(f.kept.stolen_share or 0.0, 0.99)
+    return share / (1 - share) * (1 - (f.waiting_share or 0.0)) * f.wall
+
+
 def cpu_contention(f: Figures) -> Match | None:
     """Ready to run, and the process's own threads have all CPUs. Other processes' are no fault of the pipeline."""
-    waited = f.crowded_ns
+    waited = max(f.crowded_ns - f.throttled_ns, 0.0)
     if not waited:
         return None
     evidence = (
