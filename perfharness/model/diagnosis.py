@@ -408,6 +408,9 @@ class StageVerdict:
     missing: list[str] = field(default_factory=list)
     limit: GpuLimit | None = None
     """Of `gpu-bound`: what limits the GPU's work; None with every other verdict."""
+    steady: Verdict | None = None
+    """Of `first-use`: what limits the stage apart from its beginning, one of its causes; None where nothing with a name
+    does, and with every other verdict."""
 
 
 @dataclass(frozen=True)

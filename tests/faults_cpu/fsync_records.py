@@ -12,7 +12,7 @@ import tempfile
 from perfharness import PerfRecorder
 
 MENDED = "--mended" in sys.argv
-BATCHES, RECORDS = 20, 30
+BATCHES, RECORDS = 20, 60
 RECORD = b"x" * 120
 syncs = 0
 
@@ -30,7 +30,7 @@ with tempfile.NamedTemporaryFile() as results, perf.range("pipeline"):
     for index in range(BATCHES):
         with perf.batch(index, total_items=RECORDS):
             with perf.range("infer"):
-                scores = sorted(range(30000), key=lambda value: value * 7919 % 10007)
+                scores = sorted(range(10000), key=lambda value: value * 7919 % 10007)
             with perf.range("store"):
                 for _ in range(RECORDS):
                     write(results.fileno())

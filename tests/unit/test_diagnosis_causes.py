@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.rules import RULES, judge
@@ -424,10 +424,17 @@ def test_what_other_processes_take_is_no_part_of_the_whole() -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "verdict"),
-    [([3, 3, *[1] * 18], Verdict.FIRST_USE), ([3, 3, *[1] * 8, 3, 2, *[1] * 8], Verdict.CPU_BOUND)],
+    [
+        ([12, 12, *[1] * 18], Verdict.FIRST_USE),
+        ([12, 12, *[1] * 8, 12, 2, *[1] * 8], Verdict.CPU_BOUND),
+        ([7, 7, *[1] * 18], Verdict.FIRST_USE),
+        ([5, 5, *[1] * 18], Verdict.CPU_BOUND),
+    ],
 )
 def test_a_slow_beginning_is_slower_than_anything_later(tmp_path: Path, lengths: list[int], verdict: Verdict) -> None:
-    """Two batches that take three times as long: by 4 ms, and later two others by 3 ms."""
+    """Two batches that take 12 times as long: by 22 ms, and later two others by
+    12 ms; two that take 7 and 5 times as long, 12 of 32 ms and 8 of 28 ms.
+    """
     builder, begin = TraceBuilder(), BATCH
     for index, length in enumerate(lengths):
         builder.range(f"batch_{index}", begin, begin + length * BATCH)
@@ -439,11 +446,149 @@ def test_a_slow_beginning_is_slower_than_anything_later(tmp_path: Path, lengths:
 
 def test_a_slow_beginning_is_not_more_than_what_takes_more() -> None:
     collecting = by_samples(collections=2.0, collection_ms=40.0)
-    for slow_ms, expected in ((30.0, ["garbage-collection", "first-use"]), (41.0, ["first-use", "garbage-collection"])):
+    for slow_ms, expected in ((33.0, ["garbage-collection", "first-use"]), (41.0, ["first-use", "garbage-collection"])):
         codes = [cause.code for cause in judge(replace(collecting, slow_start=slow_ms * 1e6)).causes]
         assert [code for code in codes if code != "cpu-bound"] == expected
-    computing = judge(replace(by_samples(), slow_start=11e6))
-    assert computing.verdict.verdict is Verdict.FIRST_USE
+    assert judge(replace(by_samples(), slow_start=32.9e6)).verdict.verdict is Verdict.CPU_BOUND
+    computing = judge(replace(by_samples(), slow_start=33.0e6))
+    assert (computing.verdict.verdict, computing.verdict.steady) == (Verdict.FIRST_USE, Verdict.CPU_BOUND)
+    loading = judge(replace(by_samples(), loading=10e6))
+    assert (loading.verdict.verdict, loading.causes[0].share) == (Verdict.FIRST_USE, 0.1)
+
+
+def test_the_line_of_a_slow_beginning(tmp_path: Path) -> None:
+    """Two batches of 30 ms before 18 of 1 ms; the second of them counts."""
+    builder, probe, begin = TraceBuilder(), ProbeBuilder(100 * US), BATCH
+    for index in range(20):
+        length = (30 if index < 2 else 1) * BATCH
+        builder.range(f"batch_{index}", begin, begin + length)
+        builder.range("stage", begin, begin + length)
+        work = "load@user.py:4" if index < 2 else "infer@user.py:9"
+        probe.samples(begin, begin + length, ("exec@/usr/lib/python3.11/runpy.py:1", work))
+        begin += length
+    trace = open_trace(builder.write(tmp_path / "t.sqlite"))
+    options = AnalysisOptions(warmup_batches=1)
+    (cause, *_) = stage_of(diagnose(Analysis(trace, options, host_probe=probe.build()))).causes
+    assert (cause.code, cause.where and cause.where.line) == ("first-use", 4)
+
+
+def queue_and_worker(path: Path, states: dict[str, HostState], library: str = "queue.py") -> StageDiagnosis:
+    """Batches of 1 ms that wait in a queue for 0.4 ms and compute for the rest; a thread's states in both parts."""
+    probe = ProbeBuilder(100 * US)
+    for index in range(12):
+        begin = (index + 1) * BATCH
+        for position in range(10):
+            at = begin + (50 + 100 * position) * US
+            part, state = "compute", HostState.RUNNING
+            stack: tuple[str, ...] = ("infer@user.py:9",)
+            if position < 4:
+                part, state = "wait", HostState.LOCK
+                stack = (
+                    "wait@/usr/lib/python3.11/threading.py:327",
+                    f"get@/x/lib/python3.11/{library}:1",
+                    "take@user.py:5",
+                )
+            probe.sample(at, stack, state=state)
+            is_idle = states[part] is HostState.LOCK
+            work = ("get@/usr/lib/python3.11/queue.py:170", "serve@user.py:20") if is_idle else ("decode@user.py:21",)
+            probe.sample(at, work, state=states[part], tid=101)
+    return sampled(path, nothing, probe)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "computing", "library", "code", "number"),
+    [
+        (HostState.RUNNING, HostState.RUNNING, "queue.py", "data-loader-starvation", 5),
+        (HostState.RUNNING, HostState.LOCK, "queue.py", "waiting-on-stage", 21),
+        (
+            HostState.RUNNING,
+            HostState.LOCK,
+            "site-packages/torch/utils/data/dataloader.py",
+            "data-loader-starvation",
+            5,
+        ),
+        (HostState.LOCK, HostState.LOCK, "queue.py", "data-loader-starvation", 5),
+        (HostState.FILE, HostState.LOCK, "queue.py", "waiting-on-stage", 21),
+    ],
+)
+def test_a_worker_that_does_not_work_ahead_is_no_starving_loader(
+    waiting: HostState, computing: HostState, library: str, code: str, number: int, tmp_path: Path
+) -> None:
+    stage = queue_and_worker(tmp_path, {"wait": waiting, "compute": computing}, library)
+    assert (stage.causes[0].code, stage.causes[0].where and stage.causes[0].where.line) == (code, number)
+    assert stage.causes[0].share == pytest.approx(0.4)
+
+
+POOL = "/usr/lib/python3.11/multiprocessing/pool.py"
+STARTS = "Process.start@/usr/lib/python3.11/multiprocessing/process.py:121"
+THREAD_STARTS = "Thread.start@/usr/lib/python3.11/threading.py:957"
+
+
+@pytest.mark.parametrize(
+    ("starts", "batches", "code"),
+    [
+        (STARTS, 12, "waiting-on-process"),
+        (STARTS, 7, "waiting-on-process"),
+        (STARTS, 2, "data-loader-starvation"),
+        (THREAD_STARTS, 12, "waiting-on-system"),
+    ],
+)
+def test_workers_that_are_made_for_every_batch(starts: str, batches: int, code: str, tmp_path: Path) -> None:
+    """Of ten samples a batch two make workers, in so many batches, two end them, and three wait for a result."""
+    probe = ProbeBuilder(100 * US)
+    stacks: list[tuple[str, ...]] = [(starts, f"Pool.__init__@{POOL}:215", "augment@user.py:4")] * 2
+    stacks += [(f"Pool._help_stuff_finish@{POOL}:675", "augment@user.py:4")] * 2
+    stacks += [(f"ApplyResult.wait@{POOL}:765", "augment@user.py:5")] * 3 + [("infer@user.py:9",)] * 3
+    for index in range(12):
+        for position, stack in enumerate(stacks):
+            is_made = index < batches or position >= 2
+            state = HostState.LOCK if 2 <= position < 7 else HostState.RUNNING
+            at = (index + 1) * BATCH + (50 + 100 * position) * US
+            probe.sample(at, stack if is_made else ("infer@user.py:9",), state=state)
+    causes = sampled(tmp_path, nothing, probe).causes
+    assert (causes[0].code, causes[0].where and causes[0].where.line) == (code, 5 if batches == 2 else 4)
+    assert causes[0].share == pytest.approx(0.3 if batches == 2 else 0.2 + 0.2 * batches / 12)
+
+
+@pytest.mark.parametrize(("batches", "code"), [(3, "recompilation"), (2, "cpu-bound")])
+def test_a_compiler_in_two_batches_is_none_in_the_steady_state(batches: int, code: str, tmp_path: Path) -> None:
+    probe = ProbeBuilder(100 * US)
+    for index in range(12):
+        compiles = ("compile@/x/site-packages/torch/_dynamo/convert_frame.py:1", "step@user.py:3")
+        stack = compiles if index < batches else ("step@user.py:4",)
+        probe.samples((index + 1) * BATCH, (index + 2) * BATCH, stack)
+    assert sampled(tmp_path, nothing, probe).causes[0].code == code
+
+
+@pytest.mark.parametrize(("faults", "is_said"), [(100, True), (99, False)])
+def test_page_faults_that_take_a_twentieth_at_least_are_evidence(faults: int, is_said: bool) -> None:
+    """100 of 500 ns are 5 % of 1 ms."""
+    evidence = host_evidence(profile={"minor_faults": float(faults)}, busiest=WORK, faulting=line("fill", 3))
+    judged = judge(figures(1.0, uses_gpu=False, host=evidence))
+    assert judged.verdict.verdict is Verdict.CPU_BOUND
+    assert (judged.verdict.evidence[-1].startswith(f"{faults} page faults")) is is_said
+    assert ("fill (user.py:3)" in judged.verdict.evidence[-1]) is is_said
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        ("Model.forward", "Model.forward"),
+        ("<module>", "line 7 of user.py"),
+        ("load.<locals>.<listcomp>", "line 7 of user.py"),
+    ],
+)
+def test_what_has_no_name_is_called_by_its_line(function: str, name: str) -> None:
+    (cause,) = judge(figures(uses_gpu=False, host=host_evidence(busiest=line(function, 7)))).causes
+    assert name in cause.try_this
+    assert "<" not in cause.try_this
+
+
+def test_a_wait_is_said_once() -> None:
+    judged = judge(by_samples(state_ms={"file": 60.0, "running": 40.0}))
+    assert [cause.code for cause in judged.causes] == ["file-wait", "cpu-bound"]
+    both = judge(by_samples(state_ms={"file": 31.0, "sleep": 30.0, "running": 39.0}))
+    assert [cause.code for cause in both.causes] == ["file-wait", "waiting-on-system", "cpu-bound"]
 
 
 def test_kernels_that_keep_appearing_are_compiled_in_the_steady_state(tmp_path: Path) -> None:

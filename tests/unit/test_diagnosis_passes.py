@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.passes import Pass, _ratio, lay_onto
+from perfharness.analysis.diagnosis.rules.host import PROFILE_STEP
 from perfharness.model.diagnosis import (
     Explained,
     GpuCounters,
@@ -204,6 +205,40 @@ def test_what_only_the_measured_pass_compiled_is_a_further_cause() -> None:
     found = laid(measured, a_pass(times(4.4, 6.6), verdict=steady, causes=[cause("cpu-bound")]))
     assert [one.verdict for one in found.values()] == [steady] * 3
     assert [[each.code for each in one.causes] for one in found.values()] == [["cpu-bound", "first-use"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("steady", "verdict", "codes"),
+    [
+        (Verdict.FILE_WAIT, Verdict.FILE_WAIT, ["file-wait", "garbage-collection"]),
+        (None, Verdict.CPU_BOUND, ["cpu-bound", "garbage-collection", "file-wait"]),
+    ],
+)
+def test_a_slow_beginning_of_the_explaining_pass_alone_is_no_verdict(
+    steady: Verdict | None, verdict: Verdict, codes: list[str]
+) -> None:
+    computing = StageVerdict(Verdict.CPU_BOUND, ["90 %"], "do less")
+    measured = a_pass(times(4.0, 6.0), verdict=computing, causes=[cause("cpu-bound")])
+    slow = StageVerdict(Verdict.FIRST_USE, ["slow batches"], "a larger -w", steady=steady)
+    causes = [cause("first-use"), cause("garbage-collection"), cause("file-wait")]
+    found = laid(measured, a_pass(times(4.4, 6.6), verdict=slow, causes=causes))
+    assert [one.verdict.verdict for one in found.values()] == [verdict] * 3
+    assert [[each.code for each in one.causes] for one in found.values()] == [codes] * 3
+    both = laid(replace(measured, diagnosis=replace(measured.diagnosis, stages=[
+        replace(one, causes=[cause("cpu-bound"), cause("first-use")]) for one in measured.diagnosis.stages
+    ])), a_pass(times(4.4, 6.6), verdict=slow, causes=causes))  # fmt: skip
+    assert [one.verdict for one in both.values()] == [slow] * 3
+
+
+def test_after_a_pass_that_is_not_used_nobody_is_sent_to_it() -> None:
+    alone = StageVerdict(Verdict.CPU_BOUND, ["90 %"], PROFILE_STEP.format(""))
+    measured = a_pass(times(4.0, 6.0), verdict=alone, causes=[replace(cause("cpu-bound"), try_this=alone.next_step)])
+    found = laid(measured, a_pass(times(40.0, 6.0), verdict=alone, causes=[cause("cpu-bound")]))
+    decode = found["decode"]
+    assert decode.explained is not None
+    assert not decode.explained.trusted
+    assert "--explain" not in decode.verdict.next_step + decode.causes[0].try_this
+    assert "perfharness explain" in decode.verdict.next_step
 
 
 def test_what_limits_the_gpu_by_counters_of_either_pass() -> None:

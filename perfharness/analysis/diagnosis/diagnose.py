@@ -174,8 +174,9 @@ def _diagnose_stage(
         return replace(bare, cpu_ms=cpu_ms, cpu_ms_per_item=per_item, profile=events.profile)
     counters = _counters(events, sampled)
     gpu = gpu_work(events, counters)
-    slow_start = _slow_start(workload, stage, loops)
-    figures = stage_figures(events, slow_start, gpu.limits, find_recompiling(events), host_evidence(events, in_library))
+    slow_start, is_early = _slow_start(workload, stage, loops), _is_early(workload, stage, loops)
+    host = host_evidence(events, in_library, is_early)
+    figures = stage_figures(events, slow_start, gpu.limits, find_recompiling(events), host)
     judged = judge(figures)
     cost = _cost(workload, stage, loops, events.start_ns, events.end_ns)
     return StageDiagnosis(
@@ -253,6 +254,12 @@ def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> flo
             is_noise = len(steady) >= len(early) and later.max() > slower / 2
             extra += 0.0 if is_noise else slower
     return max(extra, 0.0)
+
+
+def _is_early(workload: Workload, stage: StageRows, loops: list[_Loop]) -> Bool:
+    """Which of a stage's ranges are of batches before the steady state."""
+    early = [loop.rows[: loop.warmup.steady_from or 0] for loop in loops]
+    return np.isin(workload.stage_times.outer_batch[stage.rows], np.concatenate([np.empty(0, np.int64), *early]))
 
 
 def _cost(workload: Workload, stage: StageRows, loops: list[_Loop], start: Int64, end: Int64) -> StageCost:

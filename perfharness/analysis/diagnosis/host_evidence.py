@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from perfharness.analysis.diagnosis.call_roles import ROLE_NAMES
 from perfharness.analysis.diagnosis.issuing import stretches
-from perfharness.analysis.diagnosis.rules.evidence import HostEvidence
+from perfharness.analysis.diagnosis.rules.evidence import HostEvidence, Worker
 from perfharness.analysis.diagnosis.workload import StageEvents
 from perfharness.analysis.frames import is_library
 from perfharness.analysis.host_profile import (
+    BOUNDARY_NS,
+    Spans,
     collections_of_stage,
     functions_inside,
     inside,
@@ -27,6 +30,9 @@ MIN_SAMPLES = 5
 NEAR_NS = 50_000
 """With fewer, those this close to one count too: a thread's stack is read about that long after its time is."""
 
+Names = Mapping[str, frozenset[str] | None]
+"""Functions by the ends of their files; None: all of a file."""
+
 COMPILERS = (
     "torch/_dynamo/convert_frame.py", "torch/utils/cpp_extension.py", "triton/compiler/code_generator.py",
     "triton/backends/nvidia/compiler.py", "jax/_src/interpreters/partial_eval.py", "jax/_src/interpreters/mlir.py",
@@ -38,35 +44,68 @@ LOADERS = (
     "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "multiprocessing/pool.py", "/queue.py",
 )  # fmt: skip
 """Ends of files that are on a stack while a thread waits for what others prepare. A bare pipe may be anything's."""
+BATCH_LOADERS = ("torch/utils/data/dataloader.py",)
+"""Those of them whose workers are asked ahead, so that waiting for them is never meant."""
 CHILDREN = ("/subprocess.py", "/asyncio/subprocess.py")
 """Ends of files that are on a stack while a thread reads a program's output until that ends."""
+STARTS_PROCESSES: Names = {
+    "multiprocessing/process.py": frozenset({"start"}),
+    "concurrent/futures/process.py": frozenset({"_launch_processes", "_spawn_process", "_adjust_process_count"}),
+    "loky/process_executor.py": frozenset({"_start_executor_manager_thread", "_adjust_process_count"}),
+    "torch/utils/data/dataloader.py": frozenset({"_MultiProcessingDataLoaderIter.__init__"}),
+}
+STARTS_THREADS: Names = {
+    "/threading.py": frozenset({"Thread.start", "start"}),
+    "concurrent/futures/thread.py": frozenset({"_adjust_thread_count"}),
+}
+ENDS: Names = {
+    "multiprocessing/pool.py": frozenset(
+        {"__init__", "terminate", "join", "close", "_terminate_pool", "_help_stuff_finish"}
+    ),
+    "concurrent/futures/process.py": frozenset({"__init__", "shutdown"}),
+    "concurrent/futures/thread.py": frozenset({"shutdown"}),
+    "loky/process_executor.py": frozenset({"shutdown"}),
+    "torch/utils/data/dataloader.py": frozenset({"_shutdown_workers"}),
+}
+"""Functions, by the ends of their files, that are on a stack only while workers are made, and while they are made ready
+or ended."""
+RECURS = 3
+"""Ranges of a stage in which something has to occur to be no first use: that takes one, or one for each shape."""
+IDLE_SHARE = 0.25
+"""Of the time in which the stage does not wait for it: a worker that is at work for less works when it is asked to."""
 WAITING = (HostState.LOCK, HostState.SOCKET, HostState.SLEEP, HostState.OTHER)
 COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
 
-KINDS: tuple[tuple[str, tuple[str, ...], tuple[HostState, ...]], ...] = (
-    ("compiler", COMPILERS, tuple(HostState)),
-    ("loader", LOADERS, WAITING),
-    ("child", CHILDREN, (HostState.SOCKET,)),
-)
-"""Kinds of libraries, their files, and the states of a thread in which being inside of them counts."""
+LIBRARIES: Mapping[str, Names] = {
+    "compiler": dict.fromkeys(COMPILERS),
+    "loader": dict.fromkeys(LOADERS),
+    "batch loader": dict.fromkeys(BATCH_LOADERS),
+    "child": dict.fromkeys(CHILDREN),
+    "processes": STARTS_PROCESSES,
+    "threads": STARTS_THREADS,
+    "ends": ENDS,
+}
 
 
 def stacks_of_libraries(samples: HostSamples) -> dict[str, Bool]:
     """Which stacks have a frame of each kind of library; a last entry, False, is for samples without a stack."""
     found = {}
-    for kind, files, _ in KINDS:
-        is_of = [_is_of(frame, files) for frame in samples.frames]
+    for kind, names in LIBRARIES.items():
+        is_of = [_is_of(frame, names) for frame in samples.frames]
         has = [any(is_of[frame] for frame in stack) for stack in samples.stacks]
         found[kind] = np.asarray([*has, False], dtype=np.bool_)
     return found
 
 
-def host_evidence(events: StageEvents, in_library: Mapping[str, Bool]) -> HostEvidence | None:
+def host_evidence(
+    events: StageEvents, in_library: Mapping[str, Bool], is_early: Bool | None = None
+) -> HostEvidence | None:
     """None where the process's threads were not sampled.
 
     Args:
         in_library: `stacks_of_libraries`.
+        is_early: which of the stage's ranges lie before the steady state.
     """
     probe, profile = events.workload.host_probe, events.profile
     if probe is None or profile is None:
@@ -80,13 +119,9 @@ def host_evidence(events: StageEvents, in_library: Mapping[str, Bool]) -> HostEv
         return next(iter(own_functions(samples, chosen, ms_per_ns)), None)
 
     in_state = {kind.name.lower(): line for kind in HostState if (line := busiest(rows[state == kind])) is not None}
-    work_ms, work_lines = {}, {}
-    for kind, _, states in KINDS:
-        chosen = rows[np.isin(state, states) & in_library[kind][samples.stack[rows]]]
-        line = busiest(chosen)
-        if line is not None:
-            work_ms[kind] = float(samples.length_ns[chosen].sum()) * ms_per_ns
-            work_lines[kind] = line
+    work = _work(samples, rows, events.spans, in_library)
+    work_lines = {kind: line for kind, chosen in work.items() if (line := busiest(chosen)) is not None}
+    work_ms = {kind: float(samples.length_ns[work[kind]].sum()) * ms_per_ns for kind in work_lines}
     computing = rows[np.isin(state, COMPUTING)]
     own = busiest(computing)
     called = [] if own is None else functions_inside(samples, computing, ms_per_ns, own)
@@ -96,11 +131,81 @@ def host_evidence(events: StageEvents, in_library: Mapping[str, Bool]) -> HostEv
         in_libraries=[function for function in called if is_library(function.file)],
         in_state=in_state,
         during=_lines_of_calls(samples, events) | _lines_of_collections(probe, events),
+        beginning=None if is_early is None else busiest(_rows_within(samples, rows, events.spans, is_early)),
+        faulting=_most_faults(samples, rows),
         work_ms=work_ms,
         work_lines=work_lines,
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
+        worker=_worker(samples, events.spans, work["loader"], in_library),
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe, rows),
     )
+
+
+def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[str, Bool]) -> dict[str, Int64]:
+    """The samples in which each kind of library was at work, or was waited in, where that is what counts."""
+    state = samples.state[rows]
+    on_stack = {kind: is_on[samples.stack[rows]] for kind, is_on in in_library.items()}
+    makes_threads = on_stack["threads"] & ~on_stack["processes"]
+    makes = on_stack["processes"] | makes_threads
+    waits = on_stack["loader"] & np.isin(state, WAITING) & ~(makes | on_stack["ends"])
+    work = {
+        "compiler": rows[on_stack["compiler"]],
+        "loader": rows[waits],
+        "loader of processes": rows[waits & (state == HostState.SOCKET)],
+        "child": rows[on_stack["child"] & (state == HostState.SOCKET)],
+        "processes": rows[on_stack["processes"]],
+        "threads": rows[makes_threads],
+        "ends": rows[on_stack["ends"] & ~makes],
+    }
+    once = {kind for kind in ("compiler", "processes", "threads") if not _recurs(samples, work[kind], spans)}
+    once |= {"ends"} if {"processes", "threads"} <= once else set()
+    return {kind: chosen for kind, chosen in work.items() if kind not in once}
+
+
+def _recurs(samples: HostSamples, rows: Int64, spans: Spans) -> bool:
+    """Whether these samples are of several ranges of the stage."""
+    order = np.argsort(spans.start_ns, kind="stable")
+    return len(np.unique(np.searchsorted(spans.start_ns[order], samples.time_ns[rows]))) >= RECURS
+
+
+def _rows_within(samples: HostSamples, rows: Int64, spans: Spans, which: Bool) -> Int64:
+    return rows[inside(samples.time_ns[rows], spans.start_ns[which], spans.end_ns[which])]
+
+
+def _most_faults(samples: HostSamples, rows: Int64) -> FunctionTime | None:
+    """The line of the user's code at which most pages were touched for the first time."""
+    faults = np.maximum(samples.counts[rows, 0], 0)
+    if not faults.any():
+        return None
+    weighed = samples.length_ns.copy()
+    weighed[rows] = faults
+    return next(iter(own_functions(replace(samples, length_ns=weighed), rows[faults > 0], 0.0)), None)
+
+
+def _worker(samples: HostSamples, spans: Spans, waits: Int64, in_library: Mapping[str, Bool]) -> Worker | None:
+    """Who does the work that these samples of the stage wait for, in code of the user's own."""
+    start, end = samples.time_ns[waits] - samples.length_ns[waits], samples.time_ns[waits]
+    others = ~np.isin(samples.thread, spans.thread)
+    others &= (samples.time_ns >= spans.start_ns.min()) & (samples.time_ns <= spans.end_ns.max())
+    at = np.flatnonzero(others)
+    waits_too = np.isin(samples.state[at], WAITING) & in_library["loader"][samples.stack[at]]
+    is_at_work = ~(waits_too | (samples.state[at] == HostState.LOCK))
+    meanwhile = inside(samples.time_ns[at], start, end + BOUNDARY_NS)
+    working = at[meanwhile & is_at_work]
+    lines = own_functions(samples, working, 1e-6)
+    line = next((one for one in lines if not is_library(one.file)), None)
+    if line is None:
+        return None
+    is_of_line = [(frame.function, frame.file) == (line.function, line.file) for frame in samples.frames]
+    has_line = np.asarray([any(is_of_line[frame] for frame in stack) for stack in samples.stacks] + [False])
+    threads = samples.thread[working][has_line[samples.stack[working]]]
+    names, spent = np.unique(threads, return_counts=True)
+    of_it = samples.thread[at] == names[np.argmax(spent)]
+    otherwise = of_it & ~meanwhile
+    length = samples.length_ns[at].astype(np.float64)
+    outside = float(length[otherwise & is_at_work].sum()) / max(float(length[otherwise].sum()), 1.0)
+    is_loader = bool(in_library["batch loader"][samples.stack[waits]].any())
+    return Worker(line, works_ahead=outside >= IDLE_SHARE or not otherwise.any(), is_loader=is_loader)
 
 
 def _crowded_share(probe: HostProbe, rows: Int64) -> float:
@@ -112,8 +217,10 @@ def _crowded_share(probe: HostProbe, rows: Int64) -> float:
     return float(waited[is_inside].sum()) / max(float(waited.sum()), 1.0)
 
 
-def _is_of(frame: Frame, files: tuple[str, ...]) -> bool:
-    return frame.file.replace("\\", "/").endswith(files)
+def _is_of(frame: Frame, libraries: Names) -> bool:
+    """Whether a frame is of one of these functions; their class counts where it is given and known."""
+    file, names = frame.file.replace("\\", "/"), {frame.function, frame.function.rpartition(".")[2]}
+    return any(file.endswith(end) and (some is None or bool(names & some)) for end, some in libraries.items())
 
 
 def _lines_of_collections(probe: HostProbe, events: StageEvents) -> dict[str, FunctionTime]:

@@ -30,6 +30,7 @@ from perfharness.model.diagnosis import (
     KernelGroup,
     Path,
     StageDiagnosis,
+    StageVerdict,
     Verdict,
 )
 from perfharness.model.result import Float64, path_text
@@ -99,6 +100,7 @@ def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _C
     if reason is not None:
         return _unexplained(stage, explained)
     scale = stage.cpu_ms / found.cpu_ms
+    found = _without_its_own_beginning(stage, found)
     gpu = _gpu(stage.gpu, found.gpu)
     known = {(one.gpu, one.source) for one in stage.counters}
     keeps = _keeps_verdict(stage, found)
@@ -133,6 +135,25 @@ def _keeps_verdict(stage: StageDiagnosis, found: StageDiagnosis) -> bool:
     return found.verdict.verdict is not stage.verdict.verdict or (_has_counters(stage) and not _has_counters(found))
 
 
+def _without_its_own_beginning(stage: StageDiagnosis, found: StageDiagnosis) -> StageDiagnosis:
+    """The explaining pass's stage without a slow beginning that the measured pass has not: as that, where nothing else
+    has a name.
+    """
+    first_use = Verdict.FIRST_USE
+    if any(cause.code == first_use.value for cause in stage.causes) or stage.verdict.verdict is first_use:
+        return found
+    causes = [cause for cause in found.causes if cause.code != first_use.value]
+    if found.verdict.verdict is not first_use:
+        return replace(found, causes=causes)
+    steady = next(
+        (cause for cause in causes if found.verdict.steady and cause.code == found.verdict.steady.value), None
+    )
+    if steady is None:
+        return replace(found, verdict=stage.verdict, causes=[*stage.causes, *causes])
+    verdict = StageVerdict(Verdict(steady.code), [steady.what], steady.try_this, found.verdict.missing)
+    return replace(found, verdict=verdict, causes=[steady, *(cause for cause in causes if cause is not steady)])
+
+
 def _causes(stage: StageDiagnosis, found: StageDiagnosis, scale: float) -> list[Cause]:
     causes = [_cause(cause, scale) for cause in found.causes if cause.code not in OF_MACHINE]
     codes = {cause.code for cause in causes}
@@ -158,8 +179,17 @@ def _has_counters(stage: StageDiagnosis) -> bool:
 def _unexplained(stage: StageDiagnosis, explained: Explained) -> StageDiagnosis:
     """The stage as the measured pass has it; why its causes have no line is another reason now."""
     why = f"the explaining pass is not used for this stage: {explained.reason}"
-    causes = [cause if cause.where is not None else replace(cause, where_reason=why) for cause in stage.causes]
-    return replace(stage, causes=causes, explained=explained)
+    causes = [
+        replace(cause, where_reason=cause.where_reason if cause.where else why, try_this=_again(cause.try_this))
+        for cause in stage.causes
+    ]
+    verdict = replace(stage.verdict, next_step=_again(stage.verdict.next_step))
+    return replace(stage, verdict=verdict, causes=causes, explained=explained)
+
+
+def _again(step: str) -> str:
+    """What to do next, after an explaining pass that is not used."""
+    return step.replace("--explain names", "`perfharness explain RUN` runs the explaining pass again, which names")
 
 
 def _cause(cause: Cause, scale: float) -> Cause:

@@ -27,7 +27,9 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     host.garbage_collection,
     waits.gil_contention,
     waits.locked_by_stage,
+    waits.worker_start,
     waits.data_loader,
+    waits.worker_wait,
     waits.process_wait,
     waits.file_wait,
     waits.network_wait,
@@ -50,6 +52,14 @@ DESCRIPTIONS = (Verdict.CPU_BOUND, Verdict.GPU_BOUND, Verdict.CANNOT_TELL)
 """What fills the rest of a stage's time."""
 
 
+NAMED_WAITS = (
+    Verdict.WAITING_ON_STAGE, Verdict.WAITING_ON_PROCESS, Verdict.DATA_LOADER_STARVATION, Verdict.FILE_WAIT,
+    Verdict.NETWORK_WAIT,
+)  # fmt: skip
+COVERED_SHARE = 0.80
+"""Of a wait without a name. With less than a fifth left, it says again what others have said."""
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The verdict of a stage, and its causes: that of the verdict first, then those that take most."""
@@ -62,12 +72,19 @@ def judge(f: Figures) -> Judgement:
     """The verdict of a stage whose numbers are all known but those that its tracer does not record."""
     found = [match for rule in RULES if (match := rule(f)) is not None]
     main = _main(found)
+    steady = _apart_from_the_beginning(found, main)
     if main is None:
         verdict = _nothing(f)
     else:
-        verdict = StageVerdict(main.verdict, main.evidence, main.try_this, main.missing, main.limit)
+        limits_steady = None if steady is None else steady.verdict
+        verdict = StageVerdict(main.verdict, main.evidence, main.try_this, main.missing, main.limit, limits_steady)
     stage_ns = max(f.wall, f.span)
-    further = [match.cause(f.batches, stage_ns) for match in found if match is not main and _is_worth(match, stage_ns)]
+    worth = [match for match in found if match is main or match is steady or _is_worth(match, stage_ns)]
+    further = [
+        match.cause(f.batches, stage_ns)
+        for match in worth
+        if match is steady or (match is not main and not _is_covered(match, worth))
+    ]
     further.sort(key=lambda cause: -cause.share)
     named = main is not None and main.verdict is not Verdict.CANNOT_TELL
     first = [main.cause(f.batches, stage_ns)] if main is not None and named else []
@@ -83,10 +100,24 @@ def _main(found: list[Match]) -> Match | None:
     return next((each for each in larger if each.lost_ns > main.lost_ns), main)
 
 
+def _apart_from_the_beginning(found: list[Match], main: Match | None) -> Match | None:
+    """What the verdict would be if the slow beginning were none."""
+    if main is None or main.verdict is not Verdict.FIRST_USE:
+        return None
+    others = (match for match in found if match is not main and match.is_verdict)
+    return next((match for match in others if match.verdict is not Verdict.CANNOT_TELL), None)
+
+
 def _is_worth(match: Match, stage_ns: float) -> bool:
     if match.verdict is Verdict.CANNOT_TELL or not match.is_cause:
         return False
     return match.saves_ns is None or match.saves_ns >= FURTHER_SHARE * stage_ns
+
+
+def _is_covered(match: Match, worth: list[Match]) -> bool:
+    """Whether a wait for the system is the waits that others have a name for."""
+    named = sum(other.lost_ns for other in worth if other.verdict in NAMED_WAITS)
+    return match.verdict is Verdict.WAITING_ON_SYSTEM and named >= COVERED_SHARE * match.lost_ns
 
 
 def _distinct(causes: list[Cause]) -> list[Cause]:

@@ -93,15 +93,30 @@ class Recompiling:
 
 
 @dataclass(frozen=True)
+class Worker:
+    """The thread, of any of the processes, that works while a stage waits in a loader or queue.
+
+    `line`: at what; `works_ahead`: it is at work while the stage does not wait, too; `is_loader`: the stage waits in a
+    library that asks its workers ahead.
+    """
+
+    line: FunctionTime
+    works_ahead: bool
+    is_loader: bool
+
+
+@dataclass(frozen=True)
 class HostEvidence:
     """What sampled stacks say of a stage. Each line is the innermost one of the user's own code.
 
     `busiest`: where most of its host time passed. `in_libraries`: in which functions that it calls, those of most time
     first. `in_state`: by the lower-case name of `HostState`, where most of the time in that state passed. `during`:
-    where the calls of a kind were made (`copies`, `read-backs`, `waits`, `allocations`, `launches`). `work_ms` a batch,
-    and `work_lines`: how long a kind of library (`compiler`, `loader`, `child`: the output of a program is read) was on
-    the stack, and the line that most of it was called from.
-    `recorder`: the line that perfharness's own time passed at, which is in no other of these.
+    where the calls of a kind were made (`copies`, `read-backs`, `waits`, `allocations`, `launches`). `beginning`: where
+    the time before the steady state passed. `faulting`: where most page faults were. `work_ms` a batch, and
+    `work_lines`: how long a kind of library (`compiler`; `loader`, and of that `loader of processes`; `child`: the
+    output of a program is read; `processes`, `threads`: they are made, in several ranges; `ends`: they are made ready,
+    or ended) was on the stack, and the line that most of it was called from. `recorder`: the line that perfharness's
+    own time passed at, which is in no other of these. `worker`: who does the work that the stage waits for in a loader.
     `crowded_ms` a batch: ready without a free CPU while the process itself had more threads ready than it has CPUs.
     """
 
@@ -110,9 +125,12 @@ class HostEvidence:
     in_libraries: list[FunctionTime] = field(default_factory=list)
     in_state: dict[str, FunctionTime] = field(default_factory=dict)
     during: dict[str, FunctionTime] = field(default_factory=dict)
+    beginning: FunctionTime | None = None
+    faulting: FunctionTime | None = None
     work_ms: dict[str, float] = field(default_factory=dict)
     work_lines: dict[str, FunctionTime] = field(default_factory=dict)
     recorder: FunctionTime | None = None
+    worker: Worker | None = None
     crowded_ms: float = 0.0
 
 
@@ -192,6 +210,12 @@ class Figures:
         """Of the time outside of CUDA calls, what other rules have a name for: waits, and collections."""
         waits = sum(self.waiting_ns(kind) for kind in OsWaitKind) + self.state_ns("gil", "runnable", "other")
         return waits + self.collection_ns
+
+    @property
+    def works_when_asked(self) -> bool:
+        """Whether what the stage waits for in a queue is worked on only once it waits."""
+        worker = None if self.host is None else self.host.worker
+        return worker is not None and not worker.works_ahead and not worker.is_loader
 
     @property
     def others_ns(self) -> float:
@@ -313,6 +337,17 @@ class Match:
             try_this=self.try_this,
             saves_ms=saves,
         )
+
+
+def place(line: FunctionTime) -> str:
+    """A function and its line, for a sentence."""
+    return f"{line.function} ({line.file}:{line.line})"
+
+
+def call_of(line: FunctionTime) -> str:
+    """What to call a function that is to be changed: by its name where it has one, else by its line."""
+    last = line.function.rpartition(".")[2]
+    return f"line {line.line} of {line.file.rpartition('/')[2]}" if last.startswith("<") else line.function
 
 
 def percent(part: float, whole: float) -> str:

@@ -7,6 +7,9 @@ from perfharness.model.diagnosis import GpuLimit, Verdict
 
 FIRST_USE_SHARE = 0.10
 """Of the host time. First use is no part of the steady state at all, so a tenth is already a wrong answer."""
+SLOW_START_SHARE = 0.33
+"""Of the host time, of batches that were slower for reasons that the trace does not show. With less, what limits the
+steady state takes twice as much; that the cut is too short is a finding of its own."""
 RECOMPILATION_SHARE = 0.10
 """Of the host time. It is work that was done before, so a tenth is a tenth to gain; as with first use."""
 REPORTED_SHARE = 0.01
@@ -62,9 +65,9 @@ def recompilation(f: Figures) -> Match | None:
 
 def first_use(f: Figures) -> Match | None:
     """Modules loaded, or batches that took more, before the steady state."""
-    lost = max(f.loading, f.slow_start)
-    if lost < FIRST_USE_SHARE * f.wall:
+    if f.loading < FIRST_USE_SHARE * f.wall and f.slow_start < SLOW_START_SHARE * f.wall:
         return None
+    lost, where = max(f.loading, f.slow_start), None if f.host is None else f.host.beginning
     parts = (
         (f.loading, "Loading modules and kernels takes {} of its host time."),
         (f.slow_start, "Batches before the steady state add {} to its host time."),
@@ -72,7 +75,7 @@ def first_use(f: Figures) -> Match | None:
     evidence = [text.format(percent(part, f.wall)) for part, text in parts if part >= REPORTED_SHARE * f.wall]
     next_step = "Exclude more batches (-w), or run each shape once before the first batch."
     reason = "it is over once the loop is in its steady state"
-    return Match(Verdict.FIRST_USE, lost, f.wall, evidence, next_step, saves_ns=lost, where_reason=reason)
+    return Match(Verdict.FIRST_USE, lost, f.wall, evidence, next_step, saves_ns=lost, where=where, where_reason=reason)
 
 
 def shared_gpu(f: Figures) -> Match | None:

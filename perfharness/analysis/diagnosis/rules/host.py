@@ -9,7 +9,9 @@ from perfharness.analysis.diagnosis.rules.evidence import (
     MISSING_OS,
     Figures,
     Match,
+    call_of,
     percent,
+    place,
 )
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE
 from perfharness.analysis.diagnosis.rules.libraries import ENGINES, cheaper, cpus_text, idle_share, time_in_library
@@ -27,6 +29,9 @@ RECORDER_STEP = "Annotate fewer, longer ranges here; this work counts in the sta
 COLLECTION_STEP = (
     "Make fewer objects a batch; gc.freeze() after the set-up; raise gc.set_threshold(), or collect between batches."
 )
+FAULT_NS = 500
+"""Of host time, at least: the kernel is entered, finds a page and clears its 4 KiB."""
+KEEP_MEMORY_STEP = "Keep its memory between batches and write into it (out=, copy_) rather than allocate it anew."
 BUSY_STEP = "Measure while nothing else runs on the machine."
 PROFILE_STEP = "Profile the stage: --explain names the function{}."
 
@@ -90,6 +95,13 @@ def cpu_bound(f: Figures) -> Match | None:
     else:
         described, next_step, saves_ns = _of_function(f, line, saves)
         evidence.append(described)
+    faults = 0.0 if f.host is None else f.batches * (f.host.profile.minor_faults or 0.0)
+    if f.host is not None and f.host.faulting is not None and faults * FAULT_NS >= FURTHER_SHARE * f.wall:
+        evidence.append(
+            f"{f.a_batch(faults):.0f} page faults a batch, most in {place(f.host.faulting)}: memory that is new to the "
+            "process, a page at a time."
+        )
+        next_step = f"{next_step} {KEEP_MEMORY_STEP}"
     if f.recorder_ns >= FURTHER_SHARE * f.wall and f.recorder_ns:
         evidence.append(f"Opening and closing ranges takes {percent(f.recorder_ns, f.wall)} of it.")
     if f.others_ns > max(computing, REPORTED_SHARE * f.wall):
@@ -110,12 +122,12 @@ def _of_function(f: Figures, line: FunctionTime, saves_ns: float) -> tuple[str, 
     """
     library, idle = time_in_library(f), idle_share(f)
     inside = percent(f.sum_ns(line.cumulative_ms), f.wall)
-    text = f"{inside} of its host time passes in {line.function} ({line.file}:{line.line})"
+    text = f"{inside} of its host time passes in {place(line)}"
     if library is not None:
         called = library.function
         text += f", {percent(f.sum_ns(library.ms), f.wall)} in {library.name}, most in {called.function}"
     text += "" if idle is None else f"; {cpus_text(f)}"
-    step = cheaper(line.function, library, is_idle=idle is not None and not f.uses_gpu)
+    step = cheaper(call_of(line), library, is_idle=idle is not None and not f.uses_gpu)
     step = f"{step[0].upper()}{step[1:]}"
     saves = min(saves_ns, f.sum_ns(line.self_ms))
     if f.uses_gpu:

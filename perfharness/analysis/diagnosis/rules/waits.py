@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS, Figures, Match, percent
+from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS, Figures, Match, call_of, percent, place
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, WAITING_SHARE
 from perfharness.model.diagnosis import Verdict
 from perfharness.model.trace import OsWaitKind
@@ -32,6 +32,10 @@ LOADER_STEP = (
     "Prepare batches faster: more workers (num_workers), prefetching (prefetch_factor), cheaper decoding; the function "
     "named is what the stage waits in."
 )
+WORKER_STEP = (
+    "Make {} faster, or have it work ahead: ask for the next result before this one is needed, and compute meanwhile."
+)
+POOL_STEP = "Make the workers once, before the loop, and keep them: one pool or executor, persistent_workers=True."
 GIL_STEP = (
     "Move the work that holds the lock into a process of its own, or into native code that releases it; use fewer "
     "threads."
@@ -87,13 +91,45 @@ def gil_contention(f: Figures) -> Match | None:
 def data_loader(f: Figures) -> Match | None:
     """Blocked inside a data loader or a queue."""
     waited = min(f.work_ns("loader"), f.state_ns("lock", "socket", "sleep", "process", "other", "file"))
-    if not waited:
+    if f.host is None or not waited or f.works_when_asked:
         return None
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
+    if f.host.worker is not None:
+        evidence = f"{evidence[:-1]}, while a worker is in {place(f.host.worker.line)}."
     return Match(
         Verdict.DATA_LOADER_STARVATION, waited, f.wall, [evidence], LOADER_STEP, verdict_share=LOADER_SHARE,
         undisturbed_ns=f.undisturbed_ns,
         saves_ns=waited, where=f.line_of("loader"), where_reason=f.no_line,
+    )  # fmt: skip
+
+
+def worker_wait(f: Figures) -> Match | None:
+    """Blocked until a thread or process has done what it was asked to only then."""
+    if f.host is None or f.host.worker is None or not f.works_when_asked:
+        return None
+    waited, line = f.work_ns("loader"), f.host.worker.line
+    evidence = (
+        f"It waits in a queue {percent(waited, f.wall)} of its host time, while a worker is in {place(line)}, "
+        "which does nothing before it is asked."
+    )
+    return Match(
+        Verdict.WAITING_ON_STAGE, waited, f.wall, [evidence], WORKER_STEP.format(call_of(line)),
+        verdict_share=LOADER_SHARE, undisturbed_ns=f.undisturbed_ns, saves_ns=waited, where=line,
+    )  # fmt: skip
+
+
+def worker_start(f: Figures) -> Match | None:
+    """Processes or threads are made and ended in range after range."""
+    made = {kind: f.work_ns(kind) for kind in ("processes", "threads")}
+    kind = max(made, key=made.__getitem__)
+    if not made[kind]:
+        return None
+    lost = sum(made.values()) + f.work_ns("ends")
+    evidence = f"Making and ending {kind}, in batch after batch, takes {percent(lost, f.wall)} of its host time."
+    verdict = Verdict.WAITING_ON_PROCESS if kind == "processes" else Verdict.WAITING_ON_SYSTEM
+    return Match(
+        verdict, lost, f.wall, [evidence], POOL_STEP, verdict_share=NAMED_WAIT_SHARE, undisturbed_ns=f.undisturbed_ns,
+        saves_ns=lost, where=f.line_of(kind), where_reason=f.no_line,
     )  # fmt: skip
 
 
@@ -121,7 +157,8 @@ def network_wait(f: Figures) -> Match | None:
 
 
 def _wait_for(f: Figures, kind: OsWaitKind, verdict: Verdict, what: str, next_step: str) -> Match | None:
-    waited = f.waiting_ns(kind)
+    of_loader = f.work_ns("loader of processes") if kind is OsWaitKind.SOCKET else 0.0
+    waited = max(f.waiting_ns(kind) - of_loader, 0.0)
     if not waited:
         return None
     evidence = f"It waits for {what} {percent(waited, f.wall)} of its host time."
