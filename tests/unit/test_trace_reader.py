@@ -22,7 +22,8 @@ from perfharness.trace.source import split_rows
 
 WRITER = """
 import sqlite3, sys
-sqlite3.connect(sys.argv[1], isolation_level=None).execute("BEGIN EXCLUSIVE")
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
 print("locked", flush=True)
 sys.stdin.readline()
 """
