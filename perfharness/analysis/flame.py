@@ -13,7 +13,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.workload import stage_rows
-from perfharness.analysis.frames import frames_of, is_library
+from perfharness.analysis.frames import is_library, shown_stack
 from perfharness.analysis.host_profile import Spans, rows_of_stage, without_suffixes
 from perfharness.model.diagnosis import Path
 from perfharness.model.host_samples import Frame, HostProbe
@@ -91,7 +91,8 @@ def stage_stacks(probe: HostProbe, spans: Spans) -> list[Stack]:
     found = []
     for stage, stack, ms in zip(*pairs.tolist(), times.tolist(), strict=True):
         stages = inside[stage] if stage >= 0 else ()
-        found.append(((*map(stage_frame, stages), *reversed(frames_of(samples, stack))), ms))
+        frames = (samples.frames[number] for number in shown_stack(samples, stack))
+        found.append(((*map(stage_frame, stages), *frames), ms))
     return found
 
 

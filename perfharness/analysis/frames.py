@@ -60,7 +60,7 @@ def is_recording(frames: Sequence[Frame]) -> bool:
     """
     for frame in frames:
         if is_instrument(frame.file):
-            return frame.function.rpartition(".")[2] not in WRAPPERS
+            return not _is_wrapper(frame)
         if not is_library(frame.file):
             return False
     return False
@@ -71,6 +71,17 @@ def stack_of_script(samples: HostSamples, stack: int) -> list[int]:
     numbers = samples.stacks[stack][::-1]
     starting = list(itertools.takewhile(lambda number: _is_starting(samples.frames[number].file), numbers))
     return list(numbers[len(starting) :] or numbers)
+
+
+def shown_stack(samples: HostSamples, stack: int) -> list[int]:
+    """The same as `stack_of_script`, without the functions of perfharness that only call what they wrap."""
+    numbers = stack_of_script(samples, stack)
+    outer = [number for number in numbers[:-1] if not _is_wrapper(samples.frames[number])]
+    return [*outer, *numbers[-1:]]
+
+
+def _is_wrapper(frame: Frame) -> bool:
+    return is_instrument(frame.file) and frame.function.rpartition(".")[2] in WRAPPERS
 
 
 def frames_of(samples: HostSamples, stack: int) -> list[Frame]:

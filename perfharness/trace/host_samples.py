@@ -89,6 +89,8 @@ class _Tables:
             raise ValueError("it does not begin as a file of samples does")
         process = 0
         frames: list[int] = []
+        functions: list[tuple[str, str]] = []
+        inside: list[tuple[str, str] | None] = []
         stacks: list[int] = []
         stages: list[int] = []
         for kind, payload in _chunks(content):
@@ -100,10 +102,14 @@ class _Tables:
             elif kind == spool.DEFINE:
                 defined = json.loads(bytes(payload))
                 for function, file, line in defined.get("frames", ()):
-                    frame = Frame(COMPREHENSION.sub("", str(function)), str(file), int(line))
-                    frames.append(self._frames.setdefault(frame, len(self._frames)))
+                    name = COMPREHENSION.sub("", str(function))
+                    frame = Frame(name, str(file), int(line))
+                    number = self._frames.setdefault(frame, len(self._frames))
+                    frames.append(number)
+                    inside.append((name, file) if name != function else None)
+                    functions.append((name, file))
                 for stack in defined.get("stacks", ()):
-                    key = tuple(frames[number] for number in stack)
+                    key = tuple(frames[number] for number in _without_callers(stack, inside, functions))
                     stacks.append(self._stacks.setdefault(key, len(self._stacks)))
                 paths = [tuple(map(str, path)) for path in defined.get("stages", ())]
                 stages.extend(self._stages.setdefault(path, len(self._stages)) for path in paths)
@@ -157,6 +163,19 @@ class _Tables:
             meta["monotonic_ns"],
             meta["unix_ns"],
         )  # fmt: skip
+
+
+def _without_callers(
+    stack: list[int], inside: list[tuple[str, str] | None], functions: list[tuple[str, str]]
+) -> list[int]:
+    """A stack's frames, the innermost first, without each that a comprehension directly inside of it is part of.
+
+    Args:
+        inside: of each frame that is a comprehension, the function that it stands in.
+        functions: of each frame.
+    """
+    callers = zip(stack[1:], stack, strict=False)
+    return [*stack[:1], *(number for number, callee in callers if inside[callee] != functions[number])]
 
 
 def _chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.advice import advise
 from perfharness.model.diagnosis import Cause, Explained, GpuLimit, StageCost, StageVerdict, Verdict
-from perfharness.render.terminal.advice import limited_by, print_advice
+from perfharness.render.terminal.advice import limited_by, print_advice, stage_names
 from perfharness.render.terminal.console import Console
+from perfharness.render.terminal.diagnosis import is_named
 from perfharness.testing.diagnosis_builder import gpu_work
 from tests.unit.diagnosis_results import BATCH, cause, diagnosis, function, profile, stage
 
@@ -243,3 +244,17 @@ def test_a_stage_that_takes_longer_on_the_gpu_says_so() -> None:
         batch, stage("a", cause(saves_ms=5.0), cpu_ms=2.0, gpu=gpu_work(busy_ms=9.0))
     )
     assert "(10.0 ms of 20.0 ms a batch)" in printed(batch, stage("a", cause(saves_ms=5.0), gpu=gpu_work(busy_ms=9.0)))
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "c/d"]), min_size=1, max_size=4).map(tuple), max_size=8))
+def test_a_stage_is_named_by_the_end_of_its_path_that_no_other_has(paths: list[tuple[str, ...]]) -> None:
+    names = stage_names(paths)
+    for path, name in names.items():
+        assert is_named(path, name)
+        others = [one for one in names if one != path and is_named(one, name)]
+        assert all(one[-len(path) :] == path for one in others)  # only where the whole path is the end of another
+
+
+def test_names_of_stages_are_short() -> None:
+    paths = [("r", "p"), ("r", "p", "det"), ("r", "p", "det", "run"), ("r", "p", "rec"), ("r", "p", "rec", "run")]
+    assert list(stage_names(paths).values()) == ["p", "det", "det/run", "rec", "rec/run"]

@@ -47,6 +47,21 @@ def frame(function: str, file: str = "app.py", line: int = 1, *, is_native: bool
     return Frame(function, file, line, is_native)
 
 
+# ---- the stacks ----
+
+
+def test_what_only_calls_a_measured_function_is_not_shown() -> None:
+    """Annotated functions are called by one of perfharness, which is shown where it is at work itself."""
+    here = "/x/perfharness/annotate/wrappers.py"
+    builder = ProbeBuilder()
+    call, opened = frame("plain.<locals>.call", here), frame("open_range", here)
+    builder.sample(1 * MS, [frame("run"), call, frame("main")])
+    builder.sample(2 * MS, [opened, call, frame("main")])
+    spans = Spans(BATCH, np.asarray([global_tid(100, 100)]), np.asarray([0]), np.asarray([3 * MS]), 1)
+    found = [[one.function for one in frames] for frames, _ in stage_stacks(builder.build(), spans)]
+    assert sorted(found) == [["main", "open_range"], ["main", "run"]]
+
+
 # ---- the tree ----
 
 

@@ -285,6 +285,22 @@ def test_a_comprehension_is_part_of_its_function(tmp_path: Path, recorded: str, 
     assert probe.probe.cpus is None
 
 
+def test_of_a_comprehension_and_its_function_one_frame_is_left(tmp_path: Path) -> None:
+    file = spool.Spool(str(tmp_path / "host_samples.log"))
+    file.write_json(spool.META, {"pid": 1, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0, "cpus": 4})
+    frames = [("f", "a.py", 1), ("f.<locals>.<listcomp>", "a.py", 2), ("dumps", "b.py", 3), ("f", "a.py", 4)]
+    f, inside, dumps, other = (file.number("frames", frame) for frame in frames)
+    for stack in ((inside, f), (inside, dumps, f), (other, f), (inside, inside, f)):
+        file.number("stacks", stack)
+    file.close()
+    recorded = read_host_probe(tmp_path)
+    assert recorded is not None
+    samples = recorded.probe.samples
+    lines = [[samples.frames[number].line for number in stack] for stack in samples.stacks]
+    assert lines == [[2], [2, 3, 1], [4, 1]]
+    assert recorded.probe.cpus == 4
+
+
 # ---- the file ----
 
 

@@ -83,10 +83,15 @@ def _print_blank_in_markdown(console: Console) -> None:
 
 
 def stage_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """A name for each stage that `--stage` takes: its own where no other has it, else its path."""
+    """A name for each stage that `--stage` takes: the end of its path that no other path has, or all of it."""
     distinct = list(dict.fromkeys(paths))
-    counts = Counter(path[-1] for path in distinct)
-    return {path: path[-1] if counts[path[-1]] == 1 else path_text(path) for path in distinct}
+    ends = Counter(path[begin:] for path in distinct for begin in range(len(path)))
+
+    def name(path: Path) -> str:
+        begins = (begin for begin in range(len(path) - 1, 0, -1) if ends[path[begin:]] == 1)
+        return path_text(path[next(begins, 0) :])
+
+    return {path: name(path) for path in distinct}
 
 
 def advice_text(advice: Advice, stages: Sequence[str], processes: int = 1) -> Text:

@@ -27,13 +27,13 @@ from perfharness.render.terminal.results import NOT_MEASURED, print_findings, ro
 
 
 def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:
-    """Stages whose own name, or whole path, is `name`; all of them for None."""
+    """Stages that are called so; all of them for None."""
     return [stage for stage in diagnosis.stages if name is None or is_named(stage.path, name)]
 
 
 def is_named(path: Path, name: str) -> bool:
-    """Whether that is what a stage is called: its own name, or its whole path."""
-    return name in (path[-1], path_text(path))
+    """Whether that is what a stage is called: the end of its path, or all of it."""
+    return any(name == path_text(path[begin:]) for begin in range(len(path)))
 
 
 def print_diagnosis(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from perfharness.analysis.flame import stage_frame
-from perfharness.analysis.frames import stack_of_script
+from perfharness.analysis.frames import shown_stack
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.host_samples import Frame, HostSamples
@@ -76,7 +76,7 @@ def _stacks(samples: HostSamples, rows: list[int], numbered: list[int], stages: 
         key = int(samples.stage[row]), int(samples.stack[row])
         if key not in made:
             open_stages = stages[key[0]] if key[0] >= 0 else []
-            made[key] = [*open_stages, *(numbered[frame] for frame in stack_of_script(samples, key[1]))]
+            made[key] = [*open_stages, *(numbered[frame] for frame in shown_stack(samples, key[1]))]
         found.append(made[key])
     return found
 
