@@ -158,7 +158,7 @@ HALF_IDLE: dict[str, object] = {"cpus": 2, "cpus_used": 1.0}
         (in_library("torch/nn/linear.py", 90.0, cpus=8, cpus_used=2.0), 75.0, "set_num_threads"),
         (in_library("torch/nn/linear.py", 90.0, cpus=8, cpus_used=5.0), None, "torch"),
         (in_library("torch/nn/linear.py", 90.0, **HALF_IDLE, state_ms={"runnable": 20.0}), None, "torch"),
-        (in_library("torch/nn/linear.py", 90.0, **HALF_IDLE, state_ms={"runnable": 10.0}), 40.0, "set_num_threads"),
+        (in_library("torch/nn/linear.py", 90.0, **HALF_IDLE, state_ms={"runnable": 10.0}), 400 / 9, "set_num_threads"),
         (in_library("torch/nn/linear.py", 90.0, cpus=8, cpus_used=1.0, state_ms={"runnable": 26.0}), None, "torch"),
     ],
 )
@@ -175,6 +175,8 @@ def test_cpus_that_others_have_come_first() -> None:
     assert not mine.what.startswith("Other processes")
     assert taken.what.startswith("Other processes")
     assert taken.try_this != mine.try_this
+    assert taken.share == pytest.approx(0.499)
+    assert taken.saves_ms == pytest.approx(100.0)  # what is not computed does not wait for a CPU either
 
 
 def test_a_stage_that_waits_for_many_things_is_not_bound_by_the_cpu() -> None:

@@ -85,7 +85,8 @@ def cpu_bound(f: Figures) -> Match | None:
         return None  # it waits, for several things of which none is enough for a rule
     if f.blocked is not None:
         evidence.append(f"{percent(sum(f.blocked.values()), f.wall)} is blocked in the operating system.")
-    saves = min(computing, f.gpu_idle) if f.uses_gpu else computing
+    saves = computing + f.others_ns  # what is not computed does not wait for a CPU either
+    saves = min(saves, f.gpu_idle) if f.uses_gpu else saves
     line = None if f.host is None else f.host.busiest
     if line is None:
         if not evidence:
