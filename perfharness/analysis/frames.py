@@ -22,7 +22,8 @@ INSTRUMENT = re.compile(
     r"|.*/nvtx/nvtx\.py$"
 )
 """Files of what records in the measured process."""
-MODULE = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/(.+)\.py$|<frozen (.+)>$")
+INSTALLED = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/(.+)")
+"""The path of an installed module, from the folder that it is imported from."""
 WRAPPERS = ("call", "call_async", "__call__", "inner", "elements", "generate", "_step", "_batches")
 """Functions of these files that do no more than call what they wrap, which is native where no frame is below them."""
 
@@ -44,14 +45,14 @@ def is_library(file: str) -> bool:
 
 def library_of(file: str) -> str | None:
     """The installed package, or the module of the standard library, that a file is of; None: neither."""
-    for folder in ("/site-packages/", "/dist-packages/"):
-        if folder in file:
-            inside = file.rpartition(folder)[2]
-            break
-    else:
-        folder, _, inside = file.rpartition("/lib/python3")[2].partition("/")
-        inside = inside if "/lib/python3" in file and folder.lstrip(".").isdecimal() else ""
-    return inside.partition("/")[0].removesuffix(".py") or None
+    inside = inside_library(file)
+    return None if inside is None else inside.partition("/")[0].removesuffix(".py")
+
+
+def inside_library(file: str) -> str | None:
+    """The path of an installed module, from the folder that it is imported from; None: it is none."""
+    found = INSTALLED.match(file)
+    return None if found is None else found[1]
 
 
 def is_recording(frames: Sequence[Frame]) -> bool:
@@ -101,10 +102,10 @@ def program_frames(frames: Sequence[Frame]) -> list[Frame]:
 
 def qualified_name(frame: Frame) -> str:
     """A library's function with its module: `json.encoder.JSONEncoder.encode`."""
-    module = MODULE.match(frame.file)
-    if module is None:
+    inside = inside_library(frame.file)
+    if inside is None:
         return frame.function
-    return f"{(module[1] or module[2]).removesuffix('/__init__').replace('/', '.')}.{frame.function}"
+    return f"{inside.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}.{frame.function}"
 
 
 def own_frame(frames: Sequence[Frame]) -> Frame:

@@ -105,17 +105,18 @@ def host_profile(probe: HostProbe, spans: Spans, rows: Int64) -> HostProfile:
     on_cpu = samples.on_cpu_ns[rows]
     known = bool(total) and bool((on_cpu >= 0).all())
     collected = collections_of_stage(probe, spans)
+    functions, recorder_ms = _functions(samples, rows, lengths, shares)
     collection_ns = float((probe.events.end_ns - probe.events.start_ns)[collected].sum())
     return HostProfile(
         samples=len(rows),
         on_cpu_ms=float(on_cpu.sum()) * scale if known else None,
         state_ms=_states(samples, rows, lengths, scale),
-        top_functions=_functions(samples, rows, lengths, shares)[:TOP_FUNCTIONS],
+        top_functions=functions[:TOP_FUNCTIONS],
         collections=len(collected) / max(spans.batches, 1),
         collection_ms=collection_ns / NS_PER_MS / max(spans.batches, 1),
         gil_holders=_gil_holders(samples, rows, shares)[:TOP_FUNCTIONS],
         missing=missing,
-        recorder_ms=shares.ms(_recorder_ns(samples, rows, lengths)) if total else None,
+        recorder_ms=recorder_ms if total else None,
         cpus_used=_cpus_used(probe.events, spans),
         cpus=probe.cpus,
         **_counts(samples, rows, spans.batches),
@@ -143,9 +144,10 @@ def rows_of_stage(samples: HostSamples, spans: Spans) -> Int64:
 def collections_of_stage(probe: HostProbe, spans: Spans) -> Int64:
     """Runs of the garbage collector that began in the stage's ranges on their threads, indices of the events."""
     events = probe.events
+    collections = np.flatnonzero(events.kind == HostEventKind.COLLECTION)
     found: list[Int64] = []
-    for thread in np.unique(spans.thread):
-        mine = np.flatnonzero((events.kind == HostEventKind.COLLECTION) & (events.thread == thread))
+    for thread in np.intersect1d(events.thread[collections], spans.thread):
+        mine = collections[events.thread[collections] == thread]
         of_thread = spans.thread == thread
         found.append(mine[inside(events.start_ns[mine], spans.start_ns[of_thread], spans.end_ns[of_thread])])
     return np.concatenate([np.empty(0, np.int64), *found])
@@ -315,24 +317,25 @@ class _Tally:
         ]  # fmt: skip
 
 
-def _functions(samples: HostSamples, rows: Int64, lengths: Float64, shares: _Shares) -> list[FunctionTime]:
-    """Every function of the program and its libraries that was on a stack; the recorder's own time is no function's."""
+def _functions(
+    samples: HostSamples, rows: Int64, lengths: Float64, shares: _Shares
+) -> tuple[list[FunctionTime], float]:
+    """Every function of the program and its libraries that was on a stack, and the time in which perfharness itself was
+    at work, ms a batch, which is no function's own.
+    """
+    recorder_ns = 0.0
     tally = _Tally()
     for stack, length in _by_stack(samples, rows, lengths):
         frames = frames_of(samples, stack)
         own_ns = 0.0 if is_recording(frames) else length
+        recorder_ns += length - own_ns
         frames = program_frames(frames)
         innermost: dict[FunctionKey, Frame] = {}
         for frame in frames:
             innermost.setdefault(_function_key(frame), frame)
         for frame in innermost.values():
             tally.add(frame, own_ns if frame is frames[0] else 0.0, length)
-    return tally.functions(shares)
-
-
-def _recorder_ns(samples: HostSamples, rows: Int64, lengths: Float64) -> float:
-    """The time in which perfharness itself was at work."""
-    return sum(length for stack, length in _by_stack(samples, rows, lengths) if is_recording(frames_of(samples, stack)))
+    return tally.functions(shares), shares.ms(recorder_ns)
 
 
 def _descending(times: dict[K, float]) -> list[K]:

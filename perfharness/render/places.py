@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
+from perfharness.analysis.frames import inside_library
 from perfharness.model.diagnosis import FunctionTime
 from perfharness.model.host_samples import Frame
 from perfharness.model.text import safe_line
-
-INSTALLED = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
-"""What the path of an installed module begins with."""
 
 
 def place_text(place: FunctionTime | Frame) -> str:
@@ -27,8 +24,8 @@ def file_and_line(place: FunctionTime | Frame) -> str:
 
 def short_file(path: str) -> str:
     """A file's path from the current folder, or from the folder of installed modules."""
-    installed = INSTALLED.match(path)
-    if installed:
-        return path[installed.end() :]
+    installed = inside_library(path)
+    if installed is not None:
+        return installed
     here = f"{Path.cwd()}{os.sep}"
     return path[len(here) :] if path.startswith(here) else path
