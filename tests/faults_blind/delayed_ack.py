@@ -52,12 +52,10 @@ class Client:
 
     def answer(self) -> bytes:
         if MENDED:
-            return self.read()
-        return self.read()  # fault
-
-    def read(self) -> bytes:
-        head = self.stream.read(4)
-        return self.stream.read(struct.unpack("!I", head)[0])
+            (length,) = struct.unpack("!I", self.stream.read(4))
+        else:
+            (length,) = struct.unpack("!I", self.stream.read(4))  # fault
+        return self.stream.read(length)
 
     def embed(self, text: str) -> bytes:
         global stalls
