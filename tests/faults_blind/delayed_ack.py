@@ -62,7 +62,7 @@ class Client:
         began = time.monotonic()
         self.send(text.encode())
         answer = self.answer()
-        stalls += time.monotonic() - began > 0.02
+        stalls += time.monotonic() - began > 0.035
         return answer
 
 

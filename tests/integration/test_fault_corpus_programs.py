@@ -11,26 +11,34 @@ from pathlib import Path
 import pytest
 
 from tests.fault_corpus import Fault
+from tests.faults_blind.expected import EXPECTED as BLIND
 from tests.faults_cpu.expected import EXPECTED
 from tests.integration.launches import CHECKOUT, PATIENCE_S, environment
 
-CORPUS = Path(__file__).resolve().parents[1] / "faults_cpu"
-RUNNABLE = [fault for fault in EXPECTED if not fault.missing()]
+TESTS = Path(__file__).resolve().parents[1]
+RUNNABLE = [
+    (corpus, fault)
+    for corpus, faults in {"faults_cpu": EXPECTED, "faults_blind": BLIND}.items()
+    for fault in faults
+    if not fault.missing()
+]
 
 
-def count(fault: Fault, *more: str) -> int:
+def count(corpus: str, fault: Fault, *more: str) -> int:
     """The number that the program prints last."""
     done = subprocess.run(
-        [sys.executable, CORPUS / f"{fault.program}.py", *fault.arguments, *more],
+        [sys.executable, TESTS / corpus / f"{fault.program}.py", *fault.arguments, *more],
         capture_output=True, text=True, env=environment(), timeout=PATIENCE_S, check=True,
     )  # fmt: skip
     return int(done.stdout.splitlines()[-1].split()[0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", RUNNABLE, ids=lambda fault: fault.program)
-def test_the_twin_does_less_of_the_fault(fault: Fault) -> None:
-    faulty, mended = count(fault), count(fault, "--mended")
+@pytest.mark.parametrize(
+    ("corpus", "fault"), RUNNABLE, ids=lambda value: value if isinstance(value, str) else value.program
+)
+def test_the_twin_does_less_of_the_fault(corpus: str, fault: Fault) -> None:
+    faulty, mended = count(corpus, fault), count(corpus, fault, "--mended")
     assert faulty >= 3
     assert mended <= faulty / 3
 

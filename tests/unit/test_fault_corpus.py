@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from tests.fault_corpus import Fault, fault_lines, is_fault_line, judge
+from tests.faults_blind.expected import EXPECTED as BLIND
 from tests.faults_cpu.expected import EXPECTED
 
-CORPUS = Path(__file__).resolve().parents[1] / "faults_cpu"
+TESTS = Path(__file__).resolve().parents[1]
+CORPORA = {"faults_cpu": EXPECTED, "faults_blind": BLIND}
 SOURCE = """\
 import time
 def slow(values):
@@ -116,17 +118,27 @@ def test_a_twin_is_accused_by_a_code_or_by_the_line(program: Path) -> None:
     assert judge(FAULT, program, said, too_little).twin_is_silent is True
 
 
-def test_expectations_and_programs_are_the_same_ones() -> None:
-    programs = {file.stem for file in CORPUS.glob("*.py")} - {"expected"}
-    assert {fault.program for fault in EXPECTED} == programs
-    assert len(EXPECTED) == len(programs)
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_expectations_and_programs_are_the_same_ones(corpus: str) -> None:
+    programs = {file.stem for file in (TESTS / corpus).glob("*.py")} - {"expected"}
+    assert {fault.program for fault in CORPORA[corpus]} == programs
+    assert len(CORPORA[corpus]) == len(programs)
 
 
-@pytest.mark.parametrize("fault", EXPECTED, ids=lambda fault: fault.program)
-def test_a_program_cites_its_report_and_marks_its_lines(fault: Fault) -> None:
-    source = (CORPUS / f"{fault.program}.py").read_text()
+def test_no_program_is_in_two_corpora() -> None:
+    assert not {fault.program for fault in EXPECTED} & {fault.program for fault in BLIND}
+    assert not {fault.report for fault in EXPECTED} & {fault.report for fault in BLIND}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "fault"),
+    [(corpus, fault) for corpus, faults in CORPORA.items() for fault in faults],
+    ids=lambda value: value if isinstance(value, str) else value.program,
+)
+def test_a_program_cites_its_report_and_marks_its_lines(corpus: str, fault: Fault) -> None:
+    source = (TESTS / corpus / f"{fault.program}.py").read_text()
     assert fault.report in source
     assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", fault.report)
     assert bool(fault_lines(source)) == fault.has_line
     named = [option for option in fault.options if option.endswith(".toml")]
-    assert all((CORPUS / name).is_file() for name in named)
+    assert all((TESTS / corpus / name).is_file() for name in named)
