@@ -125,7 +125,10 @@ def changed_stages(folder: str, diagnosis: Diagnosis | None) -> list[Finding]:
         f"The explaining pass is not used for {path_text(first.path)} ({reason}){more}: verdicts there are those of "
         "the measured pass alone."
     )
-    hint = "Have the script do the same work in every run; `perfharness explain RUN` runs the pass again"
+    hint = (
+        "Have the script do the same work in every run, and leave it free CPUs; `perfharness explain RUN` runs the "
+        "pass again"
+    )
     return [Finding("explaining-pass-differs", Severity.WARNING, message, hint, folder)]
 
 

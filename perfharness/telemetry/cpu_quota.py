@@ -19,6 +19,7 @@ PERIOD_NS = 20_000_000
 FIND_EVERY_NS = 1_000_000_000
 """A process may be moved, and a quota set, while it runs."""
 
+NO_QUOTA = "no CPU quota is set for its control groups, as far as they can be seen"
 NO_GROUPS = "the control groups of the process cannot be seen from here"
 
 
@@ -57,14 +58,16 @@ class ControlGroups:
     """
 
     def __init__(self, pid: int, root: Path = Path("/")) -> None:
-        self._pid = pid
+        self._file = root / f"proc/{pid}/cgroup"
         self._root = root
+
+    def is_running(self) -> bool:
+        """Whether the process is there, and the system has control groups."""
+        return bool(_text(self._file))
 
     def limited(self) -> list[QuotaGroup] | None:
         """The groups with a quota, the process's own first; None where they cannot be seen."""
         mounts, groups = self._mounts(), self._groups()
-        if not groups:
-            return []  # it has ended
         version_1 = "cpu" in mounts and "cpu" in groups
         controller = "cpu" if version_1 else ""
         if controller not in mounts or controller not in groups:
@@ -83,7 +86,7 @@ class ControlGroups:
 
     def _groups(self) -> dict[str, str]:
         """Path by controller, `""` of version 2 (cgroups(7))."""
-        lines = _text(self._root / f"proc/{self._pid}/cgroup").splitlines()
+        lines = _text(self._file).splitlines()
         found = {}
         for line in lines:
             _, controllers, path = line.split(":", 2)
@@ -151,7 +154,8 @@ class _Followed:
     def read(self, tape: Tape) -> None:
         """Write what changed since the last reading; nothing between two searches where there is no quota."""
         is_search = tape.now_ns() >= self._find_at_ns
-        if not is_search and not self._limited:
+        is_known = self._groups.is_running() if is_search else bool(self._limited)
+        if not is_known:
             return
         with tape.reading():
             if is_search:
@@ -159,7 +163,7 @@ class _Followed:
                 self._find_at_ns = tape.now_ns() + FIND_EVERY_NS
             quotas = {group: quota for group in self._limited or () if (quota := group.read()) is not None}
         if self._limited is None:
-            for metric in ("quota_throttled_ns", "quota_throttled_periods"):
+            for metric in ("quota_cpus", "quota_throttled_ns", "quota_throttled_periods"):
                 tape.fail(self.subject, metric, NO_GROUPS)
             return
         knows_time = self._add(quotas)
@@ -167,7 +171,9 @@ class _Followed:
         tape.write(self.subject, "quota_throttled_periods", self._throttled_periods)
         if quotas and knows_time:
             tape.write(self.subject, "quota_cpu_time_ns", self._cpu_time_ns)
-        if quotas and is_search:
+        if is_search and not quotas:
+            tape.fail(self.subject, "quota_cpus", NO_QUOTA)
+        elif is_search:
             least = min(quotas.values(), key=lambda one: one.quota_ns / one.period_ns)
             tape.write(self.subject, "quota_cpus", least.quota_ns / least.period_ns)
             tape.write(self.subject, "quota_period_ns", least.period_ns)

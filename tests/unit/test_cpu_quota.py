@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.telemetry.cpu_quota import NO_GROUPS, ControlGroups, CpuQuotaSource, Quota
+from perfharness.telemetry.cpu_quota import NO_GROUPS, NO_QUOTA, ControlGroups, CpuQuotaSource, Quota
 from perfharness.telemetry.protocol import FollowedProcess
 from perfharness.telemetry.source import Keys, SamplerContext, Tape
 
@@ -108,10 +108,9 @@ def test_groups_that_cannot_be_seen_are_not_known(tmp_path: Path, mounts: str, g
     assert machine.limited() is None
     read = Readings(machine)
     read.at(1)
-    assert read.values() == {"quota_throttled_ns": [None], "quota_throttled_periods": [None]}
-    assert read.tape.failures == Counter(
-        {(PROCESS.subject, metric, NO_GROUPS): 1 for metric in ("quota_throttled_ns", "quota_throttled_periods")}
-    )
+    metrics = ("quota_cpus", "quota_throttled_ns", "quota_throttled_periods")
+    assert read.values() == {metric: [None] for metric in metrics}
+    assert read.tape.failures == Counter({(PROCESS.subject, metric, NO_GROUPS): 1 for metric in metrics})
 
 
 class Readings:
@@ -157,7 +156,8 @@ def test_a_process_is_looked_up_once_a_second(tmp_path: Path) -> None:
     read.at(0.0)
     machine.group_v2("/a", "50000 100000", throttled_us=5)
     read.at(0.5)
-    assert read.values() == {"quota_throttled_ns": [0], "quota_throttled_periods": [0]}
+    assert read.values() == {"quota_throttled_ns": [0], "quota_throttled_periods": [0], "quota_cpus": [None]}
+    assert read.tape.failures == Counter({(PROCESS.subject, "quota_cpus", NO_QUOTA): 1})
     read.at(1.0)
     machine.group_v2("/a", "50000 100000", throttled_us=8, periods=1)
     read.at(1.02)
@@ -169,7 +169,11 @@ def test_a_process_is_looked_up_once_a_second(tmp_path: Path) -> None:
 
 def test_a_process_that_ended_gives_no_reason(tmp_path: Path) -> None:
     machine = Machine(tmp_path, V2.format(root="/"), "0::/")
-    (tmp_path / f"proc/{PID}/cgroup").unlink()
+    machine.group_v2("", "50000 100000")
     read = Readings(machine)
     read.at(0.0)
+    (tmp_path / f"proc/{PID}/cgroup").unlink()
+    read.at(1.0)
+    read.at(2.0)
     assert not read.tape.failures
+    assert read.values()["quota_throttled_ns"] == [0]

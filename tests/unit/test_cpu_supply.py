@@ -80,8 +80,11 @@ def test_a_quota_that_is_never_used_up_holds_nothing_up() -> None:
     assert supply.quota.cpus == 2.0
 
 
-def test_without_a_quota_nothing_is_known_of_one() -> None:
-    builder = SampleBuilder().readings(SUBJECT, "quota_throttled_ns", [0, MS], [0, 0])
+@pytest.mark.parametrize("metrics", [("quota_throttled_ns",), ("quota_cpus", "quota_period_ns", "quota_throttled_ns")])
+def test_without_a_quota_nothing_is_known_of_one(metrics: Sequence[str]) -> None:
+    builder = SampleBuilder().readings(SUBJECT, "quota_throttled_periods", [0, MS], [0, 0])
+    for metric in metrics:
+        builder.readings(SUBJECT, metric, [0, MS], [None, None] if metric == "quota_cpus" else [0, 0])
     found = cpu_supply(builder.build(), SUBJECT)
     assert found.quota is None
     assert not len(found.stolen.share)

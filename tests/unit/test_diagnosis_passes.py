@@ -121,6 +121,15 @@ def test_what_the_machine_kept_is_of_the_measured_pass(
             assert one.verdict.next_step == "do"
 
 
+@pytest.mark.parametrize(("runnable", "says"), [(2.0, True), (1.9, False), (None, False)])
+def test_a_stage_that_lacked_cpus_is_not_trusted_and_says_so(runnable: float | None, says: bool) -> None:
+    crowded = replace(PROFILE, state_ms={"running": 6.0, "file": 2.0, "runnable": runnable, "gil": None})
+    crowded = replace(crowded, state_ms=crowded.state_ms | {"lock": None if runnable is None else 2.0 - runnable})
+    for one in laid(a_pass(times(4.0, 6.0)), a_pass(times(9.0, 13.5), profile=crowded)).values():
+        assert one.explained is not None
+        assert (one.explained.trusted, "ready without a free CPU 20%" in str(one.explained.reason)) == (False, says)
+
+
 @pytest.mark.parametrize(
     ("second", "expected"),
     [

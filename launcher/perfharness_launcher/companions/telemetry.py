@@ -47,8 +47,10 @@ STEP_NS = 1_000_000
 GIVEN_UP = "*"
 """Metric of a failure that is a whole source's."""
 
-OFTEN_ABSENT = frozenset({"busy_frequency_mhz", "busy_frequency_percent", "steal_percent", "thermal_throttle_count"})
-"""Metrics that virtual machines lack: null with the reason in the results, and not worth a note at every launch."""
+OFTEN_ABSENT = frozenset(
+    {"busy_frequency_mhz", "busy_frequency_percent", "quota_cpus", "steal_percent", "thermal_throttle_count"}
+)
+"""Metrics that most machines lack one of: null with the reason in the results, and not worth a note at every launch."""
 
 LISTED = 3
 """Metrics that are named where several were not read for one reason."""

@@ -124,7 +124,7 @@ def _steps(series: Series) -> Steps:
 def _quota(log: SampleLog, subject: str) -> CpuQuota | None:
     cpus, period = log.get(subject, "quota_cpus"), log.get(subject, "quota_period_ns")
     throttled, periods = log.get(subject, "quota_throttled_ns"), log.get(subject, "quota_throttled_periods")
-    if cpus is None or period is None or throttled is None or periods is None:
+    if cpus is None or period is None or throttled is None or periods is None or not cpus.is_read.any():
         return None
     least, each_ns = float(np.nanmin(cpus.value)), float(np.nanmedian(period.value))
     time = throttled.time_unix_ns[1:]

@@ -50,6 +50,10 @@ MAX_GPU_CHANGE = 1.25
 CONSIDERABLE_SHARE = 0.1
 """Of a batch: where all but the stage takes less, there is no rest to compare with."""
 
+CROWDED_SHARE = 0.2
+"""Of a stage's host time in the explaining pass, without a free CPU: then that may be why it changed. It is not taken
+out of the comparison, for how much of it the stage had in the measured pass is not known."""
+
 ITEMS = "items"
 """Key of the items of a batch among the values of what is in it."""
 
@@ -96,6 +100,8 @@ def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _C
         return _unexplained(stage, Explained(None, trusted=False, reason=missing))
     slowdown = _slowdown(stage, found)
     reason = next(comparison.changes(stage, found, slowdown), None)
+    if reason is not None and (ready := _ready_share(found)) >= CROWDED_SHARE:
+        reason += f"; there its threads were ready without a free CPU {ready:.0%} of the time"
     explained = Explained(slowdown, trusted=reason is None, reason=reason)
     if reason is not None:
         return _unexplained(stage, explained)
@@ -125,6 +131,13 @@ def _slowdown(stage: StageDiagnosis, found: StageDiagnosis) -> float | None:
     if measured is None or explaining is None:
         measured, explaining = stage.cpu_ms, found.cpu_ms
     return explaining / measured if measured and explaining is not None else None
+
+
+def _ready_share(stage: StageDiagnosis) -> float:
+    """Of the host time, ready to run without a free CPU; 0 where that is not known."""
+    states = {} if stage.profile is None else stage.profile.state_ms
+    known = sum(time or 0.0 for time in states.values())
+    return (states.get("runnable") or 0.0) / known if known else 0.0
 
 
 def _keeps_verdict(stage: StageDiagnosis, found: StageDiagnosis) -> bool:
