@@ -36,7 +36,7 @@ from perfharness.render.terminal.diagnosis import (
     print_example,
     print_pooled,
 )
-from perfharness.runs.explain import changed_stages, explaining_pass_missing
+from perfharness.runs.explain import changed_stages, explaining_pass_missing, shared_cpus
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.inputs import Located, locate
 from perfharness.runs.run_folder import ReadAs, analyze_process, analyze_trace, explained_process, read_manifest
@@ -172,7 +172,8 @@ def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:
         if analysed is not None and analysed.result.diagnosis is not None:
             result = explained_process(folder, manifest, analysed.result, record.folder, read_as)
             run.processes[name] = result.diagnosis or analysed.result.diagnosis
-            run.findings += [replace(one, process=name) for one in changed_stages(name, result.diagnosis)]
+            found = (*changed_stages(name, result.diagnosis), *shared_cpus(name, result.diagnosis))
+            run.findings += [replace(one, process=name) for one in found]
     return run
 
 

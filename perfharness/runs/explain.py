@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from perfharness.model.result import ProcessResult
 
 FAILED = "explaining-pass-failed"
+SHARED_CPUS = 0.5
+"""Of a loop's host time, ready without a CPU: what was measured is less than half of what the program does."""
+OWN_DOING = frozenset({"cpu-contention", "cpu-quota", "cpu-steal"})
+"""Causes of waiting for a CPU that are not other processes of this machine."""
 
 
 def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
@@ -130,6 +134,30 @@ def changed_stages(folder: str, diagnosis: Diagnosis | None) -> list[Finding]:
         "pass again"
     )
     return [Finding("explaining-pass-differs", Severity.WARNING, message, hint, folder)]
+
+
+def shared_cpus(folder: str, diagnosis: Diagnosis | None) -> list[Finding]:
+    """Whether other processes had the CPUs for much of a loop of the explaining pass: a finding about the worst."""
+    from perfharness.model.result import path_text
+
+    loops = {loop.loop for loop in diagnosis.warmup} if diagnosis is not None else set()
+    worst, share = None, SHARED_CPUS
+    for stage in diagnosis.stages if diagnosis is not None else []:
+        waited = None if stage.profile is None else stage.profile.state_ms.get("runnable")
+        is_own = OWN_DOING & {cause.code for cause in stage.causes}
+        if stage.path in loops and stage.cpu_ms and waited is not None and not is_own and waited / stage.cpu_ms > share:
+            worst, share = stage.path, waited / stage.cpu_ms
+    if worst is None:
+        return []
+    message = (
+        f"In the explaining pass other processes had the CPUs for {share:.0%} of the host time of {path_text(worst)}: "
+        "times and savings are those of a busy machine."
+    )
+    hint = (
+        "Measure while nothing else runs on the machine; where that cannot be, fewer threads (OMP_NUM_THREADS) wait "
+        "less for one another"
+    )
+    return [Finding("cpu-shared", Severity.WARNING, message, hint, folder)]
 
 
 def _reason(process: ProcessRecord | None) -> str:

@@ -45,6 +45,7 @@ from perfharness.runs.explain import (
     explaining_pass_failed,
     explaining_pass_missing,
     pass_of,
+    shared_cpus,
     usable_processes,
     with_explained,
 )
@@ -229,6 +230,7 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
         if analysed is not None and process.folder in explaining:
             analysed = replace(analysed, result=with_explained(analysed.result, explaining[process.folder]))
             findings.extend(changed_stages(process.folder, analysed.result.diagnosis))
+            findings.extend(shared_cpus(process.folder, analysed.result.diagnosis))
         if analysed is not None:
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}

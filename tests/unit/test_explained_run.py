@@ -13,8 +13,10 @@ import pytest
 from perfharness.model import conventions
 from perfharness.model.findings import Severity
 from perfharness.model.manifest import FindingRecord, RunManifest
+from perfharness.runs.explain import shared_cpus
 from perfharness.runs.run_folder import analyze_run, read_manifest
 from perfharness.testing.trace_builder import TraceBuilder
+from tests.unit import diagnosis_results as made
 from tests.unit.export_runs import MS, RUN_START, process_record, run_folder
 
 
@@ -162,3 +164,15 @@ def test_a_trace_of_the_second_pass_that_cannot_be_read(tmp_path: Path, how: str
     assert all(one is not None for one in found["proc_0_gpu_0"].values())
     assert set(found["proc_1_gpu_0"].values()) == {None}
     assert codes.count("explaining-pass-failed") == 1
+
+
+@pytest.mark.parametrize(
+    ("runnable_ms", "code", "found"),
+    [(10.0, "cpu-bound", []), (10.1, "cpu-bound", ["cpu-shared"]), (15.0, "cpu-contention", []), (None, "x", [])],
+)
+def test_cpus_that_others_had(runnable_ms: float | None, code: str, found: list[str]) -> None:
+    waited = made.profile(state_ms={"runnable": runnable_ms})
+    batch = made.stage("", made.cause(code), cpu_ms=20.0, profile=waited)
+    inside = made.stage("short", cpu_ms=1.0, profile=made.profile(state_ms={"runnable": 1.0}))
+    assert [one.code for one in shared_cpus("proc_0_gpu_0", made.diagnosis(batch, inside))] == found
+    assert shared_cpus("proc_0_gpu_0", None) == []

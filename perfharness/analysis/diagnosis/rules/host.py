@@ -32,7 +32,6 @@ COLLECTION_STEP = (
 FAULT_NS = 500
 """Of host time, at least: the kernel is entered, finds a page and clears its 4 KiB."""
 KEEP_MEMORY_STEP = "Keep its memory between batches and write into it (out=, copy_) rather than allocate it anew."
-BUSY_STEP = "Measure while nothing else runs on the machine."
 PROFILE_STEP = "Profile the stage: --explain names the function{}."
 
 
@@ -105,10 +104,7 @@ def cpu_bound(f: Figures) -> Match | None:
         next_step = f"{next_step} {KEEP_MEMORY_STEP}"
     if f.recorder_ns >= FURTHER_SHARE * f.wall and f.recorder_ns:
         evidence.append(f"Opening and closing ranges takes {percent(f.recorder_ns, f.wall)} of it.")
-    if f.others_ns > max(computing, REPORTED_SHARE * f.wall):
-        evidence.insert(0, f"Other processes had the CPUs for {percent(f.others_ns, f.wall)} of its host time.")
-        next_step = f"{BUSY_STEP} {next_step}"
-    elif f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
+    if f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
         evidence.append(f"Other processes had the CPUs for {percent(f.others_ns, f.wall)} of it.")
     unknown = [] if f.blocked is not None or f.host is not None else [MISSING_OS]
     return Match(
