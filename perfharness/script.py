@@ -5,6 +5,7 @@ For code that has to start before the script: the embedded tracer, annotations f
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.machinery
 import io
@@ -145,6 +146,21 @@ def end_by_signal(number: int) -> None:
             stream.flush()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def ending_by_sigint() -> Callable[[], None]:
+    """What ends the process by SIGINT after all exit functions, as Python does after a KeyboardInterrupt.
+
+    Call it before the script can register exit functions: the first that is registered runs last.
+    """
+    interrupts: list[int] = []
+
+    def end_as_interrupted() -> None:
+        if interrupts:
+            end_by_signal(signal.SIGINT)
+
+    atexit.register(end_as_interrupted)
+    return lambda: interrupts.append(signal.SIGINT)
 
 
 def _new_main(path: str, loader: Any) -> ModuleType:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import signal
 import sys
 
 from perfharness import host_probe, script
@@ -28,14 +26,7 @@ def main() -> None:
             f"perfharness.annotate: {environment.ANNOTATIONS} or {environment.OUTPUT_DIR} is not set; "
             "use `perfharness launch --annotate FILE.toml`"
         )
-    interrupts: list[int] = []
-
-    def end_as_interrupted() -> None:
-        """End by SIGINT after all exit functions, as Python does after a KeyboardInterrupt."""
-        if interrupts:
-            script.end_by_signal(signal.SIGINT)
-
-    atexit.register(end_as_interrupted)  # registered before the script's, so it runs last
+    end_by_sigint = script.ending_by_sigint()
     runtime = Runtime(Annotations.from_json(text), os.path.abspath(folder))  # noqa: PTH100 - as the tracer does
     watch_imports(runtime)
     compile_script = script_compiler(runtime)
@@ -45,4 +36,4 @@ def main() -> None:
         entry.main(compile_script)
     else:
         host_probe.start()
-        script.run_path(arguments[0], arguments, lambda: interrupts.append(signal.SIGINT), compile_script)
+        script.run_path(arguments[0], arguments, end_by_sigint, compile_script)

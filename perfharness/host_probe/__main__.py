@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import signal
 import sys
 
 from perfharness import host_probe, script
@@ -14,16 +12,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     if not arguments:
         sys.exit("usage: python -m perfharness.host_probe SCRIPT.py [arguments of the script]")
-    interrupts: list[int] = []
-
-    def end_as_interrupted() -> None:
-        """End by SIGINT after all exit functions, as Python does after a KeyboardInterrupt."""
-        if interrupts:
-            script.end_by_signal(signal.SIGINT)
-
-    atexit.register(end_as_interrupted)  # registered before the script's, so it runs last
+    end_by_sigint = script.ending_by_sigint()
     host_probe.start()
-    script.run_path(arguments[0], arguments, lambda: interrupts.append(signal.SIGINT))
+    script.run_path(arguments[0], arguments, end_by_sigint)
 
 
 if __name__ == "__main__":
