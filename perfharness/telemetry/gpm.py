@@ -19,25 +19,25 @@ from perfharness.telemetry.gpu import NvmlSource
 from perfharness.telemetry.nvml import NOT_ASKED, Answer, Device, Refusal, ask, refused
 from perfharness.telemetry.source import Metric, SamplerContext, Tape
 
-IN_NVML: Mapping[str, str] = {
-    "gpm_sm_active_percent": "SM_UTIL",
-    "gpm_sm_occupancy_percent": "SM_OCCUPANCY",
-    "gpm_tensor_percent": "ANY_TENSOR_UTIL",
-    "gpm_tensor_hmma_percent": "HMMA_TENSOR_UTIL",
-    "gpm_tensor_imma_percent": "IMMA_TENSOR_UTIL",
-    "gpm_tensor_dmma_percent": "DMMA_TENSOR_UTIL",
-    "gpm_tensor_dfma_percent": "DFMA_TENSOR_UTIL",
-    "gpm_fp64_percent": "FP64_UTIL",
-    "gpm_fp32_percent": "FP32_UTIL",
-    "gpm_fp16_percent": "FP16_UTIL",
-    "gpm_integer_percent": "INTEGER_UTIL",
-    "gpm_dram_percent": "DRAM_BW_UTIL",
-    "gpm_pcie_rx_mib_per_s": "PCIE_RX_PER_SEC",
-    "gpm_pcie_tx_mib_per_s": "PCIE_TX_PER_SEC",
-    "gpm_nvlink_rx_mib_per_s": "NVLINK_TOTAL_RX_PER_SEC",
-    "gpm_nvlink_tx_mib_per_s": "NVLINK_TOTAL_TX_PER_SEC",
+COUNTERS: Mapping[str, tuple[str, str]] = {
+    "gpm_sm_active_percent": ("SM_UTIL", "multiprocessors with work"),
+    "gpm_sm_occupancy_percent": ("SM_OCCUPANCY", "resident warps, of as many as can be"),
+    "gpm_tensor_percent": ("ANY_TENSOR_UTIL", "cycles in which the tensor cores worked, on any type"),
+    "gpm_tensor_hmma_percent": ("HMMA_TENSOR_UTIL", "the same: half precision and similar (HMMA)"),
+    "gpm_tensor_imma_percent": ("IMMA_TENSOR_UTIL", "the same: integers (IMMA)"),
+    "gpm_tensor_dmma_percent": ("DMMA_TENSOR_UTIL", "the same: double precision (DMMA)"),
+    "gpm_tensor_dfma_percent": ("DFMA_TENSOR_UTIL", "the same: double precision (DFMA)"),
+    "gpm_fp64_percent": ("FP64_UTIL", "cycles in which the fp64 pipe worked, without tensor cores"),
+    "gpm_fp32_percent": ("FP32_UTIL", "cycles in which the fp32 pipe worked"),
+    "gpm_fp16_percent": ("FP16_UTIL", "cycles in which the fp16 pipe worked, without tensor cores"),
+    "gpm_integer_percent": ("INTEGER_UTIL", "cycles in which the integer pipe worked"),
+    "gpm_dram_percent": ("DRAM_BW_UTIL", "bandwidth of the GPU's memory in use"),
+    "gpm_pcie_rx_mib_per_s": ("PCIE_RX_PER_SEC", "received over PCIe"),
+    "gpm_pcie_tx_mib_per_s": ("PCIE_TX_PER_SEC", "sent over PCIe"),
+    "gpm_nvlink_rx_mib_per_s": ("NVLINK_TOTAL_RX_PER_SEC", "received over NVLink, all links"),
+    "gpm_nvlink_tx_mib_per_s": ("NVLINK_TOTAL_TX_PER_SEC", "sent over NVLink, all links"),
 }
-"""Of each metric the end of its name in NVML (`NVML_GPM_METRIC_…`)."""
+"""Of each metric the end of its name in NVML (`NVML_GPM_METRIC_…`), and what it is."""
 
 EARLY = 0.97
 """Of the time between refreshes: then the next one is looked for."""
@@ -85,22 +85,7 @@ class GpmSource(NvmlSource):
         Metric(GPM_WINDOW, "length of the time before the reading that the other `gpm_` metrics are means over", "gpu",
                computed=True),
         Metric(GPM_EDGE_ERROR, "how far the end of that time may be from the reading", "gpu", computed=True),
-        Metric("gpm_sm_active_percent", "multiprocessors with work", "gpu", computed=True),
-        Metric("gpm_sm_occupancy_percent", "resident warps, of as many as can be", "gpu", computed=True),
-        Metric("gpm_tensor_percent", "cycles in which the tensor cores worked, on any type", "gpu", computed=True),
-        Metric("gpm_tensor_hmma_percent", "the same: half precision and similar (HMMA)", "gpu", computed=True),
-        Metric("gpm_tensor_imma_percent", "the same: integers (IMMA)", "gpu", computed=True),
-        Metric("gpm_tensor_dmma_percent", "the same: double precision (DMMA)", "gpu", computed=True),
-        Metric("gpm_tensor_dfma_percent", "the same: double precision (DFMA)", "gpu", computed=True),
-        Metric("gpm_fp64_percent", "cycles in which the fp64 pipe worked, without tensor cores", "gpu", computed=True),
-        Metric("gpm_fp32_percent", "cycles in which the fp32 pipe worked", "gpu", computed=True),
-        Metric("gpm_fp16_percent", "cycles in which the fp16 pipe worked, without tensor cores", "gpu", computed=True),
-        Metric("gpm_integer_percent", "cycles in which the integer pipe worked", "gpu", computed=True),
-        Metric("gpm_dram_percent", "bandwidth of the GPU's memory in use", "gpu", computed=True),
-        Metric("gpm_pcie_rx_mib_per_s", "received over PCIe", "gpu", computed=True),
-        Metric("gpm_pcie_tx_mib_per_s", "sent over PCIe", "gpu", computed=True),
-        Metric("gpm_nvlink_rx_mib_per_s", "received over NVLink, all links", "gpu", computed=True),
-        Metric("gpm_nvlink_tx_mib_per_s", "sent over NVLink, all links", "gpu", computed=True),
+        *(Metric(name, meaning, "gpu", computed=True) for name, (_, meaning) in COUNTERS.items()),
     )  # fmt: skip
     period_limits_ns = (20_000_000, 20_000_000)
     """So close a refresh is found. Taking a sample takes 65 to 105 us (H100), 200 us and now and then 4 ms (H200)."""
@@ -112,7 +97,7 @@ class GpmSource(NvmlSource):
 
     def __init__(self, context: SamplerContext) -> None:
         super().__init__(context)
-        self._ids = {name: getattr(self.nvml, f"NVML_GPM_METRIC_{nvml}", None) for name, nvml in IN_NVML.items()}
+        self._ids = {name: getattr(self.nvml, f"NVML_GPM_METRIC_{end}", None) for name, (end, _) in COUNTERS.items()}
         self._refused: list[tuple[Device, Answer]] = []
         self._sampled: list[_Sampled] = []
         for device in self.devices:
