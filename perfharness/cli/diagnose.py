@@ -37,11 +37,9 @@ from perfharness.render.terminal.diagnosis import (
     print_pooled,
 )
 from perfharness.runs.explain import changed_stages, explaining_pass_missing, shared_cpus
-from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.inputs import Located, locate
-from perfharness.runs.run_folder import ReadAs, analyze_process, analyze_trace, explained_process, read_manifest
+from perfharness.runs.run_folder import ExplainingPass, ProcessAnalyzer, ReadAs, analyze_trace, read_manifest
 from perfharness.runs.stacks import sampled_processes
-from perfharness.runs.telemetry import RunTelemetry
 
 
 def register(app: typer.Typer) -> None:
@@ -159,18 +157,18 @@ def _draw(path: Path, located: Located, read_as: ReadAs, stage: str | None, outp
 def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:
     """Every process of a run that was named."""
     manifest = read_manifest(folder)
-    sharing, telemetry = GpuSharing(folder, manifest), RunTelemetry(folder, manifest)
+    analyzer = ProcessAnalyzer(folder, manifest, read_as)
+    explaining = ExplainingPass(folder, manifest, read_as)
     run = _Run(folder.name if located.is_series else "", findings=explaining_pass_missing(folder, manifest))
     for name, record in located.processes_of(folder, manifest):
         if record.trace is None:
             message = f"{name} has no trace, so it has no diagnosis."
             run.findings.append(Finding("not-traced", Severity.WARNING, message))
             continue
-        options = read_as.options(manifest)
-        analysed, findings = analyze_process(folder, manifest, record, options, sharing, telemetry)
+        analysed, findings = analyzer.analyze(record)
         run.findings += [replace(finding, process=name) for finding in findings]
         if analysed is not None and analysed.result.diagnosis is not None:
-            result = explained_process(folder, manifest, analysed.result, record.folder, read_as)
+            result = explaining.explain(analysed.result, record.folder)
             run.processes[name] = result.diagnosis or analysed.result.diagnosis
             found = (*changed_stages(name, result.diagnosis), *shared_cpus(name, result.diagnosis))
             run.findings += [replace(one, process=name) for one in found]

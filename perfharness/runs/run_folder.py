@@ -214,7 +214,6 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
     Processes without a readable trace get no benchmark.json; the others' are written nevertheless. All files are put in
     place together, at the end; results that were made from more than exists now stay (`results-kept`).
     """
-    options = read_as.options(manifest)
     findings = [record.to_finding() for record in manifest.findings] + explaining_pass_missing(run_dir, manifest)
     explaining: dict[str, Pass] = {}
     if (explaining_dir := explaining_folder(run_dir, manifest)) is not None:
@@ -222,10 +221,9 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
         explaining, problems = _analyze_explaining(explaining_dir, manifest, read_as)
         findings += problems
     all_analysed: dict[str, Analysed] = {}
-    sharing = GpuSharing(run_dir, manifest)
-    telemetry = RunTelemetry(run_dir, manifest)
+    analyzer = ProcessAnalyzer(run_dir, manifest, read_as)
     for process in manifest.processes:
-        analysed, problems = analyze_process(run_dir, manifest, process, options, sharing, telemetry)
+        analysed, problems = analyzer.analyze(process)
         findings.extend(problems)
         if analysed is not None and process.folder in explaining:
             analysed = replace(analysed, result=with_explained(analysed.result, explaining[process.folder]))
@@ -234,7 +232,8 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
         if analysed is not None:
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
-    machine = telemetry.summarize(results, reject_throttled=options.reject_throttled)
+    options = analyzer.options
+    machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled)
     findings.extend(machine.findings)
     files = ResultFiles(run_dir, [process.folder for process in manifest.processes])
     for process in manifest.processes:
@@ -291,28 +290,30 @@ def _analyze_explaining(folder: Path, measured: RunManifest, read_as: ReadAs) ->
     return passes, explaining_findings(measured, manifest, passes)
 
 
-def explained_process(
-    run_dir: Path, manifest: RunManifest, result: ProcessResult, name: str, read_as: ReadAs
-) -> ProcessResult:
-    """The result of one process with what the run's explaining pass adds, which is analysed for it.
+class ExplainingPass:
+    """What the explaining pass of a run adds to its processes, each analysed when it is asked for; nothing is written.
 
-    Args:
-        name: its folder.
+    Where there is none, or it cannot be read, that is nothing.
     """
-    folder = explaining_folder(run_dir, manifest)
-    if folder is None:
-        return result
-    try:
-        second = read_manifest(folder)
-    except ResultError:
-        return result
-    process = usable_processes(manifest, second).get(name)
-    if process is None:
-        return result
-    sharing, telemetry = GpuSharing(folder, second), RunTelemetry(folder, second)
-    analysed, _ = analyze_process(folder, second, process, read_as.options(second), sharing, telemetry)
-    explaining = None if analysed is None else pass_of(analysed.result)
-    return result if explaining is None else with_explained(result, explaining)
+
+    def __init__(self, run_dir: Path, measured: RunManifest, read_as: ReadAs) -> None:
+        self._processes: dict[str, ProcessRecord] = {}
+        folder = explaining_folder(run_dir, measured)
+        if folder is None:
+            return
+        with contextlib.suppress(ResultError):
+            manifest = read_manifest(folder)
+            self._analyzer = ProcessAnalyzer(folder, manifest, read_as)
+            self._processes = usable_processes(measured, manifest)
+
+    def explain(self, result: ProcessResult, name: str) -> ProcessResult:
+        """The result of one process, by its folder, with what the explaining pass adds."""
+        process = self._processes.get(name)
+        if process is None:
+            return result
+        analysed, _ = self._analyzer.analyze(process)
+        explaining = None if analysed is None else pass_of(analysed.result)
+        return result if explaining is None else with_explained(result, explaining)
 
 
 def benchmark_tree(result: ProcessResult) -> Tree:
@@ -343,37 +344,44 @@ def _pooled_diagnosis(results: dict[str, ProcessResult]) -> Tree:
     return {"diagnosis": pool(diagnoses).to_json()} if diagnoses else {}
 
 
-def analyze_process(
-    run_dir: Path,
-    manifest: RunManifest,
-    process: ProcessRecord,
-    options: AnalysisOptions,
-    sharing: GpuSharing,
-    telemetry: RunTelemetry | None = None,
-) -> tuple[Analysed | None, list[Finding]]:
-    """What one process of a run left, and what was found; None where it left no trace that can be read."""
-    folder = run_dir / process.folder
-    if process.trace is None:
-        return None, _no_trace(manifest, process)
-    journals = journals_of(folder / process.trace)
-    try:
-        result, trace_meta = analyze_trace(
-            folder / process.trace,
-            options,
-            journals,
-            others=sharing.others_of(process),
-            machine=machine_clock(manifest),
-            throttling=None if telemetry is None else telemetry.throttling(process),
-            with_gpu_work=telemetry is not None and telemetry.log is not None,
-            gpm=None if telemetry is None else telemetry.gpm,
-            used_cpu=None if telemetry is None else telemetry.cpu_time(process),
-        )
-    except TraceError as error:
-        unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
-        return None, [unreadable]
-    own = without_consequences(result.findings, ended_well=process.ended == "ok")
-    findings = [replace(finding, process=process.folder) for finding in own]
-    return Analysed(result, trace_meta, journals, size_of(folder / process.trace)), findings
+class ProcessAnalyzer:
+    """Analyses the processes of a run, one at a time; what they share is read once. Raises `UsageError`.
+
+    Attributes:
+        options: how their traces are read.
+    """
+
+    def __init__(self, run_dir: Path, manifest: RunManifest, read_as: ReadAs) -> None:
+        self.options = read_as.options(manifest)
+        self.telemetry = RunTelemetry(run_dir, manifest)
+        self._run_dir = run_dir
+        self._manifest = manifest
+        self._sharing = GpuSharing(run_dir, manifest)
+
+    def analyze(self, process: ProcessRecord) -> tuple[Analysed | None, list[Finding]]:
+        """What a process left, and what was found; None where it left no trace that can be read."""
+        if process.trace is None:
+            return None, _no_trace(self._manifest, process)
+        path, telemetry = self._run_dir / process.folder / process.trace, self.telemetry
+        journals = journals_of(path)
+        try:
+            result, trace_meta = analyze_trace(
+                path,
+                self.options,
+                journals,
+                others=self._sharing.others_of(process),
+                machine=machine_clock(self._manifest),
+                throttling=telemetry.throttling(process),
+                with_gpu_work=telemetry.log is not None,
+                gpm=telemetry.gpm,
+                used_cpu=telemetry.cpu_time(process),
+            )
+        except TraceError as error:
+            unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
+            return None, [unreadable]
+        own = without_consequences(result.findings, ended_well=process.ended == "ok")
+        findings = [replace(finding, process=process.folder) for finding in own]
+        return Analysed(result, trace_meta, journals, size_of(path)), findings
 
 
 def analyze_trace(
