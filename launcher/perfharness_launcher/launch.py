@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -214,6 +214,8 @@ def _measure(
         observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
         nsys = None if plan.nsys is None else plan.nsys.install
         collected = collect(nsys, [ending.process.folder for ending in endings], interrupts)
+        if plan.explaining:
+            _keep_native_symbols(stage.path)
         records = [
             process_record(ending, found, planned_command(ending.process.spec, plan.nsys, output_dir))
             for ending, found in zip(endings, collected, strict=True)
@@ -245,6 +247,14 @@ def _measure(
             raise _with_findings(error, running.findings) from error
         raise
     return manifest
+
+
+def _keep_native_symbols(folder: Path) -> None:
+    """Look up the names of sampled functions while the libraries are those of the run."""
+    from perfharness.trace.host_samples import keep_native_symbols
+
+    with suppress(OSError):  # a full disk: functions are named when they are read, where that is possible
+        keep_native_symbols(folder)
 
 
 @dataclass

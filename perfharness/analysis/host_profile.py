@@ -70,8 +70,12 @@ def on_trace_clock(recorded: RecordedProbe, trace: Trace) -> HostProbe:
         def to_trace(monotonic_ns: Int64) -> Int64:
             return monotonic_ns + offset
 
+    native = probe.native
+    if native is not None:
+        native = replace(native, time_ns=to_trace(native.time_ns), thread=_as_in(trace, native.thread))
     return replace(
         probe,
+        native=native,
         samples=replace(
             samples,
             time_ns=to_trace(samples.time_ns),
@@ -247,6 +251,12 @@ def without_suffixes(path: Path) -> Path:
     return tuple(name.removesuffix(STAGE_SUFFIX).removesuffix(BATCH_SUFFIX) for name in path)
 
 
+def wilson(share: float, count: float) -> float:
+    """Half of Wilson's 95 % interval of a share of so many independent samples."""
+    spread = math.sqrt(max(share * (1 - share), 0.0) / count + Z_95**2 / (4 * count**2))
+    return Z_95 * spread / (1 + Z_95**2 / count)
+
+
 @dataclass(frozen=True)
 class _Shares:
     """Turns lengths of samples into host time: of all samples `total_ns` and the sum of squares of their lengths."""
@@ -267,9 +277,7 @@ class _Shares:
         """Half of Wilson's 95 % interval of the share, for as many samples of equal length as have this variance."""
         if not self.squares:
             return 0.0
-        count, share = self.total_ns**2 / self.squares, length_ns / self.total_ns
-        spread = math.sqrt(max(share * (1 - share), 0.0) / count + Z_95**2 / (4 * count**2))
-        return self.wall_ms * Z_95 * spread / (1 + Z_95**2 / count)
+        return self.wall_ms * wilson(length_ns / self.total_ns, self.total_ns**2 / self.squares)
 
 
 def _by_stack(samples: HostSamples, rows: Int64, lengths: Float64) -> Iterator[tuple[int, float]]:

@@ -20,6 +20,7 @@ from typing import Any
 from perfharness.host_probe import spool as files
 from perfharness.host_probe import thread_state
 from perfharness.host_probe.layout import GIL_BYTES
+from perfharness.host_probe.perf_events import LENGTH_NS, NativeSampler, UnavailableError, code_maps
 from perfharness.host_probe.reader import InterpreterReader, Memory, RangeReader, UnreadableError
 from perfharness.host_probe.spool import Spool
 
@@ -30,6 +31,12 @@ BLOCKED_EVERY_NS = 20_000_000
 
 COUNT_READY_EVERY_NS = 20_000_000
 """Reading the states of all threads, native ones too, takes 10 us each."""
+
+NATIVE_EVERY_NS = 100_000_000
+"""The kernel's rings hold more than this, so that none is full where the sampler is late."""
+
+FIND_THREADS_EVERY_NS = 5_000_000
+"""A thread has no native samples before it is found; listing 100 of them takes 0.1 ms."""
 
 ROWS_AT_FULL_RATE = 4_000_000
 """With as many more rows the interval doubles, so that files stay small in long runs."""
@@ -90,6 +97,12 @@ class SampledProcess:
         self._counted_ns = time.monotonic_ns()
         self._cpu_time = thread_state.process_cpu_ns(self.pid)
         self._cpu_time_read_ns = time.monotonic_ns()
+        self._native: NativeSampler | None = None
+        self._native_read_ns = self._threads_found_ns = time.monotonic_ns()
+        try:
+            self._native = NativeSampler(self.pid)
+        except UnavailableError as error:
+            self.spool.write_json(files.NATIVE_MISSING, [f"native code: {error}"])
 
     def read_ranges(self, slots: dict[str, int]) -> None:
         """Read the stacks of recorders, whose objects are laid out like that."""
@@ -114,18 +127,52 @@ class SampledProcess:
                 self._sample_thread(address, ident, first, tids)
         self._count_ready()
         self._note_cpu_time()
+        self._sample_native()
         return True
+
+    def flush(self) -> None:
+        """Write what was sampled."""
+        if self.spool.has_native:
+            with contextlib.suppress(OSError, ValueError):  # it has ended: what was executable before is in the file
+                self.spool.maps(code_maps(self.pid))
+        self.spool.flush()
 
     def close(self) -> None:
         """Write the rest."""
+        if self._native is not None:
+            self._read_native()
+            counts = {
+                f"{self._native.lost} samples, which the sampler came too late for": self._native.lost,
+                f"{self._native.unseen} threads (too many open files, or RLIMIT_MEMLOCK)": self._native.unseen,
+            }
+            missing = [f"native code: {sentence}" for sentence, count in counts.items() if count]
+            self.spool.write_json(files.NATIVE_MISSING, missing)
+        self.flush()
         self.spool.close()
         self.release()
 
     def release(self) -> None:
         """Close the files in /proc."""
         os.close(self.memory)
+        if self._native is not None:
+            self._native.close()
         for thread in self._threads.values():
             thread.files.close()
+
+    def _sample_native(self) -> None:
+        if self._native is None:
+            return
+        now_ns = time.monotonic_ns()
+        if now_ns - self._threads_found_ns > FIND_THREADS_EVERY_NS:
+            self._threads_found_ns = now_ns
+            self._native.find_threads()
+        if now_ns - self._native_read_ns > NATIVE_EVERY_NS:
+            self._native_read_ns = now_ns
+            self._read_native()
+
+    def _read_native(self) -> None:
+        assert self._native is not None
+        self.spool.native(self._native.read(), LENGTH_NS)
 
     def _count_ready(self) -> None:
         """Note where the process has more threads ready to run than CPUs."""
@@ -276,7 +323,7 @@ class Sampler:
             if not process.sample():
                 self._end(pid)
             elif flush:
-                process.spool.flush()
+                process.flush()
         except OSError:  # a full disk: what is in the file stays
             self._processes.pop(pid).release()
 

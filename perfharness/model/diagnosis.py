@@ -292,6 +292,44 @@ class FunctionTime:
 
 
 @dataclass(frozen=True)
+class NativeFunction:
+    """A function of native code, by samples of the CPU time that threads spent in user space.
+
+    `library` is None for code that is in no file (compiled while the program ran), `function` where the library has no
+    symbol for it. `share` is of the CPU time of the same threads in the stage, `error` half of its 95 % interval.
+    `called_at` is the line of the user's Python that most of it was called at; None where too few samples show it.
+    """
+
+    library: str | None
+    function: str | None
+    cpu_ms: float
+    share: float
+    error: float
+    called_at: FunctionTime | None = None
+
+
+@dataclass(frozen=True)
+class NativeProfile:
+    """The native code of a stage, a batch: of the stage's own threads, and of helper threads, which run no Python
+    (those of OpenMP, of a driver), while any thread was in the stage. The interpreter is native code, too.
+
+    `cpu_ms` and `helper_cpu_ms` are in user space, summed over threads. Time in the kernel has no samples: `kernel_ms`
+    is what the stage's threads ran beyond `cpu_ms`, None where that is not known or within `error_ms`, half of the
+    95 % interval of `cpu_ms`.
+    """
+
+    samples: int
+    cpu_ms: float
+    error_ms: float
+    kernel_ms: float | None
+    functions: list[NativeFunction]
+    helper_threads: int
+    helper_samples: int
+    helper_cpu_ms: float
+    helper_functions: list[NativeFunction]
+
+
+@dataclass(frozen=True)
 class HostProfile:
     """Where the stage's host time went, by sampled stacks (the explaining pass).
 
@@ -322,6 +360,8 @@ class HostProfile:
     """CPUs that the process and its forked children had meanwhile, threads of native libraries and other stages too."""
     cpus: int | None = None
     """Cores that it may run on."""
+    native: NativeProfile | None = None
+    """None where native code could not be sampled; `missing` has the reason."""
 
 
 @dataclass(frozen=True)
@@ -383,6 +423,8 @@ class Cause:
     where_reason: str | None
     try_this: str
     saves_ms: float | None
+    native: NativeFunction | None = None
+    """The native code that `where` spends most of its CPU time in, which `share` is of; None of Python's own time."""
 
 
 @dataclass(frozen=True)
@@ -482,6 +524,14 @@ class Diagnosis:
         tree = rounded(asdict(self))
         tree["findings"] = [finding.to_json() for finding in self.findings]
         return {"unit": "milliseconds", **tree}
+
+
+def native_text(native: NativeFunction) -> str:
+    """Library and function: `libopenblas.so: dgemm_kernel`."""
+    if native.library is None:
+        return "code compiled at run time"
+    library = native.library.rpartition("/")[2]
+    return f"{library}: {native.function}" if native.function else library
 
 
 def rounded(value: Any) -> Any:

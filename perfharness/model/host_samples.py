@@ -115,11 +115,35 @@ class HostEvents:
 
 
 @dataclass(frozen=True)
+class NativeSamples:
+    """One row for each `length_ns` of CPU time of a thread in user space, ordered by thread and time; the columns are
+    aligned. Time in the kernel has no rows.
+
+    `function` indexes `functions`, whose names are "" where the library has no symbol there, and whose files are ""
+    where the thread was in code that is in no file.
+    """
+
+    time_ns: Int64
+    thread: Int64
+    """As in `Trace.ranges.thread`; threads that run no Python, too."""
+    length_ns: Integers
+    function: Integers
+    functions: list[Frame]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True)
 class HostProbe:
-    """Everything that the probe of one process recorded. `missing`: what it could not, each a sentence."""
+    """Everything that the probe of one process recorded. `missing`: what it could not, each a sentence;
+    `native_missing`: the same of `native`, which is None where nothing of it was recorded.
+    """
 
     samples: HostSamples
     events: HostEvents
     missing: tuple[str, ...] = ()
     cpus: int | None = None
     """Cores that the process may run on: two hyperthreads of one core count once. None: not known."""
+    native: NativeSamples | None = None
+    native_missing: tuple[str, ...] = ()

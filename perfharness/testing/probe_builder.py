@@ -8,7 +8,15 @@ from typing import TypeVar
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.host_samples import Frame, HostEventKind, HostEvents, HostProbe, HostSamples, HostState
+from perfharness.model.host_samples import (
+    Frame,
+    HostEventKind,
+    HostEvents,
+    HostProbe,
+    HostSamples,
+    HostState,
+    NativeSamples,
+)
 
 K = TypeVar("K")
 
@@ -26,6 +34,8 @@ class ProbeBuilder:
         self._stacks: dict[tuple[int, ...], int] = {}
         self._stages: dict[tuple[str, ...], int] = {}
         self._missing: list[str] = []
+        self._native: list[tuple[int, ...]] = []
+        self._native_functions: dict[Frame, int] = {}
 
     def sample(
         self,
@@ -74,6 +84,21 @@ class ProbeBuilder:
         """An interval; of a collection, `detail` is the generation."""
         self._events.append((start_ns, end_ns, schema.global_tid(pid, tid), int(kind), detail))
 
+    def native(
+        self, start_ns: int, end_ns: int, function: str, library: str = "/lib/libwork.so", *,
+        every_ns: int | None = None, pid: int = 100, tid: int = 100,
+    ) -> None:  # fmt: skip
+        """Samples of native code, one every interval of the thread's time, from half of it after the start.
+
+        Args:
+            function, library: "": there is no symbol, or no file.
+            every_ns: None: the builder's interval.
+        """
+        every_ns = self.interval_ns if every_ns is None else every_ns
+        number = self._number(self._native_functions, Frame(function, library, 0, is_native=True))
+        for time_ns in range(start_ns + every_ns // 2, end_ns, every_ns):
+            self._native.append((schema.global_tid(pid, tid), time_ns, every_ns, number))
+
     def lacks(self, sentence: str) -> None:
         """What the probe could not record."""
         self._missing.append(sentence)
@@ -98,7 +123,14 @@ class ProbeBuilder:
             HostEvents(*events),
             tuple(self._missing),
             cpus=self.cpus,
+            native=self._build_native(),
         )  # fmt: skip
+
+    def _build_native(self) -> NativeSamples | None:
+        if not self._native:
+            return None
+        thread, time_ns, length, function = np.asarray(sorted(self._native), dtype=np.int64).T
+        return NativeSamples(time_ns, thread, length, function, list(self._native_functions))
 
     def _number(self, numbers: dict[K, int], value: K) -> int:
         return numbers.setdefault(value, len(numbers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from perfharness.files import read_regular
 from perfharness.host_probe import spool
 from perfharness.model.host_samples import Frame, HostEvents, HostProbe, HostSamples, HostState
 from perfharness.model.trace import PID_SHIFT, Int64
+from perfharness.trace.native_samples import NativeRows
 
 _SAMPLE = np.dtype(
     [
@@ -46,8 +48,27 @@ def read_host_probe(folder: Path) -> RecordedProbe | None:
     """What the probe recorded of a process and its forked children; None: nothing. A file that is cut off or damaged
     is read up to there.
     """
+    tables, missing = _read(folder)
+    if tables.meta is None:
+        if not missing:
+            return None
+        tables.meta = {"interval_ns": 0, "monotonic_ns": 0, "unix_ns": 0}
+    return tables.recorded(missing)
+
+
+def keep_native_symbols(folder: Path) -> None:
+    """Keep the names of the native functions that were sampled next to the samples, in a folder and those inside it:
+    libraries may be others later, or elsewhere. Raises OSError where they cannot be written.
+    """
+    for path in sorted({one.parent for one in folder.rglob(f"{spool.FILE_PREFIX}*{spool.FILE_SUFFIX}")}):
+        tables, _ = _read(path)
+        tables.native.keep_symbols()
+
+
+def _read(folder: Path) -> tuple[_Tables, list[str]]:
+    """What the files of a folder hold, and what of it cannot be read."""
     paths = [folder / spool.FILE_NAME, *sorted(folder.glob(f"{spool.FILE_PREFIX}_*{spool.FILE_SUFFIX}"))]
-    tables = _Tables()
+    tables = _Tables(folder)
     missing: list[str] = []
     for path in paths:
         try:
@@ -59,19 +80,16 @@ def read_host_probe(folder: Path) -> RecordedProbe | None:
             continue
         try:
             tables.add(content)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:
             missing.append(f"{path.name} is damaged: {error}")
-    if tables.meta is None:
-        if not missing:
-            return None
-        tables.meta = {"interval_ns": 0, "monotonic_ns": 0, "unix_ns": 0}
-    return tables.recorded(missing)
+    return tables, missing
 
 
 class _Tables:
     """The rows of several files, their definitions numbered through."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.native = NativeRows(folder)
         self.meta: dict[str, int] | None = None
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
@@ -125,6 +143,12 @@ class _Tables:
                 events = np.frombuffer(payload, _EVENT)
                 self._events.append(events)
                 self._event_threads.append(process | events["thread"].astype(np.int64))
+            elif kind == spool.NATIVE:
+                self.native.add(process, payload)
+            elif kind == spool.MAPS:
+                self.native.add_maps(process, json.loads(bytes(payload)))
+            elif kind == spool.NATIVE_MISSING:
+                self.native.missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
             elif kind == spool.MISSING:
                 self._missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
 
@@ -159,6 +183,8 @@ class _Tables:
                 ),
                 (*self._missing, *missing),
                 cpus=meta.get("cpus") or None,
+                native=self.native.samples(),
+                native_missing=tuple(self.native.missing),
             ),
             meta["monotonic_ns"],
             meta["unix_ns"],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfharness.demangle import Demangler
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer import cupti
 from perfharness.tracer.records import Columns
@@ -265,32 +266,6 @@ def _null_where_zero(values: NDArray[Any]) -> Any:
 
 def _text(pointer: int) -> str:
     return ctypes.string_at(pointer).decode(errors="replace") if pointer else "unknown"
-
-
-class Demangler:
-    """`abi::__cxa_demangle` of the C++ library; without one, names stay mangled."""
-
-    def __init__(self) -> None:
-        self._demangle = None
-        try:
-            library = ctypes.CDLL("libstdc++.so.6")
-        except OSError:
-            return
-        self._demangle = library["__cxa_demangle"]
-        self._demangle.restype = ctypes.c_void_p
-        self._free = ctypes.CDLL(None).free
-
-    def demangled(self, mangled: str) -> str:
-        """The name as it is written in C++."""
-        if self._demangle is None or not mangled.startswith("_Z"):
-            return mangled
-        status = ctypes.c_int()
-        address = self._demangle(mangled.encode(), None, None, ctypes.byref(status))
-        if status.value != 0 or not address:
-            return mangled
-        text = ctypes.string_at(address).decode(errors="replace")
-        self._free(ctypes.c_void_p(address))
-        return text
 
 
 def short_name(demangled: str) -> str:

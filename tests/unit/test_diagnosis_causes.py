@@ -17,7 +17,7 @@ from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.rules import RULES, judge
 from perfharness.analysis.diagnosis.rules.evidence import Figures, Issuing, KeptCpu, Recompiling
-from perfharness.model.diagnosis import Cause, StageDiagnosis, Verdict
+from perfharness.model.diagnosis import Cause, NativeFunction, NativeProfile, StageDiagnosis, Verdict
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind, OsWaitKind
 from perfharness.testing.diagnosis_builder import figures, host_evidence, line
@@ -126,6 +126,29 @@ def test_computing_is_never_without_a_function_or_the_reason() -> None:
     (unknown,) = judge(figures(uses_gpu=False)).causes
     assert (unknown.code, unknown.where) == ("cpu-bound", None)
     assert "--explain" in (unknown.where_reason or "")
+
+
+def test_native_code_of_the_line_and_of_threads_without_python_is_evidence() -> None:
+    """30 of 40 ms on a CPU are the kernel's; helpers run 250 ms in the 100 ms of the stage."""
+    native = NativeFunction("/lib/libblas.so.0", "dgemm", 60.0, 0.75, 0.05, WORK)
+    tracer, helper = (
+        NativeFunction(f"/lib/{library}", None, 1.0, share, 0.05)
+        for library, share in (("libcupti.so.12", 0.7), ("libomp.so", 0.3))
+    )
+    of_stage = NativeProfile(10, 10.0, 1.0, 30.0, [native], 3, 250, 250.0, [tracer, helper])
+    profile = {"on_cpu_ms": 40.0, "minor_faults": 5000.0}
+    evidence = host_evidence(profile={**profile, "native": of_stage}, busiest=WORK, native=native)
+    judged = judge(figures(100.0, uses_gpu=False, host=evidence))
+    assert judged.causes[0].native == native
+    said = " ".join(judged.verdict.evidence)
+    for part in ("75 %", "libblas.so.0: dgemm", "75 %", "5000", "2.5 CPUs", "30 %", "libomp.so"):
+        assert part in said
+    assert "cupti" not in said
+    little = replace(of_stage, kernel_ms=9.9, helper_cpu_ms=9.9)
+    evidence = host_evidence(profile={**profile, "native": little}, busiest=WORK)
+    judged = judge(figures(100.0, uses_gpu=False, host=evidence))
+    assert judged.causes[0].native is None
+    assert len(judged.verdict.evidence) == 2
 
 
 def test_computing_saves_no_more_than_its_function_takes() -> None:

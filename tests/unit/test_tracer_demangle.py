@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfharness.tracer.gpu_tables import Demangler, short_name
+from perfharness.demangle import Demangler
+from perfharness.tracer.gpu_tables import short_name
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from perfharness.analysis.host_profile import (
     lines_during,
     own_functions,
 )
-from perfharness.model.diagnosis import FunctionTime
+from perfharness.analysis.native_profile import native_code_at
+from perfharness.model.diagnosis import FunctionTime, NativeFunction
 from perfharness.model.host_samples import Frame, HostEventKind, HostProbe, HostSamples, HostState
 from perfharness.model.trace import Bool, Int64
 
@@ -128,6 +129,7 @@ def host_evidence(
     return HostEvidence(
         profile=profile,
         busiest=own,
+        native=_native_code(events, own, computing, ms_per_ns),
         in_libraries=[function for function in called if is_library(function.file)],
         in_state=in_state,
         during=_lines_of_calls(samples, events) | _lines_of_collections(probe, events),
@@ -139,6 +141,17 @@ def host_evidence(
         worker=_worker(samples, events.spans, work["loader"], in_library),
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe, rows),
     )
+
+
+def _native_code(
+    events: StageEvents, line: FunctionTime | None, computing: Int64, ms_per_ns: float
+) -> NativeFunction | None:
+    """The native function that most of the CPU time of the busiest function is in."""
+    probe = events.workload.host_probe
+    if probe is None or line is None:
+        return None
+    computing_ms = float(probe.samples.length_ns[computing].sum()) * ms_per_ns
+    return native_code_at(probe, events.spans, line, line.self_ms / computing_ms)
 
 
 def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[str, Bool]) -> dict[str, Int64]:

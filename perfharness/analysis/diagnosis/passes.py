@@ -28,6 +28,8 @@ from perfharness.model.diagnosis import (
     GpuWork,
     HostProfile,
     KernelGroup,
+    NativeFunction,
+    NativeProfile,
     Path,
     StageDiagnosis,
     StageVerdict,
@@ -207,7 +209,8 @@ def _again(step: str) -> str:
 
 def _cause(cause: Cause, scale: float) -> Cause:
     where = None if cause.where is None else cause.where.scaled(scale)
-    return replace(cause, where=where, saves_ms=_times(cause.saves_ms, scale))
+    native = None if cause.native is None else _native_function(cause.native, scale)
+    return replace(cause, where=where, saves_ms=_times(cause.saves_ms, scale), native=native)
 
 
 def _profile(profile: HostProfile, scale: float) -> HostProfile:
@@ -219,7 +222,25 @@ def _profile(profile: HostProfile, scale: float) -> HostProfile:
         collection_ms=_times(profile.collection_ms, scale),
         recorder_ms=_times(profile.recorder_ms, scale),
         gil_holders=[function.scaled(scale) for function in profile.gil_holders],
+        native=None if profile.native is None else _native(profile.native, scale),
     )
+
+
+def _native(native: NativeProfile, scale: float) -> NativeProfile:
+    return replace(
+        native,
+        cpu_ms=native.cpu_ms * scale,
+        error_ms=native.error_ms * scale,
+        kernel_ms=_times(native.kernel_ms, scale),
+        helper_cpu_ms=native.helper_cpu_ms * scale,
+        functions=[_native_function(function, scale) for function in native.functions],
+        helper_functions=[_native_function(function, scale) for function in native.helper_functions],
+    )
+
+
+def _native_function(function: NativeFunction, scale: float) -> NativeFunction:
+    line = None if function.called_at is None else function.called_at.scaled(scale)
+    return replace(function, cpu_ms=function.cpu_ms * scale, called_at=line)
 
 
 def _gpu(measured: GpuWork | None, explaining: GpuWork | None) -> GpuWork | None:

@@ -17,6 +17,7 @@ from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
 from perfharness.analysis.grouping import group_rows, unique
 from perfharness.analysis.host_profile import Spans, host_profile, rows_of_stage
+from perfharness.analysis.native_profile import native_profile
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stage_times import StageTimes
@@ -264,7 +265,11 @@ class StageEvents:
     def profile(self) -> HostProfile | None:
         """What its threads did, by sampled stacks; None: they were not sampled."""
         probe = self.workload.host_probe
-        return None if probe is None else host_profile(probe, self.spans, self.sample_rows)
+        if probe is None:
+            return None
+        profile = host_profile(probe, self.spans, self.sample_rows)
+        missing = [*profile.missing, *probe.native_missing]
+        return replace(profile, native=native_profile(probe, self.spans, profile.on_cpu_ms), missing=missing)
 
     @cached_property
     def sample_rows(self) -> Int64:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from perfharness.model.diagnosis import Cause, FunctionTime, GpuLimit, GpuLimits, HostProfile, Verdict
+from perfharness.model.diagnosis import Cause, FunctionTime, GpuLimit, GpuLimits, HostProfile, NativeFunction, Verdict
 from perfharness.model.trace import OsWaitKind
 
 MISSING_CALLS = (
@@ -117,6 +117,7 @@ class HostEvidence:
     output of a program is read; `processes`, `threads`: they are made, in several ranges; `ends`: they are made ready,
     or ended) was on the stack, and the line that most of it was called from. `recorder`: the line that perfharness's
     own time passed at, which is in no other of these. `worker`: who does the work that the stage waits for in a loader.
+    `native`: the native function that most of the CPU time of `busiest` is in, where that is not the interpreter.
     `crowded_ms` a batch: ready without a free CPU while the process itself had more threads ready than it has CPUs.
     """
 
@@ -132,6 +133,7 @@ class HostEvidence:
     recorder: FunctionTime | None = None
     worker: Worker | None = None
     crowded_ms: float = 0.0
+    native: NativeFunction | None = None
 
 
 @dataclass(frozen=True)
@@ -303,6 +305,7 @@ class Match:
     saves_ns: float | None = None
     where: FunctionTime | None = None
     where_reason: str = NO_STACKS
+    native: NativeFunction | None = None
     missing: list[str] = field(default_factory=list)
     limit: GpuLimit | None = None
     undisturbed_ns: float | None = None
@@ -336,6 +339,7 @@ class Match:
             where_reason=None if self.where is not None else self.where_reason,
             try_this=self.try_this,
             saves_ms=saves,
+            native=self.native,
         )
 
 

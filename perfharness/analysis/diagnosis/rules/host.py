@@ -15,7 +15,8 @@ from perfharness.analysis.diagnosis.rules.evidence import (
 )
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE
 from perfharness.analysis.diagnosis.rules.libraries import ENGINES, cheaper, cpus_text, idle_share, time_in_library
-from perfharness.model.diagnosis import FunctionTime, Verdict
+from perfharness.analysis.native_profile import is_tracer
+from perfharness.model.diagnosis import FunctionTime, Verdict, native_text
 
 CPU_BOUND_SHARE = 0.50
 """Of the host time: most of it is spent outside of CUDA."""
@@ -29,6 +30,10 @@ RECORDER_STEP = "Annotate fewer, longer ranges here; this work counts in the sta
 COLLECTION_STEP = (
     "Make fewer objects a batch; gc.freeze() after the set-up; raise gc.set_threshold(), or collect between batches."
 )
+KERNEL_SHARE = 0.25
+"""Of the CPU time: page faults, or system calls, worth a sentence."""
+HELPER_SHARE = 0.10
+"""Of the host time: CPU time of threads without Python that is worth a sentence."""
 FAULT_NS = 500
 """Of host time, at least: the kernel is entered, finds a page and clears its 4 KiB."""
 KEEP_MEMORY_STEP = "Keep its memory between batches and write into it (out=, copy_) rather than allocate it anew."
@@ -94,7 +99,7 @@ def cpu_bound(f: Figures) -> Match | None:
         saves_ns: float | None = saves
     else:
         described, next_step, saves_ns = _of_function(f, line, saves)
-        evidence.append(described)
+        evidence += [described, *_native_evidence(f)]
     faults = 0.0 if f.host is None else f.batches * (f.host.profile.minor_faults or 0.0)
     if f.host is not None and f.host.faulting is not None and faults * FAULT_NS >= FURTHER_SHARE * f.wall:
         evidence.append(
@@ -110,7 +115,24 @@ def cpu_bound(f: Figures) -> Match | None:
     return Match(
         Verdict.CPU_BOUND, computing, f.wall, evidence, next_step, saves_ns=saves_ns, where=line,
         where_reason=f.no_line, missing=[*f.missing_calls, *unknown] if f.uses_gpu else unknown,
+        native=None if f.host is None else f.host.native,
     )  # fmt: skip
+
+
+def _native_evidence(f: Figures) -> list[str]:
+    """How much of the CPU time is in the kernel, and what threads without Python compute meanwhile."""
+    native = None if f.host is None else f.host.profile.native
+    if f.host is None or native is None:
+        return []
+    evidence, on_cpu_ms = [], f.host.profile.on_cpu_ms
+    if native.kernel_ms is not None and on_cpu_ms and native.kernel_ms >= KERNEL_SHARE * on_cpu_ms:
+        evidence.append(f"{percent(native.kernel_ms, on_cpu_ms)} of its CPU time is in the kernel.")
+    used = f.sum_ns(native.helper_cpu_ms) / f.wall if f.wall else 0.0
+    if used >= HELPER_SHARE:
+        top = next((one for one in native.helper_functions if not is_tracer(one)), None)
+        where = "" if top is None else f", {percent(top.share, 1)} of that in {native_text(top)}"
+        evidence.append(f"Threads without Python keep {used:.1f} CPUs busy meanwhile{where}.")
+    return evidence
 
 
 def _of_function(f: Figures, line: FunctionTime, saves_ns: float) -> tuple[str, str, float | None]:
@@ -123,6 +145,8 @@ def _of_function(f: Figures, line: FunctionTime, saves_ns: float) -> tuple[str, 
     if library is not None:
         called = library.function
         text += f", {percent(f.sum_ns(library.ms), f.wall)} in {library.name}, most in {called.function}"
+    if f.host is not None and f.host.native is not None:
+        text += f", of its CPU time {percent(f.host.native.share, 1)} in {native_text(f.host.native)}"
     text += "" if idle is None else f"; {cpus_text(f)}"
     step = cheaper(call_of(line), library, is_idle=idle is not None and not f.uses_gpu)
     step = f"{step[0].upper()}{step[1:]}"

@@ -1,0 +1,202 @@
+"""Which native functions the CPU time of stages went to, by the samples of the explaining pass.
+
+A sample is of a stage where it lies in one of its ranges by the clock. Which line of Python a function was called at is
+known from a sample of the Python stack of the same thread at almost the same moment (`NEAR_NS`): the two samplers do
+not know of each other, so such moments are a random choice.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.analysis.frames import frames_of, own_frame
+from perfharness.analysis.host_profile import Z_95, Spans, inside, wilson
+from perfharness.model.diagnosis import FunctionTime, NativeFunction, NativeProfile
+from perfharness.model.host_samples import Frame, HostProbe, HostState, NativeSamples
+from perfharness.model.trace import PID_SHIFT, Int64
+
+NEAR_NS = 50_000
+MIN_PAIRS = 5
+"""Moments with both samples, from which on a line is named."""
+
+TOP_FUNCTIONS = 20
+NS_PER_MS = 1e6
+
+COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
+INTERPRETER = re.compile(r"(lib)?python[\d.]*[a-z]*(\.so[\d.]*)?")
+"""Files of the interpreter: time in them is Python's own, which the lines of Python say more about."""
+TRACERS = ("libToolsInjection", "libcupti", "libnvtx", "libInterceptorInjection")
+"""What the names of tracers' libraries begin with."""
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Native samples, and the Python stacks that were sampled at almost the same moment; aligned."""
+
+    function: npt.NDArray[np.int64]
+    own: list[Frame]
+    """The innermost frame outside of libraries, else the innermost."""
+
+
+def native_profile(probe: HostProbe, spans: Spans, on_cpu_ms: float | None) -> NativeProfile | None:
+    """The native functions of a stage's threads and of threads without Python meanwhile; None: none were sampled.
+
+    Args:
+        on_cpu_ms: what the stage's threads ran a batch, in user space and in the kernel.
+    """
+    native = probe.native
+    if native is None:
+        return None
+    rows, helpers = _rows_of_stage(native, spans), _rows_of_helpers(probe, native, spans)
+    pairs = _pairs(probe, native, rows)
+    cpu_ms = _ms(native, rows, spans)
+    # Sampled by a timer of CPU time, with a phase that is not known: at most as uncertain as a count of chance events.
+    error_ms = Z_95 * math.sqrt(float(np.square(native.length_ns[rows].astype(np.float64)).sum())) / NS_PER_MS
+    error_ms /= max(spans.batches, 1)
+    kernel_ms = None if on_cpu_ms is None else on_cpu_ms - cpu_ms
+    return NativeProfile(
+        samples=len(rows),
+        cpu_ms=cpu_ms,
+        error_ms=error_ms,
+        kernel_ms=None if kernel_ms is None or kernel_ms <= error_ms else kernel_ms,
+        functions=_functions(native, rows, spans, pairs),
+        helper_threads=len(np.unique(native.thread[helpers])),
+        helper_samples=len(helpers),
+        helper_cpu_ms=_ms(native, helpers, spans),
+        helper_functions=_functions(native, helpers, spans, None),
+    )
+
+
+def native_code_at(probe: HostProbe, spans: Spans, line: FunctionTime, line_share: float) -> NativeFunction | None:
+    """The native function outside of the interpreter that takes most of the CPU time of a function of Python, with what
+    it calls in libraries; None where less than half of its time is outside of the interpreter, or it is not known.
+
+    Its `share` is of the CPU time of that function of Python, `cpu_ms` what that makes of `line.self_ms`. Where too few
+    moments have both samples, it is the least that it can be.
+
+    Args:
+        line_share: of the stage's CPU time, what is that of the function of Python.
+    """
+    native = probe.native
+    if native is None:
+        return None
+    rows = _rows_of_stage(native, spans)
+    pairs = _pairs(probe, native, rows)
+    mine = [at for at, frame in enumerate(pairs.own) if (frame.function, frame.file) == (line.function, line.file)]
+    counts = Counter(pairs.function[mine].tolist())
+    outside = {number: count for number, count in counts.items() if not _is_of_runtime(native.functions[number])}
+    if len(mine) < MIN_PAIRS:
+        return _at_least(native, rows, line, line_share)
+    if sum(outside.values()) < len(mine) / 2:
+        return None
+    number = max(outside, key=lambda one: outside[one])
+    share, error = outside[number] / len(mine), wilson(outside[number] / len(mine), len(mine))
+    frame = native.functions[number]
+    return NativeFunction(frame.file or None, frame.function or None, share * line.self_ms, share, error, line)
+
+
+def _at_least(native: NativeSamples, rows: Int64, line: FunctionTime, line_share: float) -> NativeFunction | None:
+    """What the shares alone prove: two parts of a whole that together exceed it have the excess in common."""
+    if len(rows) < MIN_PAIRS or line_share <= 0:
+        return None
+    counts = np.bincount(native.function[rows], weights=native.length_ns[rows], minlength=len(native.functions))
+    number = int(counts.argmax())
+    frame, of_stage = native.functions[number], float(counts[number] / counts.sum())
+    share = (of_stage + line_share - 1) / line_share
+    if share < 0.5 or _is_of_runtime(frame):
+        return None
+    error = wilson(of_stage, len(rows)) / line_share
+    return NativeFunction(frame.file or None, frame.function or None, share * line.self_ms, share, error, line)
+
+
+def is_tracer(function: NativeFunction) -> bool:
+    """Whether it is of a tracer: it would not run without."""
+    return (function.library or "").rpartition("/")[2].startswith(TRACERS)
+
+
+def _is_of_runtime(frame: Frame) -> bool:
+    name = frame.file.rpartition("/")[2]
+    return bool(INTERPRETER.fullmatch(name)) or name.startswith(TRACERS)
+
+
+def _rows_of_stage(native: NativeSamples, spans: Spans) -> Int64:
+    found: list[Int64] = []
+    for thread in np.unique(spans.thread):
+        first, last = np.searchsorted(native.thread, [thread, thread + 1])
+        of_thread = spans.thread == thread
+        is_in = inside(native.time_ns[first:last], spans.start_ns[of_thread], spans.end_ns[of_thread])
+        found.append(first + np.flatnonzero(is_in))
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def _rows_of_helpers(probe: HostProbe, native: NativeSamples, spans: Spans) -> Int64:
+    """Of threads that never ran Python, in the stage's processes, while any thread was in the stage."""
+    is_helper = ~np.isin(native.thread, probe.samples.thread) & ~np.isin(native.thread, spans.thread)
+    found: list[Int64] = []
+    for process in np.unique(spans.thread >> PID_SHIFT):
+        mine = np.flatnonzero(is_helper & (native.thread >> PID_SHIFT == process))
+        of_process = spans.thread >> PID_SHIFT == process
+        found.append(mine[inside(native.time_ns[mine], spans.start_ns[of_process], spans.end_ns[of_process])])
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def _ms(native: NativeSamples, rows: Int64, spans: Spans) -> float:
+    return float(native.length_ns[rows].sum()) / NS_PER_MS / max(spans.batches, 1)
+
+
+def _functions(native: NativeSamples, rows: Int64, spans: Spans, pairs: _Pairs | None) -> list[NativeFunction]:
+    lengths = native.length_ns[rows].astype(np.float64)
+    spent = np.bincount(native.function[rows], weights=lengths, minlength=len(native.functions))
+    total = float(spent.sum())
+    # Samples of different length, where a long run was thinned out, count as fewer.
+    count = total**2 / float(np.square(lengths).sum()) if len(rows) else 0.0
+    found = []
+    for number in np.argsort(-spent, kind="stable")[:TOP_FUNCTIONS].tolist():
+        if not spent[number]:
+            break
+        frame, share = native.functions[number], float(spent[number]) / total
+        cpu_ms = float(spent[number]) / NS_PER_MS / max(spans.batches, 1)
+        line = None if pairs is None else _line_of(pairs, number, cpu_ms)
+        found.append(
+            NativeFunction(frame.file or None, frame.function or None, cpu_ms, share, wilson(share, count), line)
+        )
+    return found
+
+
+def _line_of(pairs: _Pairs, number: int, cpu_ms: float) -> FunctionTime | None:
+    """The line that most of a native function's time was called at."""
+    mine = np.flatnonzero(pairs.function == number).tolist()
+    if len(mine) < MIN_PAIRS:
+        return None
+    frame, count = Counter(pairs.own[at] for at in mine).most_common(1)[0]
+    share = count / len(mine)
+    own_ms, error_ms = cpu_ms * share, cpu_ms * wilson(share, len(mine))
+    return FunctionTime(frame.function, frame.file, frame.line, frame.is_native, own_ms, own_ms, error_ms)
+
+
+def _pairs(probe: HostProbe, native: NativeSamples, rows: Int64) -> _Pairs:
+    samples = probe.samples
+    functions: list[Int64] = []
+    own: list[Frame] = []
+    own_of_stack = [own_frame(frames_of(samples, stack)) for stack in range(len(samples.stacks))]
+    usable = np.isin(samples.state, COMPUTING) & (samples.stack >= 0)
+    for thread in np.unique(native.thread[rows]):
+        mine = rows[native.thread[rows] == thread]
+        first, last = np.searchsorted(samples.thread, [thread, thread + 1])
+        stacks = first + np.flatnonzero(usable[first:last])
+        if not len(stacks):
+            continue
+        moments, times = native.time_ns[mine], samples.time_ns[stacks]
+        after = np.searchsorted(times, moments)
+        before, after = np.maximum(after - 1, 0), np.minimum(after, len(times) - 1)
+        nearest = np.where(moments - times[before] <= times[after] - moments, before, after)
+        near = np.abs(times[nearest] - moments) <= NEAR_NS
+        functions.append(native.function[mine[near]].astype(np.int64))
+        own += [own_of_stack[stack] for stack in samples.stack[stacks[nearest[near]]].tolist()]
+    return _Pairs(np.concatenate([np.empty(0, np.int64), *functions]), own)

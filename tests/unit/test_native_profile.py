@@ -1,0 +1,209 @@
+"""Native functions of stages by samples: worked by hand, read back from the spool, named as the linker names them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfharness.analysis.host_profile import Spans, wilson
+from perfharness.analysis.native_profile import native_code_at, native_profile
+from perfharness.host_probe import perf_events, spool
+from perfharness.model import nsys_schema as schema
+from perfharness.model.diagnosis import FunctionTime
+from perfharness.testing.probe_builder import ProbeBuilder
+from perfharness.trace.host_samples import keep_native_symbols, read_host_probe
+from perfharness.trace.native_symbols import FILE_NAME, FileIdentity, FunctionNames
+
+MS = 1_000_000
+THREAD = schema.global_tid(100, 100)
+WORK = FunctionTime("work", "a.py", 3, is_native=False, self_ms=100.0, cumulative_ms=100.0, error_ms=1.0)
+
+
+def spans(*intervals: tuple[int, int], batches: int = 1) -> Spans:
+    start, end = np.asarray(intervals, dtype=np.int64).T
+    return Spans(("r", "batch", "stage"), np.full(len(start), THREAD), start, end, batches)
+
+
+def test_cpu_time_of_own_threads_and_of_helpers() -> None:
+    """Of 100 ms in two batches, the stage's thread is 70 ms in `heavy`, and runs 10 ms more than has samples."""
+    builder = ProbeBuilder(MS)
+    builder.sample(50 * MS, ["work@a.py:3"])
+    builder.sample(50 * MS, ["other@a.py:9"], tid=300)
+    builder.native(0, 70 * MS, "heavy")
+    builder.native(70 * MS, 100 * MS, "light", "")
+    builder.native(100 * MS, 200 * MS, "later")
+    builder.native(40 * MS, 200 * MS, "", "/lib/libomp.so", tid=200)
+    builder.native(0, 100 * MS, "python", tid=300)
+    builder.native(0, 100 * MS, "elsewhere", pid=500, tid=500)
+    profile = native_profile(builder.build(), spans((0, 60 * MS), (60 * MS, 100 * MS), batches=2), on_cpu_ms=80.0)
+    assert profile is not None
+    assert (profile.samples, profile.cpu_ms, profile.kernel_ms) == (100, 50.0, 30.0)
+    assert profile.error_ms == pytest.approx(1.96 * 10 / 2, rel=1e-3)  # of a count of 100
+    heavy, light = profile.functions
+    assert (heavy.library, heavy.function, heavy.cpu_ms, heavy.share) == ("/lib/libwork.so", "heavy", 35.0, 0.7)
+    assert heavy.error == pytest.approx(wilson(0.7, 100))
+    assert (light.library, light.function, light.cpu_ms) == (None, "light", 15.0)
+    assert (profile.helper_threads, profile.helper_samples, profile.helper_cpu_ms) == (1, 60, 30.0)
+    (helper,) = profile.helper_functions
+    assert (helper.library, helper.function, helper.share, helper.called_at) == ("/lib/libomp.so", None, 1.0, None)
+
+
+def test_time_in_the_kernel_within_the_error_is_not_reported() -> None:
+    builder = ProbeBuilder(MS)
+    builder.native(0, 100 * MS, "heavy")
+    profile = native_profile(builder.build(), spans((0, 100 * MS)), on_cpu_ms=119.0)
+    assert profile is not None
+    assert profile.kernel_ms is None
+    assert native_profile(ProbeBuilder(MS).build(), spans((0, 100 * MS)), 119.0) is None
+
+
+def test_the_line_is_that_of_stacks_sampled_at_the_same_moments() -> None:
+    """`work` and `rest` take turns of 0.5 ms; only stacks within 50 us of a native sample say which called it."""
+    builder = ProbeBuilder(MS)
+    for turn in range(100):
+        at = turn * MS
+        builder.native(at, at + MS // 2, "heavy", every_ns=MS // 2)
+        builder.native(at + MS // 2, at + MS, "light", every_ns=MS // 2)
+        offset = 40_000 if turn % 10 == 0 else 60_000
+        builder.sample(at + MS // 4 + offset, ["call@/x/site-packages/lib.py:7", "work@a.py:3"])
+        builder.sample(at + MS // 2 + MS // 4 - offset, ["rest@a.py:5"])
+    probe = builder.build()
+    profile = native_profile(probe, spans((0, 100 * MS)), None)
+    assert profile is not None
+    lines = {one.function: one.called_at for one in profile.functions}
+    assert {name: line and (line.function, line.line) for name, line in lines.items()} == {
+        "heavy": ("work", 3), "light": ("rest", 5),
+    }  # fmt: skip
+    found = native_code_at(probe, spans((0, 100 * MS)), WORK, line_share=0.5)
+    assert found is not None
+    assert (found.function, found.share, found.cpu_ms) == ("heavy", 1.0, 100.0)
+
+
+def test_time_of_the_interpreter_and_of_tracers_is_no_native_code_of_a_line() -> None:
+    for library in ("/usr/lib/libpython3.11.so.1.0", "/usr/bin/python3.13", "/opt/libToolsInjection64.so"):
+        builder = ProbeBuilder(MS)
+        builder.native(0, 100 * MS, "heavy", library)
+        builder.samples(0, 100 * MS, ["work@a.py:3"])
+        assert native_code_at(builder.build(), spans((0, 100 * MS)), WORK, line_share=1.0) is None
+
+
+def test_without_common_moments_shares_prove_what_they_have_in_common() -> None:
+    """80 % in `heavy` and 90 % in `work`: at least 70 of its 90 % are in `heavy`. With 60 %, nothing is proven."""
+    for heavy_ms, share in ((80, 70 / 90), (50, None)):
+        builder = ProbeBuilder(MS)
+        builder.native(0, heavy_ms * MS, "heavy")
+        builder.native(heavy_ms * MS, 100 * MS, "eval", "/usr/bin/python3.13")
+        found = native_code_at(builder.build(), spans((0, 100 * MS)), WORK, line_share=0.9)
+        assert (None if found is None else found.share) == (None if share is None else pytest.approx(share))
+
+
+# ---- names ----
+
+
+class DlInfo(ctypes.Structure):
+    _fields_ = (
+        ("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("start", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+def in_file(address: int) -> tuple[str, int]:
+    """Library, and offset in its file, of an address of this process."""
+    return next(
+        (path, address - start + offset)
+        for start, end, offset, path in perf_events.code_maps(os.getpid())
+        if start <= address < end
+    )
+
+
+def identity(path: str) -> FileIdentity:
+    status = Path(path).stat()
+    return FileIdentity(status.st_size, status.st_mtime_ns)
+
+
+@pytest.mark.parametrize("name", ["qsort", "malloc", "getenv", "PyObject_Repr", "PyList_Append"])
+def test_names_are_those_that_the_linker_finds(name: str) -> None:
+    address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
+    info = DlInfo()
+    assert ctypes.CDLL(None).dladdr(ctypes.c_void_p(address + 3), ctypes.byref(info))
+    path, offset = in_file(address)
+    names = FunctionNames({path: identity(path)}, {})
+    assert info.name.decode().lstrip("_").removeprefix("libc_") == name
+    assert names.names(path, np.asarray([offset, offset + 3])) == [name, name]
+
+
+def test_implementations_for_a_kind_of_cpu_are_named() -> None:
+    """They have no symbol in the C libraries of most systems; where they have one, it has the name in it."""
+    address = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value or 0
+    path, offset = in_file(address)
+    (name,) = FunctionNames({path: identity(path)}, {}).names(path, np.asarray([offset]))
+    assert "strlen" in name
+
+
+def test_a_library_that_has_changed_has_no_names(tmp_path: Path) -> None:
+    path, offset = in_file(ctypes.cast(ctypes.CDLL(None).qsort, ctypes.c_void_p).value or 0)
+    size = Path(path).stat().st_size
+    assert FunctionNames({path: FileIdentity(size, 1)}, {}).names(path, np.asarray([offset])) == [""]
+    kept = {path: {"sort": [offset]}}
+    assert FunctionNames({path: FileIdentity(size, 1)}, kept).names(path, np.asarray([offset, 1])) == ["sort", ""]
+    damaged = tmp_path / "lib.so"
+    damaged.write_bytes(b"\x7fELF\x02\x01" + bytes(100))
+    assert FunctionNames({str(damaged): identity(str(damaged))}, {}).names(str(damaged), np.asarray([3])) == [""]
+
+
+# ---- the file ----
+
+
+def test_rows_are_read_back_with_what_was_mapped_when_they_were_written(tmp_path: Path) -> None:
+    """The same address is in another library after the first one was unloaded; one row is in no file."""
+    sort = ctypes.cast(ctypes.CDLL(None).qsort, ctypes.c_void_p).value or 0
+    libc, offset = in_file(sort)
+    file = spool.Spool(str(tmp_path / spool.FILE_NAME))
+    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
+    page = offset // 4096 * 4096
+    for path in ("/gone/libfirst.so", libc):
+        file.native([perf_events.ROW.pack(0x10000 + offset - page, 100, 7, 5), perf_events.ROW.pack(64, 100, 7, 9)], MS)
+        file.maps([(0x10000, 0x20000, page, path)])
+        file.flush()
+    file.write_json(spool.NATIVE_MISSING, ["native code: 3 samples"])
+    file.close()
+
+    def functions() -> list[tuple[str, str]]:
+        recorded = read_host_probe(tmp_path)
+        assert recorded is not None
+        native = recorded.probe.native
+        assert native is not None
+        assert recorded.probe.native_missing == ("native code: 3 samples",)
+        assert native.time_ns.tolist() == [5, 5, 9, 9]
+        assert native.length_ns.tolist() == [MS] * 4
+        assert set(native.thread.tolist()) == {100 << 24 | 7}
+        found = [native.functions[number] for number in native.function.tolist()]
+        return [(frame.function, frame.file) for frame in found]
+
+    expected = [("", "/gone/libfirst.so"), ("qsort", libc), ("", ""), ("", "")]
+    assert functions() == expected
+    keep_native_symbols(tmp_path)
+    kept = tmp_path / FILE_NAME
+    kept.write_text(kept.read_text().replace("qsort", "kept"))
+    assert functions() == [expected[0], ("kept", libc), *expected[2:]]
+
+
+def test_long_runs_are_thinned_out_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "NATIVE_ROWS_AT_FULL_RATE", 100)
+    file = spool.Spool(str(tmp_path / spool.FILE_NAME))
+    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
+    for number in range(0, 651, 7):
+        file.native([perf_events.ROW.pack(64, 100, 7, number + at) for at in range(7)], MS)
+    file.close()
+    recorded = read_host_probe(tmp_path)
+    assert recorded is not None
+    native = recorded.probe.native
+    assert native is not None
+    assert native.length_ns.sum() / MS == pytest.approx(651, abs=8)
+    assert set(np.unique(native.length_ns).tolist()) == {MS, 2 * MS, 4 * MS}
+    assert np.diff(native.time_ns[native.length_ns == 4 * MS]).tolist() == [4] * (
+        (native.length_ns == 4 * MS).sum() - 1
+    )
