@@ -90,7 +90,7 @@ def native_code_at(probe: HostProbe, spans: Spans, line: FunctionTime, line_shar
     pairs = _pairs(probe, native, rows)
     mine = [at for at, frame in enumerate(pairs.own) if (frame.function, frame.file) == (line.function, line.file)]
     counts = Counter(pairs.function[mine].tolist())
-    outside = {number: count for number, count in counts.items() if not _is_of_runtime(native.functions[number])}
+    outside = {number: count for number, count in counts.items() if not is_of_runtime(native.functions[number].file)}
     if len(mine) < MIN_PAIRS:
         return _at_least(native, rows, line, line_share)
     if sum(outside.values()) < len(mine) / 2:
@@ -109,20 +109,21 @@ def _at_least(native: NativeSamples, rows: Int64, line: FunctionTime, line_share
     number = int(counts.argmax())
     frame, of_stage = native.functions[number], float(counts[number] / counts.sum())
     share = (of_stage + line_share - 1) / line_share
-    if share < 0.5 or _is_of_runtime(frame):
+    if share < 0.5 or is_of_runtime(frame.file):
         return None
     error = wilson(of_stage, len(rows)) / line_share
     return NativeFunction(frame.file or None, frame.function or None, share * line.self_ms, share, error, line)
 
 
+def is_of_runtime(library: str | None) -> bool:
+    """Whether a library is the interpreter, or a tracer's."""
+    name = (library or "").rpartition("/")[2]
+    return bool(INTERPRETER.fullmatch(name)) or name.startswith(TRACERS)
+
+
 def is_tracer(function: NativeFunction) -> bool:
     """Whether it is of a tracer: it would not run without."""
     return (function.library or "").rpartition("/")[2].startswith(TRACERS)
-
-
-def _is_of_runtime(frame: Frame) -> bool:
-    name = frame.file.rpartition("/")[2]
-    return bool(INTERPRETER.fullmatch(name)) or name.startswith(TRACERS)
 
 
 def _rows_of_stage(native: NativeSamples, spans: Spans) -> Int64:
