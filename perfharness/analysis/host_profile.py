@@ -123,6 +123,7 @@ def host_profile(probe: HostProbe, spans: Spans, rows: Int64) -> HostProfile:
         recorder_ms=recorder_ms if total else None,
         cpus_used=_cpus_used(probe.events, spans),
         cpus=probe.cpus,
+        native=None,
         **_counts(samples, rows, spans.batches),
     )
 
