@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.result import Float64
@@ -138,7 +137,7 @@ def _quota(log: SampleLog, subject: str) -> CpuQuota | None:
     return CpuQuota(least, time[at] - length, time[at])
 
 
-def _cpus_used(used: Series | None, time_ns: Int64, period_ns: float) -> npt.NDArray[np.float64]:
+def _cpus_used(used: Series | None, time_ns: Int64, period_ns: float) -> Float64:
     """The most CPUs that were in use between two readings of the period before each moment."""
     most = np.zeros(len(time_ns))
     if used is None or len(used) < 2:

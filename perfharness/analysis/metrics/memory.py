@@ -7,7 +7,7 @@ import numpy as np
 from perfharness.analysis.metrics.figures import Window, held
 from perfharness.analysis.metrics.results import BatchPeak, Growth
 from perfharness.analysis.statistics import student_t
-from perfharness.model.telemetry import Series
+from perfharness.model.telemetry import Float64, Series
 from perfharness.model.trace import Int64
 
 BLOCKS = 20
@@ -52,7 +52,7 @@ def growth(series: Series | None, window: Window | None) -> Growth:
     return Growth(peak, round(slope, 3), round(slope - half, 3), round(slope + half, 3), grows, None)
 
 
-def _line(x: np.typing.NDArray[np.float64], y: np.typing.NDArray[np.float64]) -> tuple[float, float]:
+def _line(x: Float64, y: Float64) -> tuple[float, float]:
     """Slope of the least-squares line, and half of its 95 % interval."""
     slope, start = np.polyfit(x, y, 1)
     freedom = len(x) - 2
