@@ -36,7 +36,7 @@ from perfharness.render.terminal.diagnosis import (
     print_example,
     print_pooled,
 )
-from perfharness.runs.explain import changed_stages, explaining_pass_missing, shared_cpus
+from perfharness.runs.explain import explaining_pass_missing
 from perfharness.runs.inputs import Located, locate
 from perfharness.runs.run_folder import ExplainingPass, ProcessAnalyzer, ReadAs, analyze_trace, read_manifest
 from perfharness.runs.stacks import sampled_processes
@@ -168,9 +168,8 @@ def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:
         analysed, findings = analyzer.analyze(record)
         run.findings += [replace(finding, process=name) for finding in findings]
         if analysed is not None and analysed.result.diagnosis is not None:
-            result = explaining.explain(analysed.result, record.folder)
+            result, found = explaining.explain(record.folder, analysed.result)
             run.processes[name] = result.diagnosis or analysed.result.diagnosis
-            found = (*changed_stages(name, result.diagnosis), *shared_cpus(name, result.diagnosis))
             run.findings += [replace(one, process=name) for one in found]
     return run
 

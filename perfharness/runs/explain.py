@@ -107,20 +107,24 @@ def pass_of(result: ProcessResult) -> Pass | None:
     return Pass(result.diagnosis, values)
 
 
-def with_explained(result: ProcessResult, explaining: Pass) -> ProcessResult:
-    """The result of the measured pass, its diagnosis with what the explaining pass adds."""
+def with_explained(folder: str, result: ProcessResult, explaining: Pass) -> tuple[ProcessResult, list[Finding]]:
+    """The result of a process's measured pass with what the explaining pass adds; and findings of the comparison."""
     from perfharness.analysis.diagnosis.passes import lay_onto
 
     measured = pass_of(result)
-    return result if measured is None else replace(result, diagnosis=lay_onto(measured, explaining))
+    if measured is None:
+        return result, []
+    diagnosis = lay_onto(measured, explaining)
+    return replace(result, diagnosis=diagnosis), [*changed_stages(folder, diagnosis), *shared_cpus(folder, diagnosis)]
 
 
-def changed_stages(folder: str, diagnosis: Diagnosis | None) -> list[Finding]:
+def changed_stages(folder: str, diagnosis: Diagnosis) -> list[Finding]:
     """Which stages of a process the explaining pass does not explain, for they were others in it."""
     from perfharness.model.result import path_text
 
-    stages = [] if diagnosis is None else diagnosis.stages
-    doubted = [(stage, stage.explained.reason) for stage in stages if stage.explained and not stage.explained.trusted]
+    doubted = [
+        (stage, stage.explained.reason) for stage in diagnosis.stages if stage.explained and not stage.explained.trusted
+    ]
     if not doubted:
         return []
     first, reason = doubted[0]
@@ -136,13 +140,13 @@ def changed_stages(folder: str, diagnosis: Diagnosis | None) -> list[Finding]:
     return [Finding("explaining-pass-differs", Severity.WARNING, message, hint, folder)]
 
 
-def shared_cpus(folder: str, diagnosis: Diagnosis | None) -> list[Finding]:
+def shared_cpus(folder: str, diagnosis: Diagnosis) -> list[Finding]:
     """Whether other processes had the CPUs for much of a loop of the explaining pass: a finding about the worst."""
     from perfharness.model.result import path_text
 
-    loops = {loop.loop for loop in diagnosis.warmup} if diagnosis is not None else set()
+    loops = {loop.loop for loop in diagnosis.warmup}
     worst, share = None, SHARED_CPUS
-    for stage in diagnosis.stages if diagnosis is not None else []:
+    for stage in diagnosis.stages:
         waited = None if stage.profile is None else stage.profile.state_ms.get("runnable")
         is_own = OWN_DOING & {cause.code for cause in stage.causes}
         if stage.path in loops and stage.cpu_ms and waited is not None and not is_own and waited / stage.cpu_ms > share:

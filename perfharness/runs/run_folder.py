@@ -39,13 +39,11 @@ from perfharness.run_swap import settle
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.explain import (
     FAILED,
-    changed_stages,
     explaining_findings,
     explaining_folder,
     explaining_pass_failed,
     explaining_pass_missing,
     pass_of,
-    shared_cpus,
     usable_processes,
     with_explained,
 )
@@ -226,9 +224,9 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
         analysed, problems = analyzer.analyze(process)
         findings.extend(problems)
         if analysed is not None and process.folder in explaining:
-            analysed = replace(analysed, result=with_explained(analysed.result, explaining[process.folder]))
-            findings.extend(changed_stages(process.folder, analysed.result.diagnosis))
-            findings.extend(shared_cpus(process.folder, analysed.result.diagnosis))
+            result, found = with_explained(process.folder, analysed.result, explaining[process.folder])
+            analysed = replace(analysed, result=result)
+            findings.extend(found)
         if analysed is not None:
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
@@ -306,14 +304,14 @@ class ExplainingPass:
             self._analyzer = ProcessAnalyzer(folder, manifest, read_as)
             self._processes = usable_processes(measured, manifest)
 
-    def explain(self, result: ProcessResult, name: str) -> ProcessResult:
-        """The result of one process, by its folder, with what the explaining pass adds."""
-        process = self._processes.get(name)
+    def explain(self, folder: str, result: ProcessResult) -> tuple[ProcessResult, list[Finding]]:
+        """The result of one process with what the explaining pass adds; and what was found in the comparison."""
+        process = self._processes.get(folder)
         if process is None:
-            return result
+            return result, []
         analysed, _ = self._analyzer.analyze(process)
         explaining = None if analysed is None else pass_of(analysed.result)
-        return result if explaining is None else with_explained(result, explaining)
+        return (result, []) if explaining is None else with_explained(folder, result, explaining)
 
 
 def benchmark_tree(result: ProcessResult) -> Tree:

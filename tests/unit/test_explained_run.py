@@ -175,4 +175,3 @@ def test_cpus_that_others_had(runnable_ms: float | None, code: str, found: list[
     batch = made.stage("", made.cause(code), cpu_ms=20.0, profile=waited)
     inside = made.stage("short", cpu_ms=1.0, profile=made.profile(state_ms={"runnable": 1.0}))
     assert [one.code for one in shared_cpus("proc_0_gpu_0", made.diagnosis(batch, inside))] == found
-    assert shared_cpus("proc_0_gpu_0", None) == []
