@@ -451,8 +451,8 @@ class StageVerdict:
     limit: GpuLimit | None = None
     """Of `gpu-bound`: what limits the GPU's work; None with every other verdict."""
     steady: Verdict | None = None
-    """Of `first-use`: what limits the stage apart from its beginning, one of its causes; None where nothing with a name
-    does, and with every other verdict."""
+    """Of `first-use`, and of CPUs that the machine keeps (`cpu-quota`, `cpu-steal`, `cpu-frequency`): what limits the
+    stage otherwise, one of its causes; None where nothing with a name does, and with every other verdict."""
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def compiling(ms: float) -> Figures:
         (Verdict.CPU_QUOTA, limited(20.0), limited(19.9)),
         (Verdict.CPU_QUOTA, limited(60.0, running=80.0), limited(60.0, running=80.1)),
         (Verdict.CPU_QUOTA, limited(60.0, running=40.0, lock=60.0), limited(60.0, running=51.0, sleep=20.0, file=9.1)),
+        (Verdict.CPU_QUOTA, limited(60.0, running=60.0, socket=20.0), limited(60.0, running=60.0, socket=20.1)),
         (Verdict.CPU_STEAL, kept(0.5, stolen_share=0.4), kept(0.49, stolen_share=0.4)),
         (Verdict.CPU_FREQUENCY, kept(1.0, slowed_share=0.2), kept(1.0, slowed_share=0.19)),
         (Verdict.FILE_WAIT, by_samples(state_ms={"file": 30.0}), by_samples(state_ms={"file": 29.9})),
@@ -387,6 +388,15 @@ def test_only_threads_of_the_process_itself_are_too_many(tmp_path: Path) -> None
         probe.event(HostEventKind.CROWDED, begin, begin + 300 * US, 2, tid=7)
     (cause, *_) = sampled(tmp_path, nothing, probe).causes
     assert (cause.code, round(cause.share, 6), round(cause.saves_ms or 0, 6)) == ("cpu-contention", 0.3, 0.3)
+
+
+def test_what_the_verdict_is_without_a_quota() -> None:
+    sampled = replace(
+        by_samples(state_ms={"file": 35.0, "runnable": 40.0}), kept=KeptCpu(quota_cpus=1.0, quota_ns=40e6)
+    )
+    judged = judge(replace(sampled, slow_start=11e6))
+    assert (judged.verdict.verdict, judged.verdict.steady) == (Verdict.CPU_QUOTA, Verdict.FILE_WAIT)
+    assert judge(by_samples(state_ms={"file": 35.0})).verdict.steady is None
 
 
 def test_one_percent_of_a_full_quota_is_no_cause() -> None:

@@ -118,7 +118,21 @@ FILES = StageVerdict(Verdict.FILE_WAIT, ["reads"], "read ahead")
     [
         ((QUOTA, "cpu-quota"), (FILES, "file-wait", "cpu-quota"), (Verdict.CPU_QUOTA, ["cpu-quota", "file-wait"])),
         ((COMPUTES, "cpu-bound"), (QUOTA, "cpu-quota", "cpu-bound"), (Verdict.CPU_BOUND, ["cpu-bound"])),
-        ((COMPUTES, "cpu-bound"), (QUOTA, "cpu-quota", "file-wait"), (Verdict.CPU_BOUND, ["cpu-bound"])),
+        (
+            (COMPUTES, "cpu-bound"),
+            (replace(QUOTA, steady=Verdict.FILE_WAIT), "cpu-quota", "gil-contention", "file-wait"),
+            (Verdict.FILE_WAIT, ["file-wait", "gil-contention"]),
+        ),
+        (
+            (QUOTA, "cpu-quota", "cpu-bound"),
+            (replace(QUOTA, steady=Verdict.FILE_WAIT), "cpu-quota", "file-wait"),
+            (Verdict.CPU_QUOTA, ["cpu-quota", "file-wait"]),
+        ),
+        (
+            (COMPUTES, "cpu-bound"),
+            (QUOTA, "cpu-quota", "file-wait"),
+            (Verdict.CPU_BOUND, ["cpu-bound", "file-wait"]),
+        ),
         ((COMPUTES, "cpu-bound", "cpu-steal"), (FILES, "file-wait"), (Verdict.FILE_WAIT, ["file-wait", "cpu-steal"])),
     ],
 )
@@ -132,8 +146,31 @@ def test_what_the_machine_kept_is_of_the_measured_pass(
     )
     for one in laid(first, second).values():
         assert (one.verdict.verdict, [each.code for each in one.causes]) == expected
-        if explaining[0] is QUOTA:
-            assert one.verdict.next_step == "do"
+        assert len(codes_of(one)) == len(set(codes_of(one)))
+
+
+def test_what_is_left_of_the_measured_pass_has_the_lines_of_the_other() -> None:
+    measured = a_pass(times(4.0, 6.0), verdict=COMPUTES, causes=[cause("cpu-bound", saves_ms=3.0)])
+    known = cause("cpu-bound", where=function(), try_this="make it cheaper", saves_ms=2.6)
+    explaining = a_pass(times(5.2, 7.8), verdict=QUOTA, causes=[cause("cpu-quota"), known])
+    for one in laid(measured, explaining).values():
+        assert one.verdict.next_step == "make it cheaper"
+        assert one.causes[0].where is not None
+        assert one.causes[0].saves_ms == pytest.approx(2.0)
+
+
+def codes_of(one: StageDiagnosis) -> list[str]:
+    return [cause.code for cause in one.causes]
+
+
+def test_a_quota_that_samples_do_not_confirm_is_no_cause() -> None:
+    """Its threads wait for the network, and another one uses the quota up."""
+    measured = a_pass(times(4.0, 6.0), verdict=QUOTA, causes=[cause("cpu-quota"), cause("cpu-steal")])
+    waits = StageVerdict(Verdict.NETWORK_WAIT, ["waits"], "ask ahead")
+    explaining = a_pass(times(4.0, 6.0), verdict=waits, causes=[cause("network-wait")], profile=PROFILE)
+    for one in laid(measured, explaining).values():
+        assert one.verdict.verdict is Verdict.NETWORK_WAIT
+        assert [each.code for each in one.causes] == ["network-wait", "cpu-steal"]
 
 
 @pytest.mark.parametrize(("runnable", "says"), [(2.0, True), (1.9, False), (None, False)])

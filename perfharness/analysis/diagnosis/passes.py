@@ -108,17 +108,12 @@ def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _C
     if reason is not None:
         return _unexplained(stage, explained)
     scale = stage.cpu_ms / found.cpu_ms
-    found = _without_its_own_beginning(stage, found)
     gpu = _gpu(stage.gpu, found.gpu)
     known = {(one.gpu, one.source) for one in stage.counters}
-    keeps = _keeps_verdict(stage, found)
-    causes = _measured_causes(stage, found, scale) if keeps else _causes(stage, found, scale)
-    own = stage.verdict
-    if found.verdict.verdict in OF_MACHINE and causes and causes[0].code == own.verdict:
-        own = replace(own, next_step=causes[0].try_this)
+    verdict, causes = _judged(stage, found, scale)
     return replace(
         stage,
-        verdict=own if keeps else found.verdict,
+        verdict=verdict,
         causes=causes,
         profile=None if found.profile is None else _profile(found.profile, scale),
         counters=[*stage.counters, *(one for one in found.counters if (one.gpu, one.source) not in known)],
@@ -142,49 +137,78 @@ def _ready_share(stage: StageDiagnosis) -> float:
     return (states.get("runnable") or 0.0) / known if known else 0.0
 
 
+def _judged(stage: StageDiagnosis, found: StageDiagnosis, scale: float) -> tuple[StageVerdict, list[Cause]]:
+    """The verdict and the causes of a stage whose explaining pass is trusted."""
+    machine = _kept_cpu(stage, found)
+    codes = {cause.code for cause in machine}
+    if stage.verdict.verdict in codes:
+        first = [cause for cause in machine if cause.code == stage.verdict.verdict]
+        others = [cause for cause in machine if cause not in first]
+        causes = [*first, *(_cause(cause, scale) for cause in found.causes if not _is_of_one_pass(cause, stage))]
+        return stage.verdict, [*causes, *others, *_only_measured(stage, causes)]
+    if _keeps_verdict(stage, found):
+        return stage.verdict, stage.causes
+    verdict, causes = _otherwise(stage, found, scale)
+    return verdict, [*causes, *(one for one in machine if one not in causes), *_only_measured(stage, causes)]
+
+
+def _kept_cpu(stage: StageDiagnosis, found: StageDiagnosis) -> list[Cause]:
+    """What the machine kept from the measured pass; not a quota where samples show that it holds nothing up here, for
+    its threads run, or wait for what needs no CPU.
+    """
+    quota = Verdict.CPU_QUOTA.value
+    has_quota = found.profile is None or any(cause.code == quota for cause in found.causes)
+    return [cause for cause in stage.causes if cause.code in OF_MACHINE and (has_quota or cause.code != quota)]
+
+
+def _only_measured(stage: StageDiagnosis, causes: list[Cause]) -> list[Cause]:
+    codes = {cause.code for cause in causes}
+    return [cause for cause in stage.causes if cause.code in OF_MEASURED and cause.code not in codes]
+
+
+def _is_of_one_pass(cause: Cause, stage: StageDiagnosis) -> bool:
+    """Whether a cause of the explaining pass is none of the measured one: what the machine kept, and a slow beginning
+    that the measured pass has not.
+    """
+    first_use = Verdict.FIRST_USE.value
+    if cause.code == first_use:
+        return stage.verdict.verdict is not Verdict.FIRST_USE and all(one.code != first_use for one in stage.causes)
+    return cause.code in OF_MACHINE
+
+
 def _keeps_verdict(stage: StageDiagnosis, found: StageDiagnosis) -> bool:
-    if OF_MACHINE & {stage.verdict.verdict, found.verdict.verdict}:
-        return True
     if stage.verdict.verdict not in KEPT:
         return False
     return found.verdict.verdict is not stage.verdict.verdict or (_has_counters(stage) and not _has_counters(found))
 
 
-def _without_its_own_beginning(stage: StageDiagnosis, found: StageDiagnosis) -> StageDiagnosis:
-    """The explaining pass's stage without a slow beginning that the measured pass has not: as that, where nothing else
+def _otherwise(stage: StageDiagnosis, found: StageDiagnosis, scale: float) -> tuple[StageVerdict, list[Cause]]:
+    """What the explaining pass says without what is of that pass alone; the measured verdict where nothing is left that
     has a name.
     """
-    first_use = Verdict.FIRST_USE
-    if any(cause.code == first_use.value for cause in stage.causes) or stage.verdict.verdict is first_use:
-        return found
-    causes = [cause for cause in found.causes if cause.code != first_use.value]
-    if found.verdict.verdict is not first_use:
-        return replace(found, causes=causes)
-    steady = next(
-        (cause for cause in causes if found.verdict.steady and cause.code == found.verdict.steady.value), None
-    )
-    if steady is None:
-        return replace(found, verdict=stage.verdict, causes=[*stage.causes, *causes])
-    verdict = StageVerdict(Verdict(steady.code), [steady.what], steady.try_this, found.verdict.missing)
-    return replace(found, verdict=verdict, causes=[steady, *(cause for cause in causes if cause is not steady)])
+    causes = [_cause(cause, scale) for cause in found.causes if not _is_of_one_pass(cause, stage)]
+    if len(causes) == len(found.causes):
+        return found.verdict, causes
+    verdict = found.verdict
+    if any(cause.code == verdict.verdict for cause in causes):
+        return verdict, causes
+    otherwise = next((cause for cause in causes if verdict.steady and cause.code == verdict.steady.value), None)
+    if otherwise is None:
+        return _with_lines(stage, causes)
+    others = [cause for cause in causes if cause is not otherwise]
+    return StageVerdict(Verdict(otherwise.code), [otherwise.what], otherwise.try_this, verdict.missing), [
+        otherwise, *others,
+    ]  # fmt: skip
 
 
-def _causes(stage: StageDiagnosis, found: StageDiagnosis, scale: float) -> list[Cause]:
-    causes = [_cause(cause, scale) for cause in found.causes if cause.code not in OF_MACHINE]
-    codes = {cause.code for cause in causes}
-    kept = OF_MEASURED | OF_MACHINE
-    return [*causes, *(one for one in stage.causes if one.code in kept and one.code not in codes)]
-
-
-def _measured_causes(stage: StageDiagnosis, found: StageDiagnosis, scale: float) -> list[Cause]:
-    """Of a stage that keeps its verdict: its own; where only CPUs that were kept from it make the difference, with what
-    else was found.
-    """
-    if not OF_MACHINE & {stage.verdict.verdict, found.verdict.verdict}:
-        return stage.causes
-    causes = _causes(stage, found, scale)
-    first = [cause for cause in causes if cause.code == stage.verdict.verdict]
-    return [*first, *(cause for cause in causes if cause not in first)] if first else stage.causes
+def _with_lines(stage: StageDiagnosis, found: list[Cause]) -> tuple[StageVerdict, list[Cause]]:
+    """The measured verdict and causes, those that the explaining pass has as well as it has them."""
+    by_code = {cause.code: cause for cause in found}
+    own = [by_code.pop(cause.code, cause) for cause in stage.causes]
+    verdict = stage.verdict
+    if own and own[0].code == verdict.verdict:
+        verdict = replace(verdict, next_step=own[0].try_this)
+    return verdict, [*own, *by_code.values()]
 
 
 def _has_counters(stage: StageDiagnosis) -> bool:

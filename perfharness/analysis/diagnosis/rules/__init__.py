@@ -60,6 +60,10 @@ COVERED_SHARE = 0.80
 """Of a wait without a name. With less than a fifth left, it says again what others have said."""
 
 
+OF_A_PASS = (Verdict.FIRST_USE, Verdict.CPU_QUOTA, Verdict.CPU_STEAL, Verdict.CPU_FREQUENCY)
+"""What one pass may have, and another of the same program not."""
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The verdict of a stage, and its causes: that of the verdict first, then those that take most."""
@@ -72,7 +76,7 @@ def judge(f: Figures) -> Judgement:
     """The verdict of a stage whose numbers are all known but those that its tracer does not record."""
     found = [match for rule in RULES if (match := rule(f)) is not None]
     main = _main(found)
-    steady = _apart_from_the_beginning(found, main)
+    steady = _otherwise(found, main)
     if main is None:
         verdict = _nothing(f)
     else:
@@ -100,11 +104,11 @@ def _main(found: list[Match]) -> Match | None:
     return next((each for each in larger if each.lost_ns > main.lost_ns), main)
 
 
-def _apart_from_the_beginning(found: list[Match], main: Match | None) -> Match | None:
-    """What the verdict would be if the slow beginning were none."""
-    if main is None or main.verdict is not Verdict.FIRST_USE:
+def _otherwise(found: list[Match], main: Match | None) -> Match | None:
+    """What the verdict would be in another pass, without a slow beginning, and without CPUs that the machine keeps."""
+    if main is None or main.verdict not in OF_A_PASS:
         return None
-    others = (match for match in found if match is not main and match.is_verdict)
+    others = (match for match in found if match.is_verdict and match.verdict not in OF_A_PASS)
     return next((match for match in others if match.verdict is not Verdict.CANNOT_TELL), None)
 
 

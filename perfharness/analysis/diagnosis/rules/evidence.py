@@ -230,6 +230,7 @@ class Figures:
         what needs no CPU of the group.
         """
         waits = sum(self.waiting_ns(kind) for kind in (OsWaitKind.SLEEP, OsWaitKind.FILE))
+        waits += max(self.waiting_ns(OsWaitKind.SOCKET) - self.work_ns("loader"), 0.0)
         return min(self.kept.quota_ns or 0.0, max(self.wall - self.state_ns("running") - waits, 0.0))
 
     @property
