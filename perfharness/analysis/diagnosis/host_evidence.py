@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -91,11 +91,29 @@ LIBRARIES: Mapping[str, Names] = {
 
 def stacks_of_libraries(samples: HostSamples) -> dict[str, Bool]:
     """Which stacks have a frame of each kind of library; a last entry, False, is for samples without a stack."""
+    by_file: dict[str, list[int]] = {}
+    for number, frame in enumerate(samples.frames):
+        by_file.setdefault(frame.file, []).append(number)
     found = {}
     for kind, names in LIBRARIES.items():
-        is_of = [_is_of(frame, names) for frame in samples.frames]
-        has = [any(is_of[frame] for frame in stack) for stack in samples.stacks]
-        found[kind] = np.asarray([*has, False], dtype=np.bool_)
+        chosen = [
+            number
+            for file, numbers in by_file.items()
+            for end, functions in names.items()
+            if file.replace("\\", "/").endswith(end)
+            for number in numbers
+            if functions is None or _is_named(samples.frames[number], functions)
+        ]
+        found[kind] = stacks_with(samples, chosen)
+    return found
+
+
+def stacks_with(samples: HostSamples, frames: Sequence[int]) -> Bool:
+    """Which stacks have one of these frames; a last entry, False, is for samples without a stack."""
+    found = np.zeros(len(samples.stacks) + 1, dtype=np.bool_)
+    chosen = set(frames)
+    if chosen:
+        found[:-1] = [not chosen.isdisjoint(stack) for stack in samples.stacks]
     return found
 
 
@@ -209,8 +227,11 @@ def _worker(samples: HostSamples, spans: Spans, waits: Int64, in_library: Mappin
     line = next((one for one in lines if not is_library(one.file)), None)
     if line is None:
         return None
-    is_of_line = [(frame.function, frame.file) == (line.function, line.file) for frame in samples.frames]
-    has_line = np.asarray([any(is_of_line[frame] for frame in stack) for stack in samples.stacks] + [False])
+    of_line = [
+        number for number, frame in enumerate(samples.frames)
+        if (frame.function, frame.file) == (line.function, line.file)
+    ]  # fmt: skip
+    has_line = stacks_with(samples, of_line)
     threads = samples.thread[working][has_line[samples.stack[working]]]
     names, spent = np.unique(threads, return_counts=True)
     of_it = samples.thread[at] == names[np.argmax(spent)]
@@ -230,10 +251,9 @@ def _crowded_share(probe: HostProbe, rows: Int64) -> float:
     return float(waited[is_inside].sum()) / max(float(waited.sum()), 1.0)
 
 
-def _is_of(frame: Frame, libraries: Names) -> bool:
-    """Whether a frame is of one of these functions; their class counts where it is given and known."""
-    file, names = frame.file.replace("\\", "/"), {frame.function, frame.function.rpartition(".")[2]}
-    return any(file.endswith(end) and (some is None or bool(names & some)) for end, some in libraries.items())
+def _is_named(frame: Frame, functions: frozenset[str]) -> bool:
+    """Whether it is one of these functions; their class counts where it is given and known."""
+    return frame.function in functions or frame.function.rpartition(".")[2] in functions
 
 
 def _lines_of_collections(probe: HostProbe, events: StageEvents) -> dict[str, FunctionTime]:
