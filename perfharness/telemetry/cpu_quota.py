@@ -132,7 +132,7 @@ class QuotaGroup:
 
     def _cpu_time_ns(self, counts: dict[str, str]) -> int | None:
         if not self.version_1:
-            return 1000 * int(counts["usage_usec"])
+            return 1000 * int(counts["usage_usec"]) if "usage_usec" in counts else None
         text = "" if self.counts is None else _text(self.counts / "cpuacct.usage").strip()
         return int(text) if text else None
 

@@ -154,7 +154,8 @@ def _host_panels(processes: Sequence[str]) -> list[Panel]:
     both = Line("machine", PALETTE[7], HOST, "read_bytes", 1e-6, read=lambda log, *_: storage_rate(log))
     return [
         Panel("CPU (% of all cores)", [Line("busy", PALETTE[7], HOST, "cpu_percent"),
-                                       Line("I/O wait", PALETTE[1], HOST, "io_wait_percent")], top=100, step=RATE),
+                                       Line("I/O wait", PALETTE[1], HOST, "io_wait_percent"),
+                                       Line("stolen", PALETTE[3], HOST, "steal_percent")], top=100, step=RATE),
         Panel("CPU (100 % a core)", _lines(owners, "cpu_percent"), step=RATE),
         Panel("resident (GiB)", _lines(owners, "rss_bytes", 1 / GIB)),
         Panel("context switches (1/s)", _lines(owners, "context_switches", read=_rate), step=RATE),
