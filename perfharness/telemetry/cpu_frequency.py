@@ -12,11 +12,12 @@ from perfharness.model.telemetry import HOST
 from perfharness.telemetry.source import Metric, SamplerContext, Source, Tape
 
 CPUS = Path("/sys/devices/system/cpu")
-MIN_BUSY_CPUS = 0.05
-"""Of less, the frequency is that of nearly idle CPUs, which says nothing."""
+AT_WORK_SHARE = 0.5
+"""Of the time since the reading before: a CPU that was less busy may be idle, and therefore slow, when it is read."""
 
-NOT_BUSY = ("idle", "iowait", "steal", "guest", "guest_nice")
-"""Guests' time is counted as a user's, too."""
+IDLE = ("idle", "iowait", "steal")
+GUESTS = ("guest", "guest_nice")
+"""Their time is counted as a user's, too."""
 
 NO_FREQUENCY = "this machine shows no frequency of its CPUs (cpufreq)"
 NO_BASE = "this machine does not report the base frequency of its CPUs"
@@ -24,8 +25,8 @@ NO_THROTTLING = "this machine does not count how often heat lowers the frequency
 
 
 class CpuFrequencySource(Source):
-    """The machine's CPUs, weighted by how busy each was since the reading before: idle ones are slow, and need not be
-    faster.
+    """The machine's CPUs that are at work, weighted by how busy each was since the reading before: idle ones are slow,
+    and need not be faster.
 
     Args:
         system: psutil, or what answers like it.
@@ -51,15 +52,18 @@ class CpuFrequencySource(Source):
         self._system = system
         self._folders = [cpus / f"cpu{number}" for number in range(system.cpu_count() or 0)]
         self._base_khz = [_base_khz(folder) for folder in self._folders]
-        self._before: list[float] | None = None
+        self._before: list[tuple[float, float]] = []
 
     def read(self, tape: Tape) -> None:
         """One reading."""
         with tape.reading():
-            busy = [_busy_s(times) for times in self._system.cpu_times(percpu=True)]
+            spent = [
+                (_without(times, *IDLE, *GUESTS), _without(times, *GUESTS))
+                for times in self._system.cpu_times(percpu=True)
+            ]
             khz = [_number(folder / "cpufreq/scaling_cur_freq") for folder in self._folders]
             heat = [_number(folder / "thermal_throttle/core_throttle_count") for folder in self._folders]
-        before, self._before = self._before, busy
+        before, self._before = self._before, spent
         counted = [count for count in heat if count is not None]
         if counted:
             tape.write(HOST, "thermal_throttle_count", sum(counted))
@@ -69,12 +73,11 @@ class CpuFrequencySource(Source):
             for metric in ("busy_frequency_mhz", "busy_frequency_percent"):
                 tape.fail(HOST, metric, NO_FREQUENCY)
             return
-        if before is not None:
-            spent = [max(now - then, 0.0) for now, then in zip(busy, before, strict=False)]
-            if sum(spent) >= MIN_BUSY_CPUS * self.period_ns / 1e9:
-                self._write(tape, spent, khz)
+        self._write(tape, [_at_work_s(*both) for both in zip(before, spent, strict=False)], khz)
 
     def _write(self, tape: Tape, spent: list[float], khz: list[int | None]) -> None:
+        if not any(spent):
+            return
         known = [(weight, one) for weight, one in zip(spent, khz, strict=False) if one is not None]
         mean = _mean(known)
         if mean is not None:
@@ -88,6 +91,12 @@ class CpuFrequencySource(Source):
             tape.fail(HOST, "busy_frequency_percent", NO_BASE)
         else:
             tape.write(HOST, "busy_frequency_percent", share)
+
+
+def _at_work_s(before: tuple[float, float], now: tuple[float, float]) -> float:
+    """CPU time between two readings; 0 of a CPU that was hardly busy."""
+    busy, whole = (max(after - earlier, 0.0) for earlier, after in zip(before, now, strict=True))
+    return busy if whole and busy >= AT_WORK_SHARE * whole else 0.0
 
 
 def _mean(weighted: Iterable[tuple[float, float]]) -> float | None:
@@ -105,8 +114,8 @@ def _base_khz(folder: Path) -> int | None:
     return 1000 * nominal_mhz if nominal_mhz else None
 
 
-def _busy_s(times: Any) -> float:
-    return float(sum(times) - sum(getattr(times, name, 0.0) for name in NOT_BUSY))
+def _without(times: Any, *names: str) -> float:
+    return float(sum(times) - sum(getattr(times, name, 0.0) for name in names))
 
 
 def _number(file: Path) -> int | None:
