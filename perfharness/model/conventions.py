@@ -26,6 +26,14 @@ WITH_WORKERS = "with-workers"
 """User category of `MARK_BARRIER` where the process had other threads or child processes when the wait began, which may
 have prepared batches meanwhile."""
 
+MARK_READY_TIME = "perfharness.ready_time"
+"""Mark made inside a batch, after it is pushed and before it is popped, at most once in `READY_TIME_EVERY_NS` per
+thread; its int64 payload is how long the thread has run or has waited for a CPU until then, in nanoseconds. For the
+rest of its life it waited for something else. Linux only."""
+
+READY_TIME_EVERY_NS = 5_000_000
+"""Reading it takes 5 to 10 us."""
+
 MARK_CLOCK = "perfharness.clock"
 """Marks made one after the other when a recorder is made and when it is finalized; the int64 payload is CLOCK_MONOTONIC
 in nanoseconds, read just before the mark. They tie the trace's clock to the machine's."""

@@ -6,6 +6,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from os import O_CLOEXEC, O_RDONLY  # names of our own: a script may have the modules' annotated
+from os import close as close_file
+from os import open as open_file
+from os import read as read_file
+from time import monotonic_ns, thread_time_ns
 
 from perfharness import host_probe
 from perfharness.errors import RecorderError
@@ -252,6 +257,8 @@ class RecorderCore:
             node.category = conventions.category_name(self.name, category, stack.lane)
             prepare = channel.attributes_with_value if is_batch else channel.attributes
             node.attributes = prepare(message, color, node.category)
+            if is_batch:
+                node.ready_mark = channel.attributes_with_value(conventions.MARK_READY_TIME, color, node.category)
         return node
 
     def _channel(self, stack: RangeStack, domain: str | None) -> Channel | None:
@@ -309,6 +316,7 @@ class RecorderCore:
         stack.node = node
         if node.channel is not None:
             node.channel.push_value(node.attributes, index)
+            mark_ready_time(stack, node, node.channel)
 
     # ---- pop ----
 
@@ -344,6 +352,8 @@ class RecorderCore:
         node = stack.node
         parent = node.parent
         if node.channel is not None:
+            if node.is_batch:
+                mark_ready_time(stack, node, node.channel)
             _end(node, node.channel, items, delete_range)
         stack.node = parent
         if delete_range:
@@ -396,6 +406,31 @@ class RecorderCore:
             raise RecorderError(
                 f"range {label!r} ended while still open inside it: {', '.join(left_open)}; pop them before its end"
             )
+
+
+def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
+    """Mark how long the thread has run or waited for a CPU until now, where the last such mark is old enough."""
+    thread, now_ns = stack.thread, monotonic_ns()
+    if now_ns < thread.ready_time_due_ns:
+        return
+    thread.ready_time_due_ns = now_ns + conventions.READY_TIME_EVERY_NS
+    ready_ns = _ready_ns()
+    if ready_ns is not None:
+        channel.mark_value(batch.ready_mark, ready_ns)
+
+
+def _ready_ns() -> int | None:
+    """How long the calling thread has run or waited for a CPU; None where the system does not count the latter."""
+    try:
+        file = open_file("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)
+    except OSError:
+        return None
+    try:  # the first number is the CPU time too, but only up to the last timer tick
+        return thread_time_ns() + int(read_file(file, 64).split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    finally:
+        close_file(file)
 
 
 def _give_back_if_empty(stack: RangeStack) -> None:

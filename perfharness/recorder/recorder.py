@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 from perfharness.errors import RecorderError
 from perfharness.model.conventions import DEFAULT_DOMAIN
 from perfharness.recorder import journal, tasks
-from perfharness.recorder.core import core_named
+from perfharness.recorder.core import core_named, mark_ready_time
 from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
 from perfharness.recorder.spec import USUAL_END, Color, RangeKey, check_items, range_key
 
@@ -103,6 +103,7 @@ class PerfRecorder:
             stack.node = node
             if node.channel is not None:
                 node.channel.push_value(node.attributes, batch_idx)
+                mark_ready_time(stack, node, node.channel)
             return
         try:
             node = stack.node.children[key]

@@ -46,6 +46,7 @@ class Node:
         "parent",
         "pop",
         "push",
+        "ready_mark",
     )
 
     def __init__(
@@ -74,6 +75,7 @@ class Node:
         self.channel: Channel | None = None  # None where no tool records
         self.attributes: Any = None
         self.items_mark: Any = None  # its attributes, made with the first one
+        self.ready_mark: Any = None  # of a batch
         # The channel's calls; None saves the call.
         self.push: Callable[[Any], object] | None = None
         self.pop: Callable[[], object] | None = None
@@ -163,6 +165,7 @@ class ThreadStacks:
     def __init__(self, recorder: str = "") -> None:
         self.recorder = recorder
         self.own = RangeStack(self, 0)
+        self.ready_time_due_ns = 0
         self.of_task: dict[object, RangeStack] = {}
         self._lanes: list[RangeStack] = []
         self._free: list[int] = []

@@ -31,8 +31,8 @@ _NO_PROFILE = HostProfile(
 _NO_FIGURES = Figures(
     wall=0.0, span=0.0, batches=1, gpu_busy=0.0, copy_only=0.0, pageable=0.0, gpu_idle=0.0, blocking_idle=0.0,
     outside=0.0, issuing=Issuing(), operation_time=0.0, for_stages=0.0, other_stage=None, shared=None, loading=0.0,
-    slow_start=0.0, recompiling=None, waiting_share=None, api_is_complete=True, limits=_NO_LIMITS, blocked=None,
-    other_thread=None, gpu_shares={},
+    slow_start=0.0, recompiling=None, waiting_share=None, ready_share=None, api_is_complete=True, limits=_NO_LIMITS,
+    blocked=None, other_thread=None, gpu_shares={},
 )  # fmt: skip
 
 

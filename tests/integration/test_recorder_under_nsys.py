@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from perfharness.model.conventions import MARK_CLOCK
+from perfharness.model.conventions import MARK_CLOCK, MARK_READY_TIME
 from perfharness.model.host_samples import HostEventKind
 from perfharness.model.nsys_schema import (
     NVTX_CATEGORY_EVENT,
@@ -160,6 +160,9 @@ def test_everything(tmp_path: Path) -> None:
     items = {(row.category, row.payload) for row in by_text["perfharness.items"]}
     assert {("rec/io", 1 << 40), ("rec", 2)} <= items
 
+    ready = [row.payload or 0 for row in by_text[MARK_READY_TIME] if row.thread == by_text["loop"][0].thread]
+    assert len(ready) >= 2  # the tasks' batches take longer than the marks are apart
+    assert sorted(ready) == ready
     in_tasks = [row for row in by_text["batch"] if row.kind == NVTX_START_END_RANGE]
     assert sorted(row.payload or 0 for row in in_tasks) == [0, 1, 10, 11, 20, 21]
     assert {row.category for row in in_tasks} == {"rec#1", "rec#2", "rec#3"}
@@ -171,6 +174,7 @@ def test_everything(tmp_path: Path) -> None:
             other
             for other in events
             if str(other.category).endswith(lane) and row.start_ns < other.start_ns < row.end_ns
+            if other.text != MARK_READY_TIME
         ]
         assert [other.text for other in inside] == ["stage", "perfharness.items"]
         assert inside[1].payload == (row.payload or 0) // 10

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfharness.model import range_log
-from perfharness.model.conventions import MARK_CLOCK
+from perfharness.model.conventions import MARK_CLOCK, MARK_READY_TIME
 from perfharness.model.range_log import HAS_PAYLOAD, LOG_SUFFIX, NAMES_SUFFIX, OP_BITS, RangeAttributes, RangeLog
 from perfharness.tracer.ranges import LoggedRanges, read_log, records_by_thread
 
@@ -70,12 +70,13 @@ def recording() -> Iterator[RangeLog]:
 def events(log: RangeLog, thread_id: int | None = None, *, clock_marks: bool = False) -> list[Event]:
     """The events of one thread, by default the calling one, in the order in which they were written.
 
-    Marks that tie the clocks come at the beginning and the end of every recorder, and are left out unless asked for.
+    Marks of clocks come at the beginning and the end of every recorder, and in batches now and then. They are left out
+    unless asked for.
     """
     wanted = threading.get_native_id() if thread_id is None else thread_id
     wanted_records = records(log).get(wanted, [])
     decoded = [] if not wanted_records else _decode(log, wanted_records)
-    return [event for event in decoded if clock_marks or event.message != MARK_CLOCK]
+    return [event for event in decoded if clock_marks or event.message not in (MARK_CLOCK, MARK_READY_TIME)]
 
 
 def records(log: RangeLog) -> dict[int, list[tuple[int, int]]]:

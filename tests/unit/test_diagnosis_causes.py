@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.diagnosis.cpu_time import CpuTime
+from perfharness.analysis.diagnosis.cpu_time import CpuTime, thread_ready_time
 from perfharness.analysis.diagnosis.rules import RULES, judge
 from perfharness.analysis.diagnosis.rules.evidence import Figures, Issuing, KeptCpu, Recompiling
+from perfharness.model.conventions import MARK_READY_TIME, MARK_RECORDER
 from perfharness.model.diagnosis import Cause, NativeFunction, NativeProfile, StageDiagnosis, Verdict
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind, OsWaitKind
@@ -262,6 +263,63 @@ def test_cpu_time_that_was_not_used_was_waited(used_ms: int, readings: tuple[int
     for percent, known in ((89.0, share), (90.0, None)):
         machine = replace(used, busy_time_ns=times, busy_percent=np.asarray([percent - 5, percent + 5]))
         assert machine.waiting_share(starts, starts + 100 * BATCH) == (None if known is None else pytest.approx(known))
+
+
+@pytest.mark.parametrize(
+    ("used_us", "shares"),
+    [
+        # ranges take 700 of each 1000 us: at least what exceeds the ready time was waited, at least what of it does not
+        # fit beside them was computed
+        ([1000] * 12, (0.0, 1.0)),
+        ([0] * 12, (1.0, 0.0)),
+        ([350] * 12, (0.5, 0.05 / 0.7)),
+        ([700] * 12, (0.0, 0.4 / 0.7)),
+        ([650] * 12, (0.05 / 0.7, 0.5)),
+        ([600] * 12, (0.1 / 0.7, 0.3 / 0.7)),
+        ([700, 0] * 6, (0.5, 0.2 / 0.7)),  # no batch lends another what it did not use
+    ],
+)
+def test_ready_time_read_in_batches(used_us: list[int], shares: tuple[float, float], tmp_path: Path) -> None:
+    builder, used = TraceBuilder(), 5 * BATCH
+    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    builder.mark(MARK_READY_TIME, BATCH, domain="r", category="r", payload=used)
+    builder.mark(MARK_READY_TIME, BATCH + 1, domain="r", category="r", payload=9, tid=101)
+    for index, each in enumerate(used_us):
+        begin = (index + 1) * BATCH
+        builder.range("batch", begin, begin + BATCH, domain="r", category="r", payload=index)
+        builder.range("stage", begin + 100 * US, begin + 800 * US, domain="r", category="r")
+        used += each * US
+        builder.mark(MARK_READY_TIME, begin + BATCH, domain="r", category="r", payload=used)
+    trace = open_trace(builder.write(tmp_path / "t.sqlite"))
+    begins = (np.arange(12) + 1) * BATCH
+    thread = np.full(12, trace.ranges.thread[0])
+    read = thread_ready_time(trace)
+    assert read.shares(thread, begins + 100 * US, begins + 800 * US) == pytest.approx(shares)
+    assert read.shares(thread + 1, begins, begins + BATCH) is None
+    assert read.shares(thread, begins + 12 * BATCH, begins + 13 * BATCH) is None
+
+    stage = stage_of(diagnose(Analysis(trace)), "stage")
+    waits, ready = shares
+    otherwise = Verdict.CPU_BOUND if ready >= 0.5 else Verdict.CANNOT_TELL
+    assert stage.verdict.verdict is (Verdict.WAITING_ON_SYSTEM if waits >= 0.5 else otherwise)
+
+
+@pytest.mark.parametrize(
+    ("ready", "uses_gpu", "verdict"),
+    [
+        (0.5, False, Verdict.CPU_BOUND),
+        (0.49, False, Verdict.CANNOT_TELL),
+        (0.49, True, Verdict.CPU_BOUND),
+        (None, False, Verdict.CPU_BOUND),
+    ],
+)
+def test_computing_is_not_claimed_where_half_of_it_may_be_waiting(
+    ready: float | None, uses_gpu: bool, verdict: Verdict
+) -> None:
+    known = figures(uses_gpu=uses_gpu, ready_share=ready, waiting_share=0.2)
+    assert judge(known).verdict.verdict is verdict
+    recorded = replace(known, blocked=dict.fromkeys(OsWaitKind, 0))
+    assert judge(recorded).verdict.verdict is Verdict.CPU_BOUND
 
 
 def test_a_stage_whose_process_used_no_cpu_time_waits() -> None:

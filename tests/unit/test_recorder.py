@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import range_log
+from perfharness.model.conventions import MARK_CLOCK, MARK_READY_TIME
 from perfharness.model.range_log import RangeLog
+from perfharness.recorder import core
 from perfharness.recorder.recorder import SCOPES_KEPT
 from perfharness.recorder.stacks import NODES_KEPT
 from tests.unit.recorder_events import drawn, events, recording
@@ -151,6 +154,51 @@ def test_names_and_indices_that_may_be_used(perf: PerfRecorder, log: RangeLog) -
 
 
 # ---- with ----
+
+
+def test_ready_time_is_marked_in_batches_every_5_ms(
+    perf: PerfRecorder, log: RangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_us = 0
+    monkeypatch.setattr(core, "monotonic_ns", lambda: 1_000_000_000 + now_us * 1000)
+    monkeypatch.setattr(core, "_ready_ns", lambda: now_us * 7)
+    for form, begin_us, end_us in (
+        ("call", 0, 4999),
+        ("with", 5000, 5500),
+        ("call", 9999, 10000),
+        ("with", 12500, 90000),
+    ):
+        now_us = begin_us
+        if form == "with":
+            with perf.batch(0, total_items=1), perf.range("stage"):
+                now_us = end_us
+        else:
+            perf.push_range("batch", batch_idx=0)
+            now_us = end_us
+            perf.pop_range(total_items=1)
+    every = [event for event in events(log, clock_marks=True) if event.message != MARK_CLOCK]
+    marked = [event.payload for event in every if event.message == MARK_READY_TIME]
+    assert marked == [7 * each for each in (0, 5000, 10000, 90000)]
+    assert [event.op for event in every if event.op != "mark" or event.message == MARK_READY_TIME] == [
+        "push", "mark", "pop",  # at its begin
+        "push", "mark", "push", "pop", "pop",
+        "push", "mark", "pop",  # at its end
+        "push", "push", "pop", "mark", "pop",
+    ]  # fmt: skip
+
+
+def test_the_ready_time_of_a_thread_is_that_of_the_system() -> None:
+    before = core._ready_ns(), time.thread_time_ns()
+    assert before[0] is not None  # Linux counts it
+    while time.thread_time_ns() < before[1] + 20_000_000:
+        pass
+    time.sleep(0.05)
+    after, used = core._ready_ns(), time.thread_time_ns()
+    assert after is not None
+    with Path("/proc/thread-self/schedstat").open() as file:
+        delay = int(file.read().split()[1])
+    assert used - before[1] <= after - before[0] + 1_000_000
+    assert after <= time.thread_time_ns() + delay
 
 
 def test_with_range_is_reentrant_and_shared(perf: PerfRecorder, log: RangeLog) -> None:

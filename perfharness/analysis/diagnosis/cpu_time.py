@@ -1,4 +1,6 @@
-"""What CPU time a process used while a stage ran: how much of it was not computed at least, and how much was."""
+"""What CPU time a process used while a stage ran, or how long its thread was ready to run: how much of the stage was
+not computed at least, and how much was.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ import numpy as np
 
 from perfharness.analysis.diagnosis.cpu_supply import CpuSupply, cpu_supply
 from perfharness.analysis.timeline import BusyLine
+from perfharness.model import conventions
 from perfharness.model.result import Float64
 from perfharness.model.telemetry import HOST, SampleLog
-from perfharness.model.trace import Int64, TraceMeta
+from perfharness.model.trace import Int64, Trace, TraceMeta
 
 METRIC = "cpu_time_ns"
 RESOLUTION_NS = 20_000_000
@@ -91,6 +94,45 @@ class _Window:
     stop_ns: int
     inside_ns: float
     used_ns: float
+
+
+@dataclass(frozen=True)
+class ThreadReadyTime:
+    """How long threads had run or waited for a CPU, read in their batches; aligned columns, ordered by thread and
+    time.
+    """
+
+    thread: Int64
+    time_ns: Int64
+    ready_ns: Int64
+
+    def shares(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> tuple[float, float] | None:
+        """Of the time in some ranges, the shares that their threads were not ready, and that they were, at least.
+
+        Between two readings of a thread its ranges waited for what they exceed its ready time by, and were ready for
+        what of that does not fit beside them. None where readings enclose less than half of the ranges.
+        """
+        inside = waited = ready = 0.0
+        for one in np.unique(thread).tolist():
+            first, last = np.searchsorted(self.thread, [one, one + 1]).tolist()
+            time, of_thread = self.time_ns[first:last], np.diff(self.ready_ns[first:last])
+            line = BusyLine(start_ns[thread == one], end_ns[thread == one])
+            spent = line.within(time[:-1], time[1:])
+            inside += float(spent.sum())
+            waited += float(np.maximum(spent - of_thread, 0).sum())
+            ready += float(np.maximum(of_thread - (np.diff(time) - spent), 0).sum())
+        if not inside or inside < WINDOW_SHARE * float((end_ns - start_ns).sum()):
+            return None
+        return min(waited / inside, 1.0), min(ready / inside, 1.0)
+
+
+def thread_ready_time(trace: Trace) -> ThreadReadyTime:
+    """The readings that recorders left in a trace."""
+    marks = trace.marks
+    codes = np.flatnonzero(np.asarray([name == conventions.MARK_READY_TIME for name in trace.names], dtype=np.bool_))
+    at = np.flatnonzero(np.isin(marks.name, codes) & marks.has_payload)
+    at = at[np.lexsort((marks.time_ns[at], marks.thread[at]))]
+    return ThreadReadyTime(marks.thread[at], marks.time_ns[at], marks.payload[at].astype(np.int64))
 
 
 def cpu_time(log: SampleLog, subject: str) -> CpuTime | None:

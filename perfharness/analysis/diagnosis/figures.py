@@ -33,6 +33,7 @@ def stage_figures(
     copy_only = end - start - workload.compute.within(start, end)
     for_stages, waits_most = _for_other_stages(events, blocking)
     outside = events.wall - float(own_time.sum())
+    waiting_share, ready_share = _ready_shares(events)
     return Figures(
         wall=events.wall,
         span=_span(events),
@@ -53,7 +54,8 @@ def stage_figures(
         loading=float(own_time[ACTIVITIES.index(HostActivity.LOAD)]),
         slow_start=slow_start_ns,
         recompiling=recompiling,
-        waiting_share=_waiting_share(events),
+        waiting_share=waiting_share,
+        ready_share=ready_share,
         api_is_complete=workload.api_is_complete,
         limits=limits,
         gpu_shares=_gpu_shares(events),
@@ -63,9 +65,16 @@ def stage_figures(
     )
 
 
-def _waiting_share(events: StageEvents) -> float | None:
-    thread, used = events.workload.stages.thread[events.stage.rows], events.workload.cpu_time
-    return None if used is None or (thread != thread[0]).any() else used.waiting_share(events.start_ns, events.end_ns)
+def _ready_shares(events: StageEvents) -> tuple[float | None, float | None]:
+    """Of the host time, what its threads waited, and were ready, at least: by readings in their batches, or (only the
+    former) of the process beside it.
+    """
+    workload, start, end = events.workload, events.start_ns, events.end_ns
+    thread, used = workload.stages.thread[events.stage.rows], workload.cpu_time
+    of_threads = workload.thread_ready_time.shares(thread, start, end)
+    if of_threads is not None:
+        return of_threads
+    return None if used is None or (thread != thread[0]).any() else used.waiting_share(start, end), None
 
 
 def _kept_cpu(events: StageEvents) -> KeptCpu:

@@ -146,7 +146,8 @@ class Figures:
     CUDA calls; `for_stages`: waiting, or queueing, while the GPU did the work of other stages; `shared`: own
     operations, or waits, while other processes were at work on the GPU; `blocked`: outside of CUDA calls in the
     operating system, None where that was not recorded; `loading`: loading modules; `slow_start`: what batches before
-    the steady state took more; `waiting_share`: of `wall`, what was not computed at least, by the process's CPU time.
+    the steady state took more; `waiting_share`, `ready_share`: of `wall`, what its threads waited, and what they
+    computed or waited for a CPU, at least, without samples.
     """
 
     wall: float
@@ -167,6 +168,7 @@ class Figures:
     slow_start: float
     recompiling: Recompiling | None
     waiting_share: float | None
+    ready_share: float | None
     api_is_complete: bool
     limits: GpuLimits
     blocked: dict[OsWaitKind, int] | None

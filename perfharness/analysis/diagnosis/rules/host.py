@@ -93,7 +93,16 @@ def cpu_bound(f: Figures) -> Match | None:
     saves = min(saves, f.gpu_idle) if f.uses_gpu else saves
     line = None if f.host is None else f.host.busiest
     if line is None:
-        if not evidence:
+        ready = None if f.blocked is not None or f.host is not None else f.ready_share
+        if ready is not None and ready < CPU_BOUND_SHARE and not f.uses_gpu:
+            either = (
+                f"It computes at least {percent(ready, 1)} of its host time, and waits at least "
+                f"{percent(f.waiting_share or 0.0, 1)}: that was read of batches, not of stages."
+            )
+            return Match(Verdict.CANNOT_TELL, 0.0, f.wall, [either], PROFILE_STEP.format(""), missing=[MISSING_OS])
+        if ready is not None and ready >= CPU_BOUND_SHARE:
+            evidence.append(f"It computes, or waits for a CPU, at least {percent(ready, 1)} of its host time.")
+        elif not evidence:
             evidence.append("It uses no GPU; whether it computes or waits was not recorded.")
         next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")
         saves_ns: float | None = saves

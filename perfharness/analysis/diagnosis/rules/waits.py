@@ -213,7 +213,7 @@ def not_computing(f: Figures) -> Match | None:
     if waited < BLOCKED_SHARE * f.wall:
         return None
     evidence = (
-        f"It waits at least {percent(waited, f.wall)} of its host time: the whole process used too little CPU time for "
+        f"It waits at least {percent(waited, f.wall)} of its host time: too little CPU time was used to have computed "
         "more."
     )
     next_step = "--explain names the line that waits, and what for."
