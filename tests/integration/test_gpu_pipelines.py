@@ -12,7 +12,12 @@ PIPELINES = Path(__file__).parents[1] / "gpu" / "pipelines"
 
 
 @pytest.mark.parametrize(
-    ("name", "library"), [("text_generation", "transformers"), ("image_evaluation", "torchvision")]
+    ("name", "library"),
+    [
+        ("text_generation", "transformers"),
+        ("image_evaluation", "torchvision"),
+        ("image_classification", "onnxruntime"),
+    ],
 )
 def test_only_the_library_may_be_missing(name: str, library: str) -> None:
     done = subprocess.run(
