@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from perfharness.model.findings import Finding
+from perfharness.model.text import short_function
 from perfharness.model.trace import GpuDevice
 
 Path = tuple[str, ...]
@@ -531,7 +532,7 @@ def native_text(native: NativeFunction) -> str:
     if native.library is None:
         return "code compiled at run time"
     library = native.library.rpartition("/")[2]
-    return f"{library}: {native.function}" if native.function else library
+    return f"{library}: {short_function(native.function)}" if native.function else library
 
 
 def rounded(value: Any) -> Any:

@@ -13,6 +13,9 @@ STEERING = re.compile(
 )
 """Characters that move the cursor, change the terminal or the order of what is read."""
 
+LONGEST_FUNCTION = 60
+"""Characters of a function's name in a table: instances of C++ templates have names of a thousand."""
+
 BEYOND_ASCII = re.compile("[^\x00-\x7e]+")
 
 
@@ -24,6 +27,23 @@ def safe(text: str) -> str:
 def safe_line(text: str) -> str:
     """The same, in one line."""
     return safe(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def short_function(name: str) -> str:
+    """A native function's name with its namespaces, without types: `at::native::gemm` of
+    `void at::native::gemm<float>(float*)`. What is still too long loses its beginning.
+    """
+    text = name.partition(" [clone ")[0].replace("(anonymous namespace)::", "").replace("operator()", "operator\0")
+    depth, kept = 0, []
+    for character in text:
+        depth -= character in ">)"
+        if depth == 0 and character not in "<>()":
+            kept.append(character)
+        depth += character in "<("
+    short = "".join(kept).replace(" const", "").rpartition(" ")[2].replace("operator\0", "operator()")
+    if depth or not short or short.startswith("::") or "operator<" in text or "operator>" in text:
+        short = name
+    return short if len(short) <= LONGEST_FUNCTION else f"…{short[1 - LONGEST_FUNCTION :]}"
 
 
 def ascii_json(text: str) -> str:

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfharness.analysis.host_profile import Spans, wilson
 from perfharness.analysis.native_profile import native_code_at, native_profile
 from perfharness.host_probe import perf_events, spool
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import FunctionTime
+from perfharness.model.text import short_function
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.trace.host_samples import keep_native_symbols, read_host_probe
 from perfharness.trace.native_symbols import FILE_NAME, FileIdentity, FunctionNames
@@ -207,3 +210,28 @@ def test_long_runs_are_thinned_out_evenly(tmp_path: Path, monkeypatch: pytest.Mo
     assert np.diff(native.time_ns[native.length_ns == 4 * MS]).tolist() == [4] * (
         (native.length_ns == 4 * MS).sum() - 1
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("dgemm_kernel", "dgemm_kernel"),
+        ("void at::native::gemm<float, 3>(float*, long)", "at::native::gemm"),
+        ("void c10::function_ref<void (char**, long)>::callback_fn<at::(anonymous namespace)::f<a> >(long)",
+         "c10::function_ref::callback_fn"),
+        ("std::vector<int>::operator[](unsigned long) const", "std::vector::operator[]"),
+        ("Foo::operator()(int) const", "Foo::operator()"),
+        ("f(int) [clone .isra.0]", "f"),
+        ("std::operator<< <char>(x)", "std::operator<< <char>(x)"),
+        ("<core::X as Y>::next", "<core::X as Y>::next"),
+        ("begin" + 60 * "a", "…" + 59 * "a"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_names_of_native_functions_are_short(name: str, short: str) -> None:
+    assert short_function(name) == short
+
+
+@given(st.text("ab<>()[]: *&,", max_size=100))
+def test_any_name_is_short(name: str) -> None:
+    assert len(short_function(name)) <= 60

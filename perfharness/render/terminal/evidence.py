@@ -17,6 +17,7 @@ from perfharness.model.diagnosis import (
     StageDiagnosis,
 )
 from perfharness.model.host_samples import HostState
+from perfharness.model.text import short_function
 from perfharness.render.places import file_and_line
 from perfharness.render.terminal.advice import stage_names
 from perfharness.render.terminal.console import Column, Row, print_table, say, styled
@@ -137,7 +138,7 @@ def _native_row(native: NativeFunction, *, with_line: bool) -> tuple[str, ...]:
     library = "compiled at run time" if native.library is None else native.library.rpartition("/")[2]
     line = [] if not with_line else [_line(native.called_at) if native.called_at is not None else ""]
     share, error = f"{100 * native.share:.0f} %", f"{100 * native.error:.0f} %"
-    return library, native.function or "", *line, _ms(native.cpu_ms), share, error
+    return library, short_function(native.function or ""), *line, _ms(native.cpu_ms), share, error
 
 
 def _line(function: FunctionTime) -> str:
