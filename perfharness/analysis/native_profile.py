@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from perfharness.analysis.frames import frames_of, own_frame
 from perfharness.analysis.host_profile import Z_95, Spans, inside, wilson
 from perfharness.model.diagnosis import FunctionTime, NativeFunction, NativeProfile
-from perfharness.model.host_samples import Frame, HostProbe, HostState, NativeSamples
+from perfharness.model.host_samples import Frame, HostProbe, HostSamples, HostState, NativeSamples
 from perfharness.model.trace import PID_SHIFT, Int64
 
 NEAR_NS = 50_000
@@ -44,17 +45,18 @@ class _Pairs:
     """The innermost frame outside of libraries, else the innermost."""
 
 
-def native_profile(probe: HostProbe, spans: Spans, on_cpu_ms: float | None) -> NativeProfile | None:
+def native_profile(probe: HostProbe, spans: Spans, host_rows: Int64, on_cpu_ms: float | None) -> NativeProfile | None:
     """The native functions of a stage's threads and of threads without Python meanwhile; None: none were sampled.
 
     Args:
+        host_rows: the stage's samples of Python stacks (`rows_of_stage`).
         on_cpu_ms: what the stage's threads ran a batch, in user space and in the kernel.
     """
     native = probe.native
     if native is None:
         return None
     rows, helpers = _rows_of_stage(native, spans), _rows_of_helpers(probe, native, spans)
-    pairs = _pairs(probe, native, rows)
+    pairs, top = _pairs(probe, native, rows), _top_line(probe.samples, host_rows)
     cpu_ms = _ms(native, rows, spans)
     # Sampled by a timer of CPU time, with a phase that is not known: at most as uncertain as a count of chance events.
     error_ms = Z_95 * math.sqrt(float(np.square(native.length_ns[rows].astype(np.float64)).sum())) / NS_PER_MS
@@ -65,11 +67,11 @@ def native_profile(probe: HostProbe, spans: Spans, on_cpu_ms: float | None) -> N
         cpu_ms=cpu_ms,
         error_ms=error_ms,
         kernel_ms=None if kernel_ms is None or kernel_ms <= error_ms else kernel_ms,
-        functions=_functions(native, rows, spans, pairs),
+        functions=_functions(native, rows, spans, lambda *one: _line_of(pairs, top, *one)),
         helper_threads=len(np.unique(native.thread[helpers])),
         helper_samples=len(helpers),
         helper_cpu_ms=_ms(native, helpers, spans),
-        helper_functions=_functions(native, helpers, spans, None),
+        helper_functions=_functions(native, helpers, spans, lambda *_: None),
     )
 
 
@@ -106,10 +108,12 @@ def _at_least(native: NativeSamples, rows: Int64, line: FunctionTime, line_share
     if len(rows) < MIN_PAIRS or line_share <= 0:
         return None
     counts = np.bincount(native.function[rows], weights=native.length_ns[rows], minlength=len(native.functions))
+    counts[[is_of_runtime(frame.file) for frame in native.functions]] *= 0
+    total = float(native.length_ns[rows].sum())
     number = int(counts.argmax())
-    frame, of_stage = native.functions[number], float(counts[number] / counts.sum())
-    share = (of_stage + line_share - 1) / line_share
-    if share < 0.5 or is_of_runtime(frame.file):
+    frame, of_stage = native.functions[number], float(counts[number]) / total
+    outside, share = ((part + line_share - 1) / line_share for part in (float(counts.sum()) / total, of_stage))
+    if outside < 0.5 or share <= 0:
         return None
     error = wilson(of_stage, len(rows)) / line_share
     return NativeFunction(frame.file or None, frame.function or None, share * line.self_ms, share, error, line)
@@ -151,7 +155,10 @@ def _ms(native: NativeSamples, rows: Int64, spans: Spans) -> float:
     return float(native.length_ns[rows].sum()) / NS_PER_MS / max(spans.batches, 1)
 
 
-def _functions(native: NativeSamples, rows: Int64, spans: Spans, pairs: _Pairs | None) -> list[NativeFunction]:
+def _functions(
+    native: NativeSamples, rows: Int64, spans: Spans, line_of: Callable[[int, float, float], FunctionTime | None]
+) -> list[NativeFunction]:
+    """By CPU time; `line_of`: of a function, its share, and its CPU time in ms, the line that called it."""
     lengths = native.length_ns[rows].astype(np.float64)
     spent = np.bincount(native.function[rows], weights=lengths, minlength=len(native.functions))
     total = float(spent.sum())
@@ -163,21 +170,45 @@ def _functions(native: NativeSamples, rows: Int64, spans: Spans, pairs: _Pairs |
             break
         frame, share = native.functions[number], float(spent[number]) / total
         cpu_ms = float(spent[number]) / NS_PER_MS / max(spans.batches, 1)
-        line = None if pairs is None else _line_of(pairs, number, cpu_ms)
+        line = line_of(number, share, cpu_ms)
         found.append(
             NativeFunction(frame.file or None, frame.function or None, cpu_ms, share, wilson(share, count), line)
         )
     return found
 
 
-def _line_of(pairs: _Pairs, number: int, cpu_ms: float) -> FunctionTime | None:
-    """The line that most of a native function's time was called at."""
-    mine = np.flatnonzero(pairs.function == number).tolist()
-    if len(mine) < MIN_PAIRS:
+def _top_line(samples: HostSamples, rows: Int64) -> tuple[Frame, float, int] | None:
+    """The line of the program's own code that most of the computing of these samples passed at, its share of it, and
+    the number of samples that this rests on.
+    """
+    rows = rows[np.isin(samples.state[rows], COMPUTING) & (samples.stack[rows] >= 0)]
+    if len(rows) < MIN_PAIRS:
         return None
-    frame, count = Counter(pairs.own[at] for at in mine).most_common(1)[0]
-    share = count / len(mine)
-    own_ms, error_ms = cpu_ms * share, cpu_ms * wilson(share, len(mine))
+    weights = samples.length_ns[rows].astype(np.float64)
+    spent: defaultdict[Frame, float] = defaultdict(float)
+    for stack, length in enumerate(np.bincount(samples.stack[rows], weights=weights).tolist()):
+        if length:
+            spent[own_frame(frames_of(samples, stack))] += length
+    frame = max(spent, key=lambda one: spent[one])
+    return frame, spent[frame] / float(weights.sum()), len(rows)
+
+
+def _line_of(
+    pairs: _Pairs, top: tuple[Frame, float, int] | None, number: int, of_stage: float, cpu_ms: float
+) -> FunctionTime | None:
+    """The line that most of a native function's time was called at: by moments with both samples, where there are
+    enough, else as far as the shares prove it.
+    """
+    mine = np.flatnonzero(pairs.function == number).tolist()
+    if len(mine) >= MIN_PAIRS:
+        frame, count = Counter(pairs.own[at] for at in mine).most_common(1)[0]
+        share, error = count / len(mine), wilson(count / len(mine), len(mine))
+    elif top is not None and of_stage + top[1] - 1 >= of_stage / 2:
+        frame, share = top[0], (of_stage + top[1] - 1) / of_stage
+        error = wilson(top[1], top[2]) / of_stage
+    else:
+        return None
+    own_ms, error_ms = cpu_ms * share, cpu_ms * error
     return FunctionTime(frame.function, frame.file, frame.line, frame.is_native, own_ms, own_ms, error_ms)
 
 

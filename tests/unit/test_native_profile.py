@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.host_profile import Spans, wilson
+from perfharness.analysis.host_profile import Spans, rows_of_stage, wilson
 from perfharness.analysis.native_profile import native_code_at, native_profile
 from perfharness.host_probe import perf_events, spool
 from perfharness.model import nsys_schema as schema
-from perfharness.model.diagnosis import FunctionTime
+from perfharness.model.diagnosis import FunctionTime, NativeProfile
+from perfharness.model.host_samples import HostProbe
 from perfharness.model.text import short_function
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.trace.host_samples import keep_native_symbols, read_host_probe
@@ -31,6 +32,10 @@ def spans(*intervals: tuple[int, int], batches: int = 1) -> Spans:
     return Spans(("r", "batch", "stage"), np.full(len(start), THREAD), start, end, batches)
 
 
+def profiled(probe: HostProbe, of: Spans, on_cpu_ms: float | None) -> NativeProfile | None:
+    return native_profile(probe, of, rows_of_stage(probe.samples, of), on_cpu_ms)
+
+
 def test_cpu_time_of_own_threads_and_of_helpers() -> None:
     """Of 100 ms in two batches, the stage's thread is 70 ms in `heavy`, and runs 10 ms more than has samples."""
     builder = ProbeBuilder(MS)
@@ -42,7 +47,7 @@ def test_cpu_time_of_own_threads_and_of_helpers() -> None:
     builder.native(40 * MS, 200 * MS, "", "/lib/libomp.so", tid=200)
     builder.native(0, 100 * MS, "python", tid=300)
     builder.native(0, 100 * MS, "elsewhere", pid=500, tid=500)
-    profile = native_profile(builder.build(), spans((0, 60 * MS), (60 * MS, 100 * MS), batches=2), on_cpu_ms=80.0)
+    profile = profiled(builder.build(), spans((0, 60 * MS), (60 * MS, 100 * MS), batches=2), on_cpu_ms=80.0)
     assert profile is not None
     assert (profile.samples, profile.cpu_ms, profile.kernel_ms) == (100, 50.0, 30.0)
     assert profile.error_ms == pytest.approx(1.96 * 10 / 2, rel=1e-3)  # of a count of 100
@@ -58,10 +63,10 @@ def test_cpu_time_of_own_threads_and_of_helpers() -> None:
 def test_time_in_the_kernel_within_the_error_is_not_reported() -> None:
     builder = ProbeBuilder(MS)
     builder.native(0, 100 * MS, "heavy")
-    profile = native_profile(builder.build(), spans((0, 100 * MS)), on_cpu_ms=119.0)
+    profile = profiled(builder.build(), spans((0, 100 * MS)), on_cpu_ms=119.0)
     assert profile is not None
     assert profile.kernel_ms is None
-    assert native_profile(ProbeBuilder(MS).build(), spans((0, 100 * MS)), 119.0) is None
+    assert profiled(ProbeBuilder(MS).build(), spans((0, 100 * MS)), 119.0) is None
 
 
 def test_the_line_is_that_of_stacks_sampled_at_the_same_moments() -> None:
@@ -75,7 +80,7 @@ def test_the_line_is_that_of_stacks_sampled_at_the_same_moments() -> None:
         builder.sample(at + MS // 4 + offset, ["call@/x/site-packages/lib.py:7", "work@a.py:3"])
         builder.sample(at + MS // 2 + MS // 4 - offset, ["rest@a.py:5"])
     probe = builder.build()
-    profile = native_profile(probe, spans((0, 100 * MS)), None)
+    profile = profiled(probe, spans((0, 100 * MS)), None)
     assert profile is not None
     lines = {one.function: one.called_at for one in profile.functions}
     assert {name: line and (line.function, line.line) for name, line in lines.items()} == {
@@ -102,6 +107,36 @@ def test_without_common_moments_shares_prove_what_they_have_in_common() -> None:
         builder.native(heavy_ms * MS, 100 * MS, "eval", "/usr/bin/python3.13")
         found = native_code_at(builder.build(), spans((0, 100 * MS)), WORK, line_share=0.9)
         assert (None if found is None else found.share) == (None if share is None else pytest.approx(share))
+    builder = ProbeBuilder(MS)
+    builder.native(0, 40 * MS, "eval", "/usr/bin/python3.13")
+    builder.native(40 * MS, 75 * MS, "heavy")
+    builder.native(75 * MS, 100 * MS, "light")
+    most = native_code_at(builder.build(), spans((0, 100 * MS)), WORK, line_share=1.0)
+    assert most is not None
+    assert most.function == "heavy"
+    assert most.share == pytest.approx(0.35)  # of 60 % outside of the interpreter
+    assert native_code_at(builder.build(), spans((0, 100 * MS)), WORK, line_share=0.75) is None  # 35 % at least
+
+
+def test_a_line_that_takes_almost_all_is_that_of_what_takes_much() -> None:
+    """Stacks are never near a native sample; 90 of 100 are at `work`, so 30 of 40 at least of `heavy`, 5 of 15 of
+    `light`: too little to name a line.
+    """
+    builder = ProbeBuilder(MS)
+    builder.native(0, 40 * MS, "heavy")
+    builder.native(40 * MS, 55 * MS, "light")
+    builder.native(55 * MS, 100 * MS, "eval", "/usr/bin/python3.13")
+    for time in range(100):
+        builder.sample(time * MS, ["work@a.py:3" if time % 10 else "rest@a.py:5"])
+    profile = profiled(builder.build(), spans((0, 100 * MS)), None)
+    assert profile is not None
+    lines = {one.function: one.called_at for one in profile.functions}
+    assert lines["light"] is None
+    heavy = lines["heavy"]
+    assert heavy is not None
+    assert (heavy.function, heavy.line) == ("work", 3)
+    assert heavy.self_ms == pytest.approx(30.0)
+    assert heavy.error_ms == pytest.approx(100 * wilson(0.9, 100))
 
 
 # ---- names ----

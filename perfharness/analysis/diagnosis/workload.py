@@ -271,7 +271,9 @@ class StageEvents:
             return None
         profile = host_profile(probe, self.spans, self.sample_rows)
         missing = [*profile.missing, *probe.native_missing]
-        return replace(profile, native=native_profile(probe, self.spans, profile.on_cpu_ms), missing=missing)
+        return replace(
+            profile, native=native_profile(probe, self.spans, self.sample_rows, profile.on_cpu_ms), missing=missing
+        )
 
     @cached_property
     def sample_rows(self) -> Int64:
