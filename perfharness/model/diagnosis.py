@@ -6,6 +6,7 @@ otherwise. None was not measured; `missing` has the reason.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal
@@ -527,11 +528,15 @@ class Diagnosis:
         return {"unit": "milliseconds", **tree}
 
 
+LIBRARY_SUFFIX = re.compile(r"(-[0-9a-f]{8})?(\.(cpython|abi3|so)\b.*)?$")
+"""Of a library's file: a hash that wheels put there, versions, the Python that it is for."""
+
+
 def native_text(native: NativeFunction) -> str:
-    """Library and function: `libopenblas.so: dgemm_kernel`."""
+    """Library and function, for a sentence: `libopenblas: dgemm_kernel`."""
     if native.library is None:
         return "code compiled at run time"
-    library = native.library.rpartition("/")[2]
+    library = LIBRARY_SUFFIX.sub("", native.library.rpartition("/")[2], count=1)
     return f"{library}: {short_function(native.function)}" if native.function else library
 
 

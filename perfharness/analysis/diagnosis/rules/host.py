@@ -155,7 +155,7 @@ def _of_function(f: Figures, line: FunctionTime, saves_ns: float) -> tuple[str, 
         called = library.function
         text += f", {percent(f.sum_ns(library.ms), f.wall)} in {library.name}, most in {called.function}"
     if f.host is not None and f.host.native is not None:
-        text += f", in user space {percent(f.host.native.share, 1)} in {native_text(f.host.native)}"
+        text += f", natively {percent(f.host.native.share, 1)} in {native_text(f.host.native)}"
     text += "" if idle is None else f"; {cpus_text(f)}"
     step = cheaper(call_of(line), library, is_idle=idle is not None and not f.uses_gpu)
     step = f"{step[0].upper()}{step[1:]}"
