@@ -635,6 +635,7 @@ THREAD_STARTS = "Thread.start@/usr/lib/python3.11/threading.py:957"
         (STARTS, 7, "waiting-on-process"),
         (STARTS, 2, "data-loader-starvation"),
         (THREAD_STARTS, 12, "waiting-on-system"),
+        (THREAD_STARTS, 2, "data-loader-starvation"),
     ],
 )
 def test_workers_that_are_made_for_every_batch(starts: str, batches: int, code: str, tmp_path: Path) -> None:
@@ -652,6 +653,28 @@ def test_workers_that_are_made_for_every_batch(starts: str, batches: int, code: 
     causes = sampled(tmp_path, nothing, probe).causes
     assert (causes[0].code, causes[0].where and causes[0].where.line) == (code, 5 if batches == 2 else 4)
     assert causes[0].share == pytest.approx(0.3 if batches == 2 else 0.2 + 0.2 * batches / 12)
+
+
+WAIT = "wait@/usr/lib/python3.11/threading.py:327"
+FUTURES = "/usr/lib/python3.11/concurrent/futures/_base.py"
+
+
+@pytest.mark.parametrize("waits_at", [THREAD_STARTS, f"Future.result@{FUTURES}:451", "join@/lib/python3.11/a.py:1"])
+def test_what_a_thread_computes_is_no_cost_of_making_it(waits_at: str, tmp_path: Path) -> None:
+    """A thread of its own computes for 0.6 ms of each batch; the stage waits for it, 0.1 ms of that for a CPU."""
+    probe = ProbeBuilder(100 * US)
+    for index in range(12):
+        for position in range(10):
+            at = (index + 1) * BATCH + (50 + 100 * position) * US
+            stack: tuple[str, ...] = ("infer@user.py:9",)
+            if position < 6:
+                stack = (WAIT, waits_at, "step@user.py:5")
+                probe.sample(at, ("work@user.py:21", "_bootstrap@/lib/python3.11/threading.py:9"), tid=200 + index)
+            state = HostState.LOCK if position < 5 else HostState.RUNNING
+            probe.sample(at, stack, state=state)
+    (cause, *_) = sampled(tmp_path, nothing, probe).causes
+    assert (cause.code, cause.where and cause.where.line) == ("waiting-on-stage", 21)
+    assert cause.share == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("batches", "code"), [(3, "recompilation"), (2, "cpu-bound")])

@@ -22,6 +22,7 @@ from perfharness.analysis.host_profile import (
     own_functions,
 )
 from perfharness.analysis.native_profile import native_code_at
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import FunctionTime, NativeFunction
 from perfharness.model.host_samples import Frame, HostEventKind, HostProbe, HostSamples, HostState
 from perfharness.model.trace import Bool, Int64
@@ -43,6 +44,7 @@ COMPILERS = (
 """Ends of files that are on a stack only while something is compiled, not while it runs."""
 LOADERS = (
     "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "multiprocessing/pool.py", "/queue.py",
+    "concurrent/futures/_base.py",
 )  # fmt: skip
 """Ends of files that are on a stack while a thread waits for what others prepare. A bare pipe may be anything's."""
 BATCH_LOADERS = ("torch/utils/data/dataloader.py",)
@@ -60,11 +62,8 @@ STARTS_THREADS: Names = {
     "concurrent/futures/thread.py": frozenset({"_adjust_thread_count"}),
 }
 ENDS: Names = {
-    "multiprocessing/pool.py": frozenset(
-        {"__init__", "terminate", "join", "close", "_terminate_pool", "_help_stuff_finish"}
-    ),
+    "multiprocessing/pool.py": frozenset({"__init__", "terminate", "_terminate_pool", "_help_stuff_finish"}),
     "concurrent/futures/process.py": frozenset({"__init__", "shutdown"}),
-    "concurrent/futures/thread.py": frozenset({"shutdown"}),
     "loky/process_executor.py": frozenset({"shutdown"}),
     "torch/utils/data/dataloader.py": frozenset({"_shutdown_workers"}),
 }
@@ -74,6 +73,8 @@ RECURS = 3
 """Ranges of a stage in which something has to occur to be no first use: that takes one, or one for each shape."""
 IDLE_SHARE = 0.25
 """Of the time in which the stage does not wait for it: a worker that is at work for less works when it is asked to."""
+ALWAYS_SHARE = 0.95
+"""Of the time: a stage that waits for more shows nothing of what its workers do otherwise."""
 WAITING = (HostState.LOCK, HostState.SOCKET, HostState.SLEEP, HostState.OTHER)
 COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
@@ -156,7 +157,7 @@ def host_evidence(
         work_ms=work_ms,
         work_lines=work_lines,
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
-        worker=_worker(samples, events.spans, work["loader"], in_library),
+        worker=_worker(samples, events.spans, rows, work["hand-over"], in_library),
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe, rows),
     )
 
@@ -185,7 +186,9 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
         "loader of processes": rows[waits & (state == HostState.SOCKET)],
         "child": rows[on_stack["child"] & (state == HostState.SOCKET)],
         "processes": rows[on_stack["processes"]],
-        "threads": rows[makes_threads],
+        # A new thread's first work, and its turn with the interpreter lock, are waited for in `Thread.start`.
+        "threads": rows[makes_threads & np.isin(state, COMPUTING)],
+        "hand-over": rows[waits | ((state == HostState.LOCK) & ~(on_stack["processes"] | on_stack["ends"]))],
         "ends": rows[on_stack["ends"] & ~makes],
     }
     once = {kind for kind in ("compiler", "processes", "threads") if not _recurs(samples, work[kind], spans)}
@@ -213,18 +216,26 @@ def _most_faults(samples: HostSamples, rows: Int64) -> FunctionTime | None:
     return next(iter(own_functions(replace(samples, length_ns=weighed), rows[faults > 0], 0.0)), None)
 
 
-def _worker(samples: HostSamples, spans: Spans, waits: Int64, in_library: Mapping[str, Bool]) -> Worker | None:
-    """Who does the work that these samples of the stage wait for, in code of the user's own."""
-    start, end = samples.time_ns[waits] - samples.length_ns[waits], samples.time_ns[waits]
+def _worker(
+    samples: HostSamples, spans: Spans, rows: Int64, waits: Int64, in_library: Mapping[str, Bool]
+) -> Worker | None:
+    """Who does the work that some samples of the stage wait for, in code of the user's own."""
+    # With the result there, a thread may still wait for a CPU at the same place.
+    places = np.unique(samples.stack[waits][samples.stack[waits] >= 0])
+    there = rows[np.isin(samples.stack[rows], places)]
+    start, end = samples.time_ns[there] - samples.length_ns[there], samples.time_ns[there]
     others = ~np.isin(samples.thread, spans.thread)
     others &= (samples.time_ns >= spans.start_ns.min()) & (samples.time_ns <= spans.end_ns.max())
     at = np.flatnonzero(others)
-    waits_too = np.isin(samples.state[at], WAITING) & in_library["loader"][samples.stack[at]]
-    is_at_work = ~(waits_too | (samples.state[at] == HostState.LOCK))
+    # A forked worker has its parent's frames around its own.
+    waiting = {number for stack in places.tolist() for number in samples.stacks[stack]}
+    known = {(samples.frames[number].function, samples.frames[number].file) for number in waiting}
+    is_work = np.asarray([_is_work(samples, stack, known) for stack in samples.stacks] + [False], dtype=np.bool_)
+    is_at_work = is_work[samples.stack[at]] & (samples.state[at] != HostState.LOCK)
     meanwhile = inside(samples.time_ns[at], start, end + BOUNDARY_NS)
     working = at[meanwhile & is_at_work]
     lines = own_functions(samples, working, 1e-6)
-    line = next((one for one in lines if not is_library(one.file)), None)
+    line = next((one for one in lines if not is_library(one.file) and (one.function, one.file) not in known), None)
     if line is None:
         return None
     of_line = [
@@ -232,14 +243,28 @@ def _worker(samples: HostSamples, spans: Spans, waits: Int64, in_library: Mappin
         if (frame.function, frame.file) == (line.function, line.file)
     ]  # fmt: skip
     has_line = stacks_with(samples, of_line)
-    threads = samples.thread[working][has_line[samples.stack[working]]]
-    names, spent = np.unique(threads, return_counts=True)
-    of_it = samples.thread[at] == names[np.argmax(spent)]
-    otherwise = of_it & ~meanwhile
-    length = samples.length_ns[at].astype(np.float64)
-    outside = float(length[otherwise & is_at_work].sum()) / max(float(length[otherwise].sum()), 1.0)
+    threads = np.unique(samples.thread[working][has_line[samples.stack[working]]])
+    otherwise = np.isin(samples.thread[at], threads) & ~meanwhile & is_at_work
+    window = int(spans.end_ns.max() - spans.start_ns.min())
+    left = window - BusyLine(start, end).length
+    works_ahead = left < (1 - ALWAYS_SHARE) * window or samples.length_ns[at][otherwise].sum() >= IDLE_SHARE * left
     is_loader = bool(in_library["batch loader"][samples.stack[waits]].any())
-    return Worker(line, works_ahead=outside >= IDLE_SHARE or not otherwise.any(), is_loader=is_loader)
+    return Worker(line, works_ahead=bool(works_ahead), is_loader=is_loader)
+
+
+def _is_work(samples: HostSamples, stack: tuple[int, ...], waiting: set[tuple[str, str]]) -> bool:
+    """Whether a worker's stack is in a function of the user's own, and that does not wait for what it is to do.
+
+    Args:
+        waiting: functions and files of who waits for it.
+    """
+    for number in stack:
+        frame = samples.frames[number]
+        if frame.file.endswith(LOADERS):
+            return False
+        if not is_library(frame.file):
+            return (frame.function, frame.file) not in waiting
+    return False
 
 
 def _crowded_share(probe: HostProbe, rows: Int64) -> float:

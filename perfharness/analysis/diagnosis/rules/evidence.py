@@ -94,7 +94,7 @@ class Recompiling:
 
 @dataclass(frozen=True)
 class Worker:
-    """The thread, of any of the processes, that works while a stage waits in a loader or queue.
+    """The thread, of any of the processes, that works while a stage waits in a loader or queue, or for a lock.
 
     `line`: at what; `works_ahead`: it is at work while the stage does not wait, too; `is_loader`: the stage waits in a
     library that asks its workers ahead.
@@ -113,12 +113,13 @@ class HostEvidence:
     first. `in_state`: by the lower-case name of `HostState`, where most of the time in that state passed. `during`:
     where the calls of a kind were made (`copies`, `read-backs`, `waits`, `allocations`, `launches`). `beginning`: where
     the time before the steady state passed. `faulting`: where most page faults were. `work_ms` a batch, and
-    `work_lines`: how long a kind of library (`compiler`; `loader`, and of that `loader of processes`; `child`: the
-    output of a program is read; `processes`, `threads`: they are made, in several ranges; `ends`: they are made ready,
-    or ended) was on the stack, and the line that most of it was called from. `recorder`: the line that perfharness's
-    own time passed at, which is in no other of these. `worker`: who does the work that the stage waits for in a loader.
-    `native`: the native function that most of the CPU time of `busiest` is in, where that is not the interpreter.
-    `crowded_ms` a batch: ready without a free CPU while the process itself had more threads ready than it has CPUs.
+    `work_lines`: how long a kind of library (`compiler`; `loader`, and of that `loader of processes`; `hand-over`:
+    that, or a lock; `child`: the output of a program is read; `processes`, `threads`: they are made, in several
+    ranges; `ends`: they are made ready, or ended) was on the stack, and the line that most of it was called from.
+    `recorder`: the line that perfharness's own time passed at, which is in no other of these. `worker`: who does
+    the work that the stage waits for in a loader. `native`: the native function that most of the CPU time of
+    `busiest` is in, where that is not the interpreter. `crowded_ms` a batch: ready without a free CPU while the
+    process itself had more threads ready than it has CPUs.
     """
 
     profile: HostProfile

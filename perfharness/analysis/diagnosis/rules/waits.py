@@ -94,7 +94,7 @@ def data_loader(f: Figures) -> Match | None:
     if f.host is None or not waited or f.works_when_asked:
         return None
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
-    if f.host.worker is not None:
+    if f.host.worker is not None and f.host.worker.works_ahead:
         evidence = f"{evidence[:-1]}, while a worker is in {place(f.host.worker.line)}."
     return Match(
         Verdict.DATA_LOADER_STARVATION, waited, f.wall, [evidence], LOADER_STEP, verdict_share=LOADER_SHARE,
@@ -104,13 +104,13 @@ def data_loader(f: Figures) -> Match | None:
 
 
 def worker_wait(f: Figures) -> Match | None:
-    """Blocked until a thread or process has done what it was asked to only then."""
+    """Blocked, in a queue or otherwise, until a thread or process has done what it was asked to only then."""
     if f.host is None or f.host.worker is None or not f.works_when_asked:
         return None
-    waited, line = f.work_ns("loader"), f.host.worker.line
+    waited, line = f.work_ns("hand-over"), f.host.worker.line
     evidence = (
-        f"It waits in a queue {percent(waited, f.wall)} of its host time, while a worker is in {place(line)}, "
-        "which does nothing before it is asked."
+        f"It waits for another thread or process {percent(waited, f.wall)} of its host time, while a worker is in "
+        f"{place(line)}, which does nothing before it is asked."
     )
     return Match(
         Verdict.WAITING_ON_STAGE, waited, f.wall, [evidence], WORKER_STEP.format(call_of(line)),
