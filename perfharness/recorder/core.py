@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -31,6 +32,7 @@ from perfharness.recorder.spec import (
 )
 from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadStacks
 
+NEVER_NS = sys.maxsize
 CLOCK_MARKS = 8
 
 _HELD = object()
@@ -413,10 +415,12 @@ def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
     thread, now_ns = stack.thread, monotonic_ns()
     if now_ns < thread.ready_time_due_ns:
         return
-    thread.ready_time_due_ns = now_ns + conventions.READY_TIME_EVERY_NS
     ready_ns = _ready_ns()
-    if ready_ns is not None:
-        channel.mark_value(batch.ready_mark, ready_ns)
+    if ready_ns is None:
+        thread.ready_time_due_ns = NEVER_NS
+        return
+    thread.ready_time_due_ns = now_ns + conventions.READY_TIME_EVERY_NS
+    channel.mark_value(batch.ready_mark, ready_ns)
 
 
 def _ready_ns() -> int | None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import tracemalloc
@@ -185,6 +186,18 @@ def test_ready_time_is_marked_in_batches_every_5_ms(
         "push", "mark", "pop",  # at its end
         "push", "push", "pop", "mark", "pop",
     ]  # fmt: skip
+
+
+def test_where_the_system_does_not_count_ready_time_it_is_asked_once(
+    perf: PerfRecorder, log: RangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(core, "_ready_ns", lambda: asked.append(1))
+    monkeypatch.setattr(core, "monotonic_ns", itertools.count(0, 10_000_000).__next__)
+    for index in range(4):
+        perf.push_range("batch", batch_idx=index)
+        perf.pop_range()
+    assert len(asked) == 1
 
 
 def test_the_ready_time_of_a_thread_is_that_of_the_system() -> None:
