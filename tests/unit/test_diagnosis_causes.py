@@ -576,7 +576,9 @@ def test_the_line_of_a_slow_beginning(tmp_path: Path) -> None:
     assert (cause.code, cause.where and cause.where.line) == ("first-use", 4)
 
 
-def queue_and_worker(path: Path, states: dict[str, HostState], library: str = "queue.py") -> StageDiagnosis:
+def queue_and_worker(
+    path: Path, states: dict[str, HostState], library: str = "queue.py", function: str = "get"
+) -> StageDiagnosis:
     """Batches of 1 ms that wait in a queue for 0.4 ms and compute for the rest; a thread's states in both parts."""
     probe = ProbeBuilder(100 * US)
     for index in range(12):
@@ -589,7 +591,7 @@ def queue_and_worker(path: Path, states: dict[str, HostState], library: str = "q
                 part, state = "wait", HostState.LOCK
                 stack = (
                     "wait@/usr/lib/python3.11/threading.py:327",
-                    f"get@/x/lib/python3.11/{library}:1",
+                    f"{function}@/x/lib/python3.11/{library}:1",
                     "take@user.py:5",
                 )
             probe.sample(at, stack, state=state)
@@ -621,6 +623,15 @@ def test_a_worker_that_does_not_work_ahead_is_no_starving_loader(
     stage = queue_and_worker(tmp_path, {"wait": waiting, "compute": computing}, library)
     assert (stage.causes[0].code, stage.causes[0].where and stage.causes[0].where.line) == (code, number)
     assert stage.causes[0].share == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("library", ["queue.py", "multiprocessing/queues.py"])
+@pytest.mark.parametrize("computing", [HostState.RUNNING, HostState.LOCK])
+def test_a_full_queue_waits_for_who_takes_from_it(computing: HostState, library: str, tmp_path: Path) -> None:
+    stage = queue_and_worker(tmp_path, {"wait": HostState.RUNNING, "compute": computing}, library, "put")
+    assert (stage.causes[0].code, stage.causes[0].where and stage.causes[0].where.line) == ("waiting-on-stage", 21)
+    assert stage.causes[0].share == pytest.approx(0.4)
+    assert all(cause.code != "data-loader-starvation" for cause in stage.causes)
 
 
 POOL = "/usr/lib/python3.11/multiprocessing/pool.py"

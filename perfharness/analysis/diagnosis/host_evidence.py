@@ -47,6 +47,11 @@ LOADERS = (
     "concurrent/futures/_base.py",
 )  # fmt: skip
 """Ends of files that are on a stack while a thread waits for what others prepare. A bare pipe may be anything's."""
+TAKES: Names = dict.fromkeys(LOADERS) | dict.fromkeys(
+    ("multiprocessing/queues.py", "/queue.py"), frozenset({"get", "join"})
+)
+FULL_QUEUES: Names = dict.fromkeys(("multiprocessing/queues.py", "/queue.py"), frozenset({"put"}))
+"""Whose wait is for what others make, and, the other way round, for others to take something."""
 BATCH_LOADERS = ("torch/utils/data/dataloader.py",)
 """Those of them whose workers are asked ahead, so that waiting for them is never meant."""
 CHILDREN = ("/subprocess.py", "/asyncio/subprocess.py")
@@ -81,7 +86,8 @@ COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
 LIBRARIES: Mapping[str, Names] = {
     "compiler": dict.fromkeys(COMPILERS),
-    "loader": dict.fromkeys(LOADERS),
+    "loader": TAKES,
+    "full queue": FULL_QUEUES,
     "batch loader": dict.fromkeys(BATCH_LOADERS),
     "child": dict.fromkeys(CHILDREN),
     "processes": STARTS_PROCESSES,
@@ -180,15 +186,19 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
     makes_threads = on_stack["threads"] & ~on_stack["processes"]
     makes = on_stack["processes"] | makes_threads
     waits = on_stack["loader"] & np.isin(state, WAITING) & ~(makes | on_stack["ends"])
+    has_no_room = on_stack["full queue"] & np.isin(state, WAITING)
     work = {
         "compiler": rows[on_stack["compiler"]],
         "loader": rows[waits],
         "loader of processes": rows[waits & (state == HostState.SOCKET)],
+        "full queue": rows[has_no_room],
         "child": rows[on_stack["child"] & (state == HostState.SOCKET)],
         "processes": rows[on_stack["processes"]],
         # A new thread's first work, and its turn with the interpreter lock, are waited for in `Thread.start`.
         "threads": rows[makes_threads & np.isin(state, COMPUTING)],
-        "hand-over": rows[waits | ((state == HostState.LOCK) & ~(on_stack["processes"] | on_stack["ends"]))],
+        "hand-over": rows[
+            waits | has_no_room | ((state == HostState.LOCK) & ~(on_stack["processes"] | on_stack["ends"]))
+        ],
         "ends": rows[on_stack["ends"] & ~makes],
     }
     once = {kind for kind in ("compiler", "processes", "threads") if not _recurs(samples, work[kind], spans)}

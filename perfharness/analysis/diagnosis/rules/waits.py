@@ -35,6 +35,7 @@ LOADER_STEP = (
 WORKER_STEP = (
     "Make {} faster, or have it work ahead: ask for the next result before this one is needed, and compute meanwhile."
 )
+DRAIN_STEP = "Make {} faster, or give the queue more workers: more room in it only delays the wait."
 POOL_STEP = "Make the workers once, before the loop, and keep them: one pool or executor, persistent_workers=True."
 GIL_STEP = (
     "Move the work that holds the lock into a process of its own, or into native code that releases it; use fewer "
@@ -104,16 +105,28 @@ def data_loader(f: Figures) -> Match | None:
 
 
 def worker_wait(f: Figures) -> Match | None:
-    """Blocked, in a queue or otherwise, until a thread or process has done what it was asked to only then."""
-    if f.host is None or f.host.worker is None or not f.works_when_asked:
+    """Blocked, in a queue or otherwise, until a thread or process has done what it was asked to only then, or has taken
+    something from a full queue.
+    """
+    if f.host is None or f.host.worker is None:
         return None
     waited, line = f.work_ns("hand-over"), f.host.worker.line
-    evidence = (
-        f"It waits for another thread or process {percent(waited, f.wall)} of its host time, while a worker is in "
-        f"{place(line)}, which does nothing before it is asked."
-    )
+    is_full = f.work_ns("full queue") > waited / 2
+    if not f.works_when_asked and not is_full:
+        return None
+    if is_full:
+        evidence = (
+            f"It waits for room in a queue {percent(waited, f.wall)} of its host time: a worker is in {place(line)}."
+        )
+        step = DRAIN_STEP
+    else:
+        evidence = (
+            f"It waits for another thread or process {percent(waited, f.wall)} of its host time, while a worker is in "
+            f"{place(line)}, which does nothing before it is asked."
+        )
+        step = WORKER_STEP
     return Match(
-        Verdict.WAITING_ON_STAGE, waited, f.wall, [evidence], WORKER_STEP.format(call_of(line)),
+        Verdict.WAITING_ON_STAGE, waited, f.wall, [evidence], step.format(call_of(line)),
         verdict_share=LOADER_SHARE, undisturbed_ns=f.undisturbed_ns, saves_ns=waited, where=line,
     )  # fmt: skip
 
