@@ -19,7 +19,15 @@ from perfharness.analysis.paths import BATCH_SUFFIX, STAGE_SUFFIX
 from perfharness.analysis.timeline import BusyLine
 from perfharness.analysis.trace_clock import monotonic_tie
 from perfharness.model.diagnosis import FunctionTime, HostProfile, Path
-from perfharness.model.host_samples import Frame, HostEventKind, HostEvents, HostProbe, HostSamples, HostState
+from perfharness.model.host_samples import (
+    Frame,
+    HostEventKind,
+    HostEvents,
+    HostProbe,
+    HostSamples,
+    HostState,
+    NativeSamples,
+)
 from perfharness.model.result import Float64
 from perfharness.model.trace import PID_SHIFT, Bool, Int64, Trace
 from perfharness.trace.host_samples import RecordedProbe
@@ -35,6 +43,9 @@ KNOWN_SHARE = 0.5
 """Of a stage's time: with readings of the CPU time of less, nothing is said of the whole."""
 
 NS_PER_MS, NS_PER_US = 1e6, 1e3
+NEAR_NS = 50_000
+"""A thread's stack is read about that long after its time is: two samples this close are of one moment."""
+COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 K = TypeVar("K")
 Z_95 = 1.959964
 
@@ -158,6 +169,17 @@ def collections_of_stage(probe: HostProbe, spans: Spans) -> Int64:
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
+def rows_during(samples: HostSamples | NativeSamples, thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
+    """The samples that lie in any of the stretches of their thread, indices in order."""
+    found: list[Int64] = []
+    for one in np.unique(thread):
+        first, last = np.searchsorted(samples.thread, [one, one + 1])
+        of_thread = thread == one
+        is_in = inside(samples.time_ns[first:last], start_ns[of_thread], end_ns[of_thread])
+        found.append(first + np.flatnonzero(is_in))
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
 def inside(time_ns: Int64, start_ns: Int64, end_ns: Int64) -> Bool:
     """Which moments lie in any of the intervals, which may lie in each other."""
     if not len(start_ns):
@@ -179,12 +201,7 @@ def lines_during(
         own_code: the innermost line outside of libraries, where a stack has one.
     """
     threads = np.broadcast_to(np.asarray(thread, dtype=np.int64), start_ns.shape)
-    found: list[Int64] = []
-    for one in np.unique(threads):
-        first, last = np.searchsorted(samples.thread, [one, one + 1])
-        mine, of_thread = np.arange(first, last), threads == one
-        found.append(mine[inside(samples.time_ns[mine], start_ns[of_thread], end_ns[of_thread])])
-    rows = np.concatenate([np.empty(0, np.int64), *found])
+    rows = rows_during(samples, threads, start_ns, end_ns)
     lengths = samples.length_ns[rows].astype(np.float64)
     shares = _Shares.of(lengths, float(lengths.sum()) / NS_PER_MS)
     spent: defaultdict[Frame, float] = defaultdict(float)
@@ -388,8 +405,8 @@ def _gil_holders(samples: HostSamples, rows: Int64, shares: _Shares) -> list[Fun
     held = np.zeros(len(samples.stacks), dtype=np.float64)
     for thread in np.unique(samples.gil_holder[waiting]):
         mine = waiting[samples.gil_holder[waiting] == thread]
-        nearest = nearest_samples(samples, int(thread), samples.time_ns[mine])
-        mine, stacks = mine[nearest >= 0], samples.stack[nearest[nearest >= 0]]
+        there = nearest_samples(samples, int(thread), samples.time_ns[mine])
+        mine, stacks = mine[there >= 0], samples.stack[there[there >= 0]]
         known = stacks >= 0
         held += np.bincount(stacks[known], weights=samples.length_ns[mine[known]], minlength=len(held))
     tally = _Tally()
@@ -405,10 +422,14 @@ def nearest_samples(samples: HostSamples, thread: int, time_ns: Int64) -> Int64:
     first, last = np.searchsorted(samples.thread, [thread, thread + 1]).tolist()
     if first == last:
         return np.full(len(time_ns), -1, dtype=np.int64)
-    times = samples.time_ns[first:last]
+    return np.asarray(first + nearest(samples.time_ns[first:last], time_ns))
+
+
+def nearest(times: Int64, time_ns: Int64) -> Int64:
+    """Which of some times, in order, is nearest to each moment; of two the earlier."""
     after = np.searchsorted(times, time_ns)
     before, after = np.maximum(after - 1, 0), np.minimum(after, len(times) - 1)
-    return np.asarray(first + np.where(time_ns - times[before] <= times[after] - time_ns, before, after))
+    return np.where(time_ns - times[before] <= times[after] - time_ns, before, after)
 
 
 def _cpus_used(events: HostEvents, spans: Spans) -> float | None:

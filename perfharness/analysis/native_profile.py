@@ -17,19 +17,25 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.frames import frames_of, own_frame
-from perfharness.analysis.host_profile import Z_95, Spans, inside, wilson
+from perfharness.analysis.host_profile import (
+    COMPUTING,
+    NEAR_NS,
+    NS_PER_MS,
+    TOP_FUNCTIONS,
+    Z_95,
+    Spans,
+    inside,
+    nearest,
+    rows_during,
+    wilson,
+)
 from perfharness.model.diagnosis import FunctionTime, NativeFunction, NativeProfile
-from perfharness.model.host_samples import Frame, HostProbe, HostSamples, HostState, NativeSamples
+from perfharness.model.host_samples import Frame, HostProbe, HostSamples, NativeSamples
 from perfharness.model.trace import PID_SHIFT, Int64
 
-NEAR_NS = 50_000
 MIN_PAIRS = 5
 """Moments with both samples, from which on a line is named."""
 
-TOP_FUNCTIONS = 20
-NS_PER_MS = 1e6
-
-COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 INTERPRETER = re.compile(r"(lib)?python[\d.]*[a-z]*(\.so[\d.]*)?")
 """Files of the interpreter: time in them is Python's own, which the lines of Python say more about."""
 TRACERS = ("libToolsInjection", "libcupti", "libnvtx", "libInterceptorInjection")
@@ -45,18 +51,36 @@ class _Pairs:
     """The innermost frame outside of libraries, else the innermost."""
 
 
-def native_profile(probe: HostProbe, spans: Spans, host_rows: Int64, on_cpu_ms: float | None) -> NativeProfile | None:
-    """The native functions of a stage's threads and of threads without Python meanwhile; None: none were sampled.
+@dataclass(frozen=True)
+class NativeOfStage:
+    """The native samples of a stage's own threads."""
 
-    Args:
-        host_rows: the stage's samples of Python stacks (`rows_of_stage`).
-        on_cpu_ms: what the stage's threads ran a batch, in user space and in the kernel.
-    """
+    samples: NativeSamples
+    rows: Int64
+    pairs: _Pairs
+
+
+def native_of_stage(probe: HostProbe, spans: Spans) -> NativeOfStage | None:
+    """None: no native code was sampled."""
     native = probe.native
     if native is None:
         return None
-    rows, helpers = _rows_of_stage(native, spans), _rows_of_helpers(probe, native, spans)
-    pairs, top = _pairs(probe, native, rows), _top_line(probe.samples, host_rows)
+    rows = rows_during(native, spans.thread, spans.start_ns, spans.end_ns)
+    return NativeOfStage(native, rows, _pairs(probe.samples, native, rows))
+
+
+def native_profile(
+    probe: HostProbe, spans: Spans, own: NativeOfStage, host_rows: Int64, on_cpu_ms: float | None
+) -> NativeProfile:
+    """The native functions of a stage's threads and of threads without Python meanwhile.
+
+    Args:
+        own: `native_of_stage`.
+        host_rows: the stage's samples of Python stacks (`rows_of_stage`).
+        on_cpu_ms: what the stage's threads ran a batch, in user space and in the kernel.
+    """
+    native, rows = own.samples, own.rows
+    helpers, top = _rows_of_helpers(probe, native, spans), _top_line(probe.samples, host_rows)
     cpu_ms = _ms(native, rows, spans)
     # Sampled by a timer of CPU time, with a phase that is not known: at most as uncertain as a count of chance events.
     error_ms = Z_95 * math.sqrt(float(np.square(native.length_ns[rows].astype(np.float64)).sum())) / NS_PER_MS
@@ -67,7 +91,7 @@ def native_profile(probe: HostProbe, spans: Spans, host_rows: Int64, on_cpu_ms: 
         cpu_ms=cpu_ms,
         error_ms=error_ms,
         kernel_ms=None if kernel_ms is None or kernel_ms <= error_ms else kernel_ms,
-        functions=_functions(native, rows, spans, lambda *one: _line_of(pairs, top, *one)),
+        functions=_functions(native, rows, spans, lambda *one: _line_of(own.pairs, top, *one)),
         helper_threads=len(np.unique(native.thread[helpers])),
         helper_samples=len(helpers),
         helper_cpu_ms=_ms(native, helpers, spans),
@@ -75,7 +99,7 @@ def native_profile(probe: HostProbe, spans: Spans, host_rows: Int64, on_cpu_ms: 
     )
 
 
-def native_code_at(probe: HostProbe, spans: Spans, line: FunctionTime, line_share: float) -> NativeFunction | None:
+def native_code_at(own: NativeOfStage, line: FunctionTime, line_share: float) -> NativeFunction | None:
     """The native function outside of the interpreter that takes most of the CPU time of a function of Python, with what
     it calls in libraries; None where less than half of its time is outside of the interpreter, or it is not known.
 
@@ -85,16 +109,12 @@ def native_code_at(probe: HostProbe, spans: Spans, line: FunctionTime, line_shar
     Args:
         line_share: of the stage's CPU time, what is that of the function of Python.
     """
-    native = probe.native
-    if native is None:
-        return None
-    rows = _rows_of_stage(native, spans)
-    pairs = _pairs(probe, native, rows)
+    native, pairs = own.samples, own.pairs
     mine = [at for at, frame in enumerate(pairs.own) if (frame.function, frame.file) == (line.function, line.file)]
     counts = Counter(pairs.function[mine].tolist())
     outside = {number: count for number, count in counts.items() if not is_of_runtime(native.functions[number].file)}
     if len(mine) < MIN_PAIRS:
-        return _at_least(native, rows, line, line_share)
+        return _at_least(native, own.rows, line, line_share)
     if sum(outside.values()) < len(mine) / 2:
         return None
     number = max(outside, key=lambda one: outside[one])
@@ -128,16 +148,6 @@ def is_of_runtime(library: str | None) -> bool:
 def is_tracer(function: NativeFunction) -> bool:
     """Whether it is of a tracer: it would not run without."""
     return (function.library or "").rpartition("/")[2].startswith(TRACERS)
-
-
-def _rows_of_stage(native: NativeSamples, spans: Spans) -> Int64:
-    found: list[Int64] = []
-    for thread in np.unique(spans.thread):
-        first, last = np.searchsorted(native.thread, [thread, thread + 1])
-        of_thread = spans.thread == thread
-        is_in = inside(native.time_ns[first:last], spans.start_ns[of_thread], spans.end_ns[of_thread])
-        found.append(first + np.flatnonzero(is_in))
-    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 def _rows_of_helpers(probe: HostProbe, native: NativeSamples, spans: Spans) -> Int64:
@@ -212,11 +222,9 @@ def _line_of(
     return FunctionTime(frame.function, frame.file, frame.line, frame.is_native, own_ms, own_ms, error_ms)
 
 
-def _pairs(probe: HostProbe, native: NativeSamples, rows: Int64) -> _Pairs:
-    samples = probe.samples
+def _pairs(samples: HostSamples, native: NativeSamples, rows: Int64) -> _Pairs:
     functions: list[Int64] = []
-    own: list[Frame] = []
-    own_of_stack = [own_frame(frames_of(samples, stack)) for stack in range(len(samples.stacks))]
+    stacks_of_pairs: list[Int64] = []
     usable = np.isin(samples.state, COMPUTING) & (samples.stack >= 0)
     for thread in np.unique(native.thread[rows]):
         mine = rows[native.thread[rows] == thread]
@@ -225,10 +233,10 @@ def _pairs(probe: HostProbe, native: NativeSamples, rows: Int64) -> _Pairs:
         if not len(stacks):
             continue
         moments, times = native.time_ns[mine], samples.time_ns[stacks]
-        after = np.searchsorted(times, moments)
-        before, after = np.maximum(after - 1, 0), np.minimum(after, len(times) - 1)
-        nearest = np.where(moments - times[before] <= times[after] - moments, before, after)
-        near = np.abs(times[nearest] - moments) <= NEAR_NS
+        at = nearest(times, moments)
+        near = np.abs(times[at] - moments) <= NEAR_NS
         functions.append(native.function[mine[near]].astype(np.int64))
-        own += [own_of_stack[stack] for stack in samples.stack[stacks[nearest[near]]].tolist()]
-    return _Pairs(np.concatenate([np.empty(0, np.int64), *functions]), own)
+        stacks_of_pairs.append(samples.stack[stacks[at[near]]])
+    function, stack = (np.concatenate([np.empty(0, np.int64), *each]) for each in (functions, stacks_of_pairs))
+    own = {each: own_frame(frames_of(samples, each)) for each in np.unique(stack).tolist()}
+    return _Pairs(function, [own[each] for each in stack.tolist()])

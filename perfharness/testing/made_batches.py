@@ -107,6 +107,7 @@ def diagnosed(
     path: Path, content: Content, stages: Mapping[str, tuple[float, float]] = STAGE, *, warmup: int = 0,
     batches: int = 12, others: OtherProcesses = ALONE, gpus: int = 0, meta: Mapping[str, str] | None = None,
     batch: tuple[float, float] = (0.0, 1000.0), apart: int = 1, supply: CpuSupply | None = None,
+    probe: ProbeBuilder | None = None,
 ) -> Diagnosis:  # fmt: skip
     """Diagnose batches of the same stages and content.
 
@@ -115,6 +116,7 @@ def diagnosed(
         meta: statements of the embedded tracer.
         batch: where each batch's own range begins and ends.
         apart: of the batches' begins, ms.
+        probe: what was sampled; what the content samples is added.
         supply: what the machine kept of its CPUs, on the trace's clock.
     """
     builder = TraceBuilder(gpu=not gpus)
@@ -123,7 +125,7 @@ def diagnosed(
         builder.row("TARGET_INFO_GPU", **({"id": number} | H200 | {"uuid": f"u-{number}"}))
     for name, value in (meta or {}).items():
         builder.row(schema.TABLE_PERFHARNESS, name=name, value=value)
-    probe = ProbeBuilder(SAMPLE)
+    probe = ProbeBuilder(SAMPLE) if probe is None else probe
     for index in range(batches):
         each = Batch(builder, apart * (index + 1) * BATCH, index, probe)
         each.range(f"batch_{index}", *batch)

@@ -22,7 +22,7 @@ from perfharness.model.diagnosis import Cause, NativeFunction, NativeProfile, St
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind, OsWaitKind
 from perfharness.testing.diagnosis_builder import figures, host_evidence, line
-from perfharness.testing.made_batches import BATCH, SYNCHRONIZE, US, Batch, diagnosed, nothing, stage_of
+from perfharness.testing.made_batches import BATCH, SYNCHRONIZE, US, Batch, Content, diagnosed, nothing, stage_of
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
@@ -401,16 +401,9 @@ def test_any_figures_give_shares_and_savings_within_the_stage(f: Figures) -> Non
         assert codes[0] == judged.verdict.verdict.value
 
 
-def sampled(path: Path, content: object, probe: ProbeBuilder, batches: int = 12) -> StageDiagnosis:
+def sampled(path: Path, content: Content, probe: ProbeBuilder, batches: int = 12) -> StageDiagnosis:
     """The stage of batches of 1 ms, whose thread was sampled."""
-    builder = TraceBuilder()
-    for index in range(batches):
-        batch = Batch(builder, (index + 1) * BATCH)
-        batch.range(f"batch_{index}", 0, 1000)
-        batch.range("stage", 0, 1000)
-        content(batch)  # type: ignore[operator]
-    trace = open_trace(builder.write(path / "t.sqlite"))
-    return stage_of(diagnose(Analysis(trace, host_probe=probe.build())))
+    return stage_of(diagnosed(path, content, batches=batches, probe=probe))
 
 
 def test_the_line_that_reads_values_is_named_from_samples_in_its_calls(tmp_path: Path) -> None:

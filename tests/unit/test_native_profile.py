@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.host_profile import Spans, rows_of_stage, wilson
-from perfharness.analysis.native_profile import native_code_at, native_profile
+from perfharness.analysis.native_profile import native_code_at, native_of_stage, native_profile
 from perfharness.host_probe import perf_events, spool
 from perfharness.model import nsys_schema as schema
-from perfharness.model.diagnosis import FunctionTime, NativeProfile
+from perfharness.model.diagnosis import FunctionTime, NativeFunction, NativeProfile
 from perfharness.model.host_samples import HostProbe
 from perfharness.model.text import short_function
 from perfharness.testing.probe_builder import ProbeBuilder
@@ -33,7 +33,14 @@ def spans(*intervals: tuple[int, int], batches: int = 1) -> Spans:
 
 
 def profiled(probe: HostProbe, of: Spans, on_cpu_ms: float | None) -> NativeProfile | None:
-    return native_profile(probe, of, rows_of_stage(probe.samples, of), on_cpu_ms)
+    own = native_of_stage(probe, of)
+    return None if own is None else native_profile(probe, of, own, rows_of_stage(probe.samples, of), on_cpu_ms)
+
+
+def code_at_work(probe: HostProbe, line_share: float) -> NativeFunction | None:
+    own = native_of_stage(probe, spans((0, 100 * MS)))
+    assert own is not None
+    return native_code_at(own, WORK, line_share)
 
 
 def test_cpu_time_of_own_threads_and_of_helpers() -> None:
@@ -86,7 +93,7 @@ def test_the_line_is_that_of_stacks_sampled_at_the_same_moments() -> None:
     assert {name: line and (line.function, line.line) for name, line in lines.items()} == {
         "heavy": ("work", 3), "light": ("rest", 5),
     }  # fmt: skip
-    found = native_code_at(probe, spans((0, 100 * MS)), WORK, line_share=0.5)
+    found = code_at_work(probe, line_share=0.5)
     assert found is not None
     assert (found.function, found.share, found.cpu_ms) == ("heavy", 1.0, 100.0)
 
@@ -96,7 +103,7 @@ def test_time_of_the_interpreter_and_of_tracers_is_no_native_code_of_a_line() ->
         builder = ProbeBuilder(MS)
         builder.native(0, 100 * MS, "heavy", library)
         builder.samples(0, 100 * MS, ["work@a.py:3"])
-        assert native_code_at(builder.build(), spans((0, 100 * MS)), WORK, line_share=1.0) is None
+        assert code_at_work(builder.build(), line_share=1.0) is None
 
 
 def test_without_common_moments_shares_prove_what_they_have_in_common() -> None:
@@ -105,17 +112,17 @@ def test_without_common_moments_shares_prove_what_they_have_in_common() -> None:
         builder = ProbeBuilder(MS)
         builder.native(0, heavy_ms * MS, "heavy")
         builder.native(heavy_ms * MS, 100 * MS, "eval", "/usr/bin/python3.13")
-        found = native_code_at(builder.build(), spans((0, 100 * MS)), WORK, line_share=0.9)
+        found = code_at_work(builder.build(), line_share=0.9)
         assert (None if found is None else found.share) == (None if share is None else pytest.approx(share))
     builder = ProbeBuilder(MS)
     builder.native(0, 40 * MS, "eval", "/usr/bin/python3.13")
     builder.native(40 * MS, 75 * MS, "heavy")
     builder.native(75 * MS, 100 * MS, "light")
-    most = native_code_at(builder.build(), spans((0, 100 * MS)), WORK, line_share=1.0)
+    most = code_at_work(builder.build(), line_share=1.0)
     assert most is not None
     assert most.function == "heavy"
     assert most.share == pytest.approx(0.35)  # of 60 % outside of the interpreter
-    assert native_code_at(builder.build(), spans((0, 100 * MS)), WORK, line_share=0.75) is None  # 35 % at least
+    assert code_at_work(builder.build(), line_share=0.75) is None  # 35 % at least
 
 
 def test_a_line_that_takes_almost_all_is_that_of_what_takes_much() -> None:

@@ -14,6 +14,8 @@ from perfharness.analysis.diagnosis.workload import StageEvents
 from perfharness.analysis.frames import is_library
 from perfharness.analysis.host_profile import (
     BOUNDARY_NS,
+    COMPUTING,
+    NEAR_NS,
     Spans,
     collections_of_stage,
     functions_inside,
@@ -28,9 +30,7 @@ from perfharness.model.host_samples import Frame, HostEventKind, HostProbe, Host
 from perfharness.model.trace import Bool, Int64
 
 MIN_SAMPLES = 5
-"""Samples inside of calls of a kind that name a line by themselves."""
-NEAR_NS = 50_000
-"""With fewer, those this close to one count too: a thread's stack is read about that long after its time is."""
+"""Samples inside of calls of a kind that name a line by themselves; with fewer, those near one (`NEAR_NS`) do."""
 
 Names = Mapping[str, frozenset[str] | None]
 """Functions by the ends of their files; None: all of a file."""
@@ -81,7 +81,6 @@ IDLE_SHARE = 0.25
 ALWAYS_SHARE = 0.95
 """Of the time: a stage that waits for more shows nothing of what its workers do otherwise."""
 WAITING = (HostState.LOCK, HostState.SOCKET, HostState.SLEEP, HostState.OTHER)
-COMPUTING = (HostState.RUNNING, HostState.RUNNABLE, HostState.UNKNOWN)
 
 
 LIBRARIES: Mapping[str, Names] = {
@@ -173,10 +172,10 @@ def _native_code(
 ) -> NativeFunction | None:
     """The native function that most of the CPU time of the busiest function is in."""
     probe = events.workload.host_probe
-    if probe is None or line is None:
+    if probe is None or events.native is None or line is None:
         return None
     computing_ms = float(probe.samples.length_ns[computing].sum()) * ms_per_ns
-    return native_code_at(probe, events.spans, line, line.self_ms / computing_ms)
+    return native_code_at(events.native, line, line.self_ms / computing_ms)
 
 
 def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[str, Bool]) -> dict[str, Int64]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perfharness.analysis.diagnosis.rules.machine import OF_MACHINE
 from perfharness.analysis.statistics import student_t
 from perfharness.model.diagnosis import (
     Cause,
@@ -65,10 +66,6 @@ COMPARED = frozenset({"cpu_time", "gpu_busy_time", "total_items", ITEMS})
 KEPT = frozenset({Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.PAGEABLE_COPIES, Verdict.WAITING_ON_PROCESS})
 """Verdicts that the measured pass alone decides: a slower host makes a busy GPU look idle, and what was in the way in
 the one pass is perhaps not in the other."""
-
-OF_MACHINE = frozenset({Verdict.CPU_QUOTA, Verdict.CPU_STEAL, Verdict.CPU_FREQUENCY})
-"""Verdicts of the measured pass alone: what the machine keeps from one pass it need not keep from the other, and
-recording uses up a quota, too."""
 
 OF_MEASURED = frozenset({Verdict.FIRST_USE.value, Verdict.RECOMPILATION.value})
 """Causes that stay, as further ones, where the explaining pass lacks them: it found things compiled and loaded."""

@@ -17,7 +17,7 @@ from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
 from perfharness.analysis.grouping import group_rows, unique
 from perfharness.analysis.host_profile import Spans, host_profile, rows_of_stage
-from perfharness.analysis.native_profile import native_profile
+from perfharness.analysis.native_profile import NativeOfStage, native_of_stage, native_profile
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.range_table import RangeTable
 from perfharness.analysis.stage_times import StageTimes
@@ -270,10 +270,17 @@ class StageEvents:
         if probe is None:
             return None
         profile = host_profile(probe, self.spans, self.sample_rows)
-        missing = [*profile.missing, *probe.native_missing]
-        return replace(
-            profile, native=native_profile(probe, self.spans, self.sample_rows, profile.on_cpu_ms), missing=missing
-        )
+        profile = replace(profile, missing=[*profile.missing, *probe.native_missing])
+        if self.native is None:
+            return profile
+        native = native_profile(probe, self.spans, self.native, self.sample_rows, profile.on_cpu_ms)
+        return replace(profile, native=native)
+
+    @cached_property
+    def native(self) -> NativeOfStage | None:
+        """The native samples of its threads; None: native code was not sampled."""
+        probe = self.workload.host_probe
+        return None if probe is None else native_of_stage(probe, self.spans)
 
     @cached_property
     def sample_rows(self) -> Int64:
@@ -281,7 +288,7 @@ class StageEvents:
         probe = self.workload.host_probe
         return np.empty(0, np.int64) if probe is None else rows_of_stage(probe.samples, self.spans)
 
-    @property
+    @cached_property
     def spans(self) -> Spans:
         """Its ranges."""
         thread = self.workload.stages.thread[self.stage.rows]

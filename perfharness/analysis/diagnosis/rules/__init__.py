@@ -60,7 +60,7 @@ COVERED_SHARE = 0.80
 """Of a wait without a name. With less than a fifth left, it says again what others have said."""
 
 
-OF_A_PASS = (Verdict.FIRST_USE, Verdict.CPU_QUOTA, Verdict.CPU_STEAL, Verdict.CPU_FREQUENCY)
+OF_A_PASS = machine.OF_MACHINE | {Verdict.FIRST_USE}
 """What one pass may have, and another of the same program not."""
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from perfharness.analysis.diagnosis.rules.evidence import Figures, Match, percent
 from perfharness.model.diagnosis import Verdict
 
+OF_MACHINE = frozenset({Verdict.CPU_QUOTA, Verdict.CPU_STEAL, Verdict.CPU_FREQUENCY})
+"""Verdicts of the measured pass alone: what the machine keeps from one pass it need not keep from the other, and
+recording uses up a quota, too."""
+
 KEPT_SHARE = 0.20
 """Of the host time. Many programs use up a quota, or lose a few percent, without being slow for it."""
 

@@ -78,7 +78,7 @@ def gil_contention(f: Figures) -> Match | None:
         return None
     holders = f.host.profile.gil_holders
     holder = max(holders, key=lambda each: each.self_ms) if holders else None
-    named = f"; it is held, mostly by {holder.function} ({holder.file}:{holder.line})" if holder else ""
+    named = f"; it is held, mostly by {place(holder)}" if holder else ""
     if holder is not None and holder.callee is not None:
         named += f", in {holder.callee}"
     evidence = f"It waits for the interpreter lock {percent(waited, f.wall)} of its host time{named}."
