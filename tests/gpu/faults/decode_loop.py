@@ -40,7 +40,7 @@ class Decoder:
         """The next token, written over the last one."""
         hidden = self.embedding[self.token]
         mask = (self.places <= self.position).view(1, 1, 1, LENGTH)
-        for (qkv, out, up, down), keys, values in zip(self.layers, self.keys, self.values, strict=True):
+        for (qkv, out, up, down), keys, values in zip(self.layers, self.keys, self.values, strict=True):  # fault
             query, key, value = (torch.rms_norm(hidden, [WIDTH]) @ qkv).view(3, 1, HEADS, 1, WIDTH // HEADS)
             keys.index_copy_(2, self.position, key)
             values.index_copy_(2, self.position, value)

@@ -12,7 +12,7 @@ import torch
 from perfharness import PerfRecorder
 
 BATCHES = 60
-WIDTH = {"cuda": 8192, "cpu": 8}
+WIDTH = {"cuda": 2048, "cpu": 8}
 LENGTH, STEP = 1024, 256
 
 

@@ -28,7 +28,7 @@ class Block(torch.nn.Module):
         self.attention = torch.nn.MultiheadAttention(WIDTH, 4, batch_first=True)
         self.up, self.down = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:  # fault
         normed = self.norm_1(hidden)
         attended = hidden + self.attention(normed, normed, normed, need_weights=False)[0]
         return attended + self.down(torch.nn.functional.gelu(self.up(self.norm_2(attended))))

@@ -12,7 +12,7 @@ import torch
 from perfharness import PerfRecorder
 
 BATCHES = 50
-FRAME_FLOATS = {"cuda": 48 << 20, "cpu": 1 << 10}
+FRAME_FLOATS = {"cuda": 20 << 20, "cpu": 1 << 10}
 SIDE = {"cuda": 4096, "cpu": 16}
 PRODUCTS = 30
 
