@@ -16,7 +16,7 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.cpu_time import CpuTime, thread_ready_time
 from perfharness.analysis.diagnosis.rules import RULES, judge
-from perfharness.analysis.diagnosis.rules.evidence import Figures, Issuing, KeptCpu, Recompiling
+from perfharness.analysis.diagnosis.rules.evidence import Compiling, Figures, Issuing, KeptCpu, Recompiling
 from perfharness.model.conventions import MARK_READY_TIME, MARK_RECORDER
 from perfharness.model.diagnosis import Cause, NativeFunction, NativeProfile, StageDiagnosis, Verdict, native_text
 from perfharness.model.host_samples import HostEventKind, HostState
@@ -64,7 +64,7 @@ def kept(computing: float, **shares: float) -> Figures:
 
 
 def compiling(ms: float) -> Figures:
-    evidence = host_evidence(work_ms={"compiler": ms}, work_lines={"compiler": line("forward", 3)})
+    evidence = host_evidence(compiling=Compiling("NVRTC", "Keep kernels.", ms, ms, line("forward", 3)))
     return figures(100.0, uses_gpu=False, host=evidence)
 
 

@@ -14,7 +14,7 @@ from perfharness.analysis.diagnosis.counters import trace_counters
 from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.figures import stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
-from perfharness.analysis.diagnosis.host_evidence import host_evidence, stacks_of_libraries
+from perfharness.analysis.diagnosis.host_evidence import KnownStacks, host_evidence, known_stacks
 from perfharness.analysis.diagnosis.host_side import host_work
 from perfharness.analysis.diagnosis.recompiling import find_recompiling
 from perfharness.analysis.diagnosis.replay import MAX_ERROR, SEVERAL_THREADS, Window, find_window, stage_cost
@@ -85,9 +85,9 @@ def diagnose(
     rows, left_out = _longest_stages(workload, stage_rows(workload.stages, workload.stage_times))
     sampled = StageCounters(workload, on_trace_clock(gpm, analysis.trace.meta)) if gpm else None
     probe = workload.host_probe
-    in_library = {} if probe is None else stacks_of_libraries(probe.samples)
+    known = None if probe is None else known_stacks(probe.samples)
     with ThreadPoolExecutor(STAGES_AT_A_TIME) as pool:
-        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops, sampled, in_library), rows))
+        diagnosed = list(pool.map(lambda stage: _diagnose_stage(workload, stage, loops, sampled, known), rows))
     return Diagnosis(
         stages=_without_handover_costs(diagnosed, loops),
         warmup=judged,
@@ -159,7 +159,7 @@ def _diagnose_stage(
     stage: StageRows,
     loops: list[_Loop],
     sampled: StageCounters | None,
-    in_library: Mapping[str, Bool],
+    known: KnownStacks | None,
 ) -> StageDiagnosis:
     if not stage.batches:
         verdict = cannot_tell(["a batch without the warm-up"], "Run more batches, or give a smaller -w.")
@@ -175,7 +175,7 @@ def _diagnose_stage(
     counters = _counters(events, sampled)
     gpu = gpu_work(events, counters)
     slow_start, is_early = _slow_start(workload, stage, loops), _is_early(workload, stage, loops)
-    host = host_evidence(events, in_library, is_early)
+    host = None if known is None else host_evidence(events, known, is_early)
     figures = stage_figures(events, slow_start, gpu.limits, find_recompiling(events), host)
     judged = judge(figures)
     cost = _cost(workload, stage, loops, events.start_ns, events.end_ns)

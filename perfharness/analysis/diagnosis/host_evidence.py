@@ -3,58 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfharness.analysis.diagnosis.call_roles import ROLE_NAMES
+from perfharness.analysis.diagnosis.compilers import (
+    COMPILERS,
+    Names,
+    compilers_of_functions,
+    compilers_of_stacks,
+    frames_named,
+)
 from perfharness.analysis.diagnosis.issuing import stretches
-from perfharness.analysis.diagnosis.rules.evidence import HostEvidence, Worker
+from perfharness.analysis.diagnosis.rules.evidence import Compiling, HostEvidence, Worker
 from perfharness.analysis.diagnosis.workload import StageEvents
 from perfharness.analysis.frames import is_library
 from perfharness.analysis.host_profile import (
     BOUNDARY_NS,
     COMPUTING,
     NEAR_NS,
+    NS_PER_MS,
     Spans,
     collections_of_stage,
     functions_inside,
     inside,
     lines_during,
+    nearest_samples,
     own_functions,
 )
 from perfharness.analysis.native_profile import native_code_at
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import FunctionTime, NativeFunction
-from perfharness.model.host_samples import Frame, HostEventKind, HostProbe, HostSamples, HostState
+from perfharness.model.host_samples import HostEventKind, HostProbe, HostSamples, HostState
 from perfharness.model.trace import Bool, Int64
 
 MIN_SAMPLES = 5
 """Samples inside of calls of a kind that name a line by themselves; with fewer, those near one (`NEAR_NS`) do."""
 
-Names = Mapping[str, frozenset[str] | None]
-"""Functions by the ends of their files; None: all of a file."""
-
-COMPILERS = (
-    "torch/_dynamo/convert_frame.py", "torch/utils/cpp_extension.py", "triton/compiler/code_generator.py",
-    "triton/backends/nvidia/compiler.py", "jax/_src/interpreters/partial_eval.py", "jax/_src/interpreters/mlir.py",
-    "jax/_src/compiler.py", "cupy/cuda/compiler.py", "numba/core/compiler.py", "re/_compiler.py", "re/_parser.py",
-    "/sre_compile.py", "/sre_parse.py",
-)  # fmt: skip
-"""Ends of files that are on a stack only while something is compiled, not while it runs."""
 LOADERS = (
-    "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "multiprocessing/pool.py", "/queue.py",
+    "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "multiprocessing/pool.py", "queue.py",
     "concurrent/futures/_base.py",
 )  # fmt: skip
 """Ends of files that are on a stack while a thread waits for what others prepare. A bare pipe may be anything's."""
 TAKES: Names = dict.fromkeys(LOADERS) | dict.fromkeys(
-    ("multiprocessing/queues.py", "/queue.py"), frozenset({"get", "join"})
+    ("multiprocessing/queues.py", "queue.py"), frozenset({"get", "join"})
 )
-FULL_QUEUES: Names = dict.fromkeys(("multiprocessing/queues.py", "/queue.py"), frozenset({"put"}))
+FULL_QUEUES: Names = dict.fromkeys(("multiprocessing/queues.py", "queue.py"), frozenset({"put"}))
 """Whose wait is for what others make, and, the other way round, for others to take something."""
 BATCH_LOADERS = ("torch/utils/data/dataloader.py",)
 """Those of them whose workers are asked ahead, so that waiting for them is never meant."""
-CHILDREN = ("/subprocess.py", "/asyncio/subprocess.py")
+CHILDREN = ("subprocess.py", "asyncio/subprocess.py")
 """Ends of files that are on a stack while a thread reads a program's output until that ends."""
 STARTS_PROCESSES: Names = {
     "multiprocessing/process.py": frozenset({"start"}),
@@ -63,7 +62,7 @@ STARTS_PROCESSES: Names = {
     "torch/utils/data/dataloader.py": frozenset({"_MultiProcessingDataLoaderIter.__init__"}),
 }
 STARTS_THREADS: Names = {
-    "/threading.py": frozenset({"Thread.start", "start"}),
+    "threading.py": frozenset({"Thread.start", "start"}),
     "concurrent/futures/thread.py": frozenset({"_adjust_thread_count"}),
 }
 ENDS: Names = {
@@ -84,7 +83,6 @@ WAITING = (HostState.LOCK, HostState.SOCKET, HostState.SLEEP, HostState.OTHER)
 
 
 LIBRARIES: Mapping[str, Names] = {
-    "compiler": dict.fromkeys(COMPILERS),
     "loader": TAKES,
     "full queue": FULL_QUEUES,
     "batch loader": dict.fromkeys(BATCH_LOADERS),
@@ -95,23 +93,20 @@ LIBRARIES: Mapping[str, Names] = {
 }
 
 
-def stacks_of_libraries(samples: HostSamples) -> dict[str, Bool]:
-    """Which stacks have a frame of each kind of library; a last entry, False, is for samples without a stack."""
-    by_file: dict[str, list[int]] = {}
-    for number, frame in enumerate(samples.frames):
-        by_file.setdefault(frame.file, []).append(number)
-    found = {}
-    for kind, names in LIBRARIES.items():
-        chosen = [
-            number
-            for file, numbers in by_file.items()
-            for end, functions in names.items()
-            if file.replace("\\", "/").endswith(end)
-            for number in numbers
-            if functions is None or _is_named(samples.frames[number], functions)
-        ]
-        found[kind] = stacks_with(samples, chosen)
-    return found
+@dataclass(frozen=True)
+class KnownStacks:
+    """Which stacks have a frame of each kind of library, and which compiler is at work on each (its place in
+    `COMPILERS`, -1: none); last entries, False and -1, are for samples without a stack.
+    """
+
+    on: Mapping[str, Bool]
+    compiler: Int64
+
+
+def known_stacks(samples: HostSamples) -> KnownStacks:
+    """Of all stacks that were sampled."""
+    on = {kind: stacks_with(samples, frames_named(samples.frames, names)) for kind, names in LIBRARIES.items()}
+    return KnownStacks(on, compilers_of_stacks(samples.frames, samples.stacks))
 
 
 def stacks_with(samples: HostSamples, frames: Sequence[int]) -> Bool:
@@ -123,13 +118,11 @@ def stacks_with(samples: HostSamples, frames: Sequence[int]) -> Bool:
     return found
 
 
-def host_evidence(
-    events: StageEvents, in_library: Mapping[str, Bool], is_early: Bool | None = None
-) -> HostEvidence | None:
+def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None = None) -> HostEvidence | None:
     """None where the process's threads were not sampled.
 
     Args:
-        in_library: `stacks_of_libraries`.
+        known: `known_stacks`.
         is_early: which of the stage's ranges lie before the steady state.
     """
     probe, profile = events.workload.host_probe, events.profile
@@ -144,7 +137,7 @@ def host_evidence(
         return next(iter(own_functions(samples, chosen, ms_per_ns)), None)
 
     in_state = {kind.name.lower(): line for kind in HostState if (line := busiest(rows[state == kind])) is not None}
-    work = _work(samples, rows, events.spans, in_library)
+    work = _work(samples, rows, events.spans, known.on)
     work_lines = {kind: line for kind, chosen in work.items() if (line := busiest(chosen)) is not None}
     work_ms = {kind: float(samples.length_ns[work[kind]].sum()) * ms_per_ns for kind in work_lines}
     computing = rows[np.isin(state, COMPUTING)]
@@ -162,8 +155,9 @@ def host_evidence(
         work_ms=work_ms,
         work_lines=work_lines,
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
-        worker=_worker(samples, events.spans, rows, work["hand-over"], in_library),
+        worker=_worker(samples, events.spans, rows, work["hand-over"], known.on),
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe, rows),
+        compiling=_compiling(samples, events, known.compiler, ms_per_ns),
     )
 
 
@@ -178,6 +172,40 @@ def _native_code(
     return native_code_at(events.native, line, line.self_ms / computing_ms)
 
 
+def _compiling(samples: HostSamples, events: StageEvents, of_stack: Int64, ms_per_ns: float) -> Compiling | None:
+    """Compilers at work in several ranges of the stage: on its Python stacks, and natively below stacks without one."""
+    rows, native = events.sample_rows, events.native
+    on_stack = of_stack[samples.stack[rows]]
+    chosen, lengths = rows[on_stack >= 0], samples.length_ns.astype(np.float64)
+    spent = np.bincount(on_stack[on_stack >= 0], weights=lengths[chosen], minlength=len(COMPILERS)) * ms_per_ns
+    computing = float(lengths[chosen[np.isin(samples.state[chosen], COMPUTING)]].sum()) * ms_per_ns
+    moments = samples.time_ns[chosen]
+    if native is not None:
+        of_row = compilers_of_functions(native.samples.functions)[native.samples.function[native.rows]]
+        below, of_row = native.rows[of_row >= 0], of_row[of_row >= 0]
+        meanwhile = _samples_at(samples, native.samples.thread[below], native.samples.time_ns[below])
+        is_new = (meanwhile < 0) | (of_stack[samples.stack[meanwhile]] < 0)
+        below, of_row, meanwhile = below[is_new], of_row[is_new], meanwhile[is_new]
+        cpu_ms = native.samples.length_ns[below] / NS_PER_MS * events.per_batch
+        spent += np.bincount(of_row, weights=cpu_ms, minlength=len(COMPILERS))
+        computing += float(cpu_ms.sum())
+        moments = np.concatenate([moments, native.samples.time_ns[below]])
+        chosen = np.unique(np.concatenate([chosen, np.intersect1d(meanwhile, rows)]))
+    if not _recurs(moments, events.spans):
+        return None
+    compiler = COMPILERS[int(spent.argmax())]
+    line = next(iter(own_functions(samples, chosen, ms_per_ns)), None)
+    return Compiling(compiler.name, compiler.step, float(spent.sum()), computing, line)
+
+
+def _samples_at(samples: HostSamples, thread: Int64, time_ns: Int64) -> Int64:
+    """The sample of the same thread that is nearest to each moment; -1 where it has none."""
+    found = np.full(len(thread), -1, dtype=np.int64)
+    for one in np.unique(thread).tolist():
+        found[thread == one] = nearest_samples(samples, one, time_ns[thread == one])
+    return found
+
+
 def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[str, Bool]) -> dict[str, Int64]:
     """The samples in which each kind of library was at work, or was waited in, where that is what counts."""
     state = samples.state[rows]
@@ -187,7 +215,6 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
     waits = on_stack["loader"] & np.isin(state, WAITING) & ~(makes | on_stack["ends"])
     has_no_room = on_stack["full queue"] & np.isin(state, WAITING)
     work = {
-        "compiler": rows[on_stack["compiler"]],
         "loader": rows[waits],
         "loader of processes": rows[waits & (state == HostState.SOCKET)],
         "full queue": rows[has_no_room],
@@ -200,15 +227,14 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
         ],
         "ends": rows[on_stack["ends"] & ~makes],
     }
-    once = {kind for kind in ("compiler", "processes", "threads") if not _recurs(samples, work[kind], spans)}
+    once = {kind for kind in ("processes", "threads") if not _recurs(samples.time_ns[work[kind]], spans)}
     once |= {"ends"} if {"processes", "threads"} <= once else set()
     return {kind: chosen for kind, chosen in work.items() if kind not in once}
 
 
-def _recurs(samples: HostSamples, rows: Int64, spans: Spans) -> bool:
-    """Whether these samples are of several ranges of the stage."""
-    order = np.argsort(spans.start_ns, kind="stable")
-    return len(np.unique(np.searchsorted(spans.start_ns[order], samples.time_ns[rows]))) >= RECURS
+def _recurs(moments_ns: Int64, spans: Spans) -> bool:
+    """Whether these moments are in several ranges of the stage."""
+    return len(np.unique(np.searchsorted(np.sort(spans.start_ns), moments_ns))) >= RECURS
 
 
 def _rows_within(samples: HostSamples, rows: Int64, spans: Spans, which: Bool) -> Int64:
@@ -283,11 +309,6 @@ def _crowded_share(probe: HostProbe, rows: Int64) -> float:
     is_inside = inside(samples.time_ns[rows], events.start_ns[crowded], events.end_ns[crowded])
     waited = np.maximum(samples.runnable_ns[rows], 0)
     return float(waited[is_inside].sum()) / max(float(waited.sum()), 1.0)
-
-
-def _is_named(frame: Frame, functions: frozenset[str]) -> bool:
-    """Whether it is one of these functions; their class counts where it is given and known."""
-    return frame.function in functions or frame.function.rpartition(".")[2] in functions
 
 
 def _lines_of_collections(probe: HostProbe, events: StageEvents) -> dict[str, FunctionTime]:

@@ -93,6 +93,21 @@ class Recompiling:
 
 
 @dataclass(frozen=True)
+class Compiling:
+    """Compilers that were at work in several ranges of a stage, by samples; times in ms a batch.
+
+    `name`: of the one that took most, and `step`: what helps against it. `computing_ms`: of `ms`, on a CPU or ready for
+    one. `line`: of the user's code, that most of it was called from.
+    """
+
+    name: str
+    step: str
+    ms: float
+    computing_ms: float
+    line: FunctionTime | None
+
+
+@dataclass(frozen=True)
 class Worker:
     """The thread, of any of the processes, that works while a stage waits in a loader or queue, or for a lock.
 
@@ -113,7 +128,7 @@ class HostEvidence:
     first. `in_state`: by the lower-case name of `HostState`, where most of the time in that state passed. `during`:
     where the calls of a kind were made (`copies`, `read-backs`, `waits`, `allocations`, `launches`). `beginning`: where
     the time before the steady state passed. `faulting`: where most page faults were. `work_ms` a batch, and
-    `work_lines`: how long a kind of library (`compiler`; `loader`, and of that `loader of processes`; `hand-over`:
+    `work_lines`: how long a kind of library (`loader`, and of that `loader of processes`; `hand-over`:
     that, or a lock; `child`: the output of a program is read; `processes`, `threads`: they are made, in several
     ranges; `ends`: they are made ready, or ended) was on the stack, and the line that most of it was called from.
     `recorder`: the line that perfharness's own time passed at, which is in no other of these. `worker`: who does
@@ -135,6 +150,7 @@ class HostEvidence:
     worker: Worker | None = None
     crowded_ms: float = 0.0
     native: NativeFunction | None = None
+    compiling: Compiling | None = None
 
 
 @dataclass(frozen=True)
@@ -278,6 +294,11 @@ class Figures:
     def crowded_ns(self) -> float:
         """Of the host time, ready without a free CPU, which the process's own threads had; 0 without samples."""
         return 0.0 if self.host is None else self.sum_ns(self.host.crowded_ms)
+
+    @property
+    def compiling_ns(self) -> float:
+        """Of the host time, how long compilers were at work; 0 without samples."""
+        return 0.0 if self.host is None or self.host.compiling is None else self.sum_ns(self.host.compiling.ms)
 
     @property
     def recorder_ns(self) -> float:

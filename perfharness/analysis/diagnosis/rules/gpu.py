@@ -45,21 +45,23 @@ COMPILE_STEP = (
 
 def recompilation(f: Figures) -> Match | None:
     """Modules are loaded, kernels appear or a compiler runs in batch after batch."""
-    compiling, found = f.work_ns("compiler"), f.recompiling
-    lost = max(compiling, found.lost_ns if found else 0.0)
+    compiling, found = None if f.host is None else f.host.compiling, f.recompiling
+    lost = max(f.compiling_ns, found.lost_ns if found else 0.0)
     if not lost:
         return None
     evidence = []
-    if compiling:
-        evidence.append(f"A compiler is at work {percent(compiling, f.wall)} of its host time, in the steady state.")
+    if compiling is not None:
+        share = percent(f.compiling_ns, f.wall)
+        evidence.append(f"A compiler ({compiling.name}) is at work {share} of its host time, in the steady state.")
     if found:
         evidence.append(
             f"{found.sign} in {found.batches} batches, in the second half of the loop too, and take "
             f"{percent(found.lost_ns, f.wall)} of its host time."
         )
     return Match(
-        Verdict.RECOMPILATION, lost, f.wall, evidence, COMPILE_STEP, verdict_share=RECOMPILATION_SHARE,
-        saves_ns=lost, where=f.line_of("compiler"), where_reason=f.no_line,
+        Verdict.RECOMPILATION, lost, f.wall, evidence, COMPILE_STEP if compiling is None else compiling.step,
+        verdict_share=RECOMPILATION_SHARE, saves_ns=lost, where=None if compiling is None else compiling.line,
+        where_reason=f.no_line,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from perfharness.analysis.diagnosis.rules.evidence import (
     percent,
     place,
 )
-from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE
+from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, recompilation
 from perfharness.analysis.diagnosis.rules.libraries import ENGINES, cheaper, cpus_text, idle_share, time_in_library
 from perfharness.analysis.native_profile import is_tracer
 from perfharness.model.diagnosis import FunctionTime, Verdict, native_text
@@ -84,7 +84,7 @@ def cpu_bound(f: Figures) -> Match | None:
         f.issuing.launching_ns - f.issuing.launch_calls_ns if launch is not None and launch.is_verdict else 0.0
     )
     held_up = f.throttled_ns if f.host is None else 0.0  # with samples it is part of the waiting
-    computing = max(f.outside - f.waiting_outside_ns - f.recorder_ns - dispatching - held_up, 0.0)
+    computing = max(f.outside - f.waiting_outside_ns - f.recorder_ns - dispatching - held_up - _compiling(f), 0.0)
     if f.host is not None and computing + f.state_ns("runnable") < CPU_BOUND_SHARE / 2 * f.wall:
         return None  # it waits, for several things of which none is enough for a rule
     if f.blocked is not None:
@@ -126,6 +126,14 @@ def cpu_bound(f: Figures) -> Match | None:
         where_reason=f.no_line, missing=[*f.missing_calls, *unknown] if f.uses_gpu else unknown,
         native=None if f.host is None else f.host.native,
     )  # fmt: skip
+
+
+def _compiling(f: Figures) -> float:
+    """Of the computing, ns: what is a compiler's, where that is a cause of its own."""
+    match = recompilation(f)
+    if f.host is None or f.host.compiling is None or match is None or not match.is_cause:
+        return 0.0
+    return f.sum_ns(f.host.compiling.computing_ms)
 
 
 def _native_evidence(f: Figures) -> list[str]:

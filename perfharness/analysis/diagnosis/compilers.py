@@ -1,0 +1,204 @@
+"""Which compilers there are, by what of them is on a stack, or natively on a CPU, only while something is compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from perfharness.model.host_samples import Frame
+from perfharness.model.trace import Int64
+
+Names = Mapping[str, frozenset[str] | None]
+"""Functions by the ends of their files; None: all of a file."""
+
+FEW_SHAPES = "pad to few shapes"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """One compiler: how it is named in a sentence, and what to try where it works in the steady state.
+
+    `files`: functions of Python that run only while it compiles. `library`: what the names of native libraries begin
+    with (a regular expression) that do nothing else. A library that also runs what it has compiled is in neither; of
+    those, functions in namespaces of LLVM and MLIR count (`LLVM_NAMES`).
+    """
+
+    name: str
+    step: str
+    files: Names = field(default_factory=dict)
+    library: str = ""
+
+
+def _all_of(*files: str) -> dict[str, frozenset[str] | None]:
+    return dict.fromkeys(files)
+
+
+COMPILERS = (
+    Compiler(
+        "torch.compile",
+        f"Compile once: {FEW_SHAPES}, or mark them dynamic (torch.compile(dynamic=True)); TORCH_LOGS=recompiles prints "
+        "what differed.",
+        _all_of("torch/_dynamo/convert_frame.py", "torch/_inductor/async_compile.py")
+        | {
+            "torch/_inductor/compile_fx.py": frozenset({"compile_fx", "compile_fx_inner", "codegen_and_compile"}),
+            "torch/_inductor/runtime/triton_heuristics.py": frozenset(
+                {"precompile", "autotune_to_one_config", "benchmark_all_configs", "coordinate_descent_tuning"}
+            ),
+        },
+    ),
+    Compiler(
+        "torch.jit",
+        "Script or trace the module once, before the loop, and keep it.",
+        {
+            "torch/jit/_script.py": frozenset({"script", "_script_impl"}),
+            "torch/jit/_trace.py": frozenset({"trace", "trace_module", "_trace_impl"}),
+            "torch/fx/_symbolic_trace.py": frozenset({"symbolic_trace"}),
+        },
+    ),
+    Compiler(
+        "torch.utils.cpp_extension",
+        "Build the extension once, before the loop, and keep what load() returns.",
+        _all_of("torch/utils/cpp_extension.py"),
+    ),
+    Compiler(
+        "Triton",
+        f"Compile each kernel once: {FEW_SHAPES}, so that tl.constexpr arguments and keys of triton.autotune take few "
+        "values.",
+        _all_of("triton/compiler/code_generator.py", "triton/backends/nvidia/compiler.py")
+        | {
+            "triton/compiler/compiler.py": frozenset({"compile"}),
+            "triton/runtime/autotuner.py": frozenset({"_bench"}),
+        },
+        library="libtriton",
+    ),
+    Compiler(
+        "JAX (XLA)",
+        f"Compile once: make the function for jax.jit once, outside of the loop, and {FEW_SHAPES}; "
+        "JAX_LOG_COMPILES=1 prints what is compiled.",
+        _all_of("jax/_src/interpreters/partial_eval.py", "jax/_src/interpreters/mlir.py", "jax/_src/compiler.py"),
+    ),
+    Compiler(
+        "tf.function",
+        f"Trace once: {FEW_SHAPES}, or give tf.function an input_signature; make the function outside of the loop.",
+        {
+            "tensorflow/python/eager/polymorphic_function/tracing_compilation.py": frozenset(
+                {"_maybe_define_function", "_create_concrete_function"}
+            )
+        },
+    ),
+    Compiler(
+        "TVM",
+        "Build the module once, export it (export_library), and load it.",
+        _all_of("tvm/driver/build_module.py", "tvm/relax/vm_build.py", "tvm/tir/build.py"),
+    ),
+    Compiler(
+        "TensorRT's builder",
+        "Build the engine once, with a profile of all shapes, and keep its file.",
+        _all_of("torch_tensorrt/dynamo/_compiler.py") | {"polygraphy/backend/trt/loader.py": frozenset({"call_impl"})},
+        library="libnvinfer_builder_resource",
+    ),
+    Compiler(
+        "ONNX Runtime (making a session)",
+        "Make the InferenceSession once, before the loop, and keep it.",
+        {"onnxruntime/capi/onnxruntime_inference_collection.py": frozenset({"_create_inference_session"})},
+    ),
+    Compiler(
+        "OpenVINO's compile_model",
+        "Compile the model once, before the loop, with dynamic shapes where they change.",
+        {"openvino/_ov_api.py": frozenset({"compile_model"})},
+    ),
+    Compiler(
+        "Numba",
+        "Call compiled functions with the same types each time, or give them signatures; cache=True keeps them.",
+        _all_of("numba/core/compiler.py")
+        | {"numba/cuda/compiler.py": frozenset({"compile_cuda", "compile", "compile_ptx", "compile_all"})},
+        library="libllvmlite",
+    ),
+    Compiler(
+        "CuPy's compiler",
+        "Make kernels (RawKernel, ElementwiseKernel, RawModule) once, before the loop; give their numbers as arguments "
+        "rather than in the source.",
+        _all_of("cupy/cuda/compiler.py"),
+    ),
+    Compiler(
+        "NVRTC",
+        f"Have each kernel compiled once: {FEW_SHAPES}; torch.backends.cudnn.benchmark = False where shapes change; "
+        "keep kernels between batches.",
+        library=r"libnvrtc|libnvvm|libnvptxcompiler|libnvJitLink",
+    ),
+    Compiler(
+        "the driver's compiler of PTX",
+        "Use libraries that hold code for this GPU; or keep what is compiled (CUDA_CACHE_PATH, CUDA_CACHE_MAXSIZE).",
+        library=r"libnvidia-ptxjitcompiler|libnvidia-nvvm|libnvidia-gpucomp",
+    ),
+    Compiler(
+        "re",
+        "Compile patterns once, with re.compile outside of the loop; the cache of re holds few of them.",
+        _all_of("re/_compiler.py", "re/_parser.py", "sre_compile.py", "sre_parse.py", "regex/_regex_core.py"),
+    ),
+    Compiler(
+        "Jinja",
+        "Make the template once, before the loop, and keep it.",
+        _all_of("jinja2/compiler.py", "jinja2/parser.py", "jinja2/lexer.py"),
+    ),
+    Compiler(
+        "LLVM",
+        "Keep what is compiled between batches; fewer kinds of inputs need fewer versions of it.",
+        library=r"libLLVM|libclang|libMLIR",
+    ),
+)  # fmt: skip
+"""Where frames of several are on a stack, the outermost is the one: it has called the others."""
+
+LLVM_NAMES = re.compile(r"(?:llvm|mlir|clang)::")
+"""Of demangled native functions: LLVM, linked into a library that does other things, too."""
+
+
+def is_named(frame: Frame, functions: frozenset[str] | None) -> bool:
+    """Whether it is one of these functions (None: any); their class counts where it is given and known."""
+    return functions is None or frame.function in functions or frame.function.rpartition(".")[2] in functions
+
+
+def frames_named(frames: Sequence[Frame], names: Names) -> list[int]:
+    """The numbers of the frames that some names mean."""
+    by_file: dict[str, list[int]] = {}
+    for number, frame in enumerate(frames):
+        by_file.setdefault(f"/{frame.file}", []).append(number)
+    return [
+        number
+        for file, numbers in by_file.items()
+        for end, functions in names.items()
+        if file.endswith(f"/{end}")
+        for number in numbers
+        if is_named(frames[number], functions)
+    ]
+
+
+def compilers_of_stacks(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> Int64:
+    """The compiler that is at work on each stack (the innermost frame first), by its place in `COMPILERS`, -1 where
+    none is; a last entry, -1, is for samples without a stack.
+    """
+    of_frame: dict[int, int] = {}
+    for number, compiler in enumerate(COMPILERS):
+        of_frame |= dict.fromkeys(frames_named(frames, compiler.files), number)
+    found = np.full(len(stacks) + 1, -1, dtype=np.int64)
+    if of_frame:
+        known = of_frame.keys()
+        for at, stack in enumerate(stacks):
+            if not known.isdisjoint(stack):
+                found[at] = next(of_frame[number] for number in reversed(stack) if number in of_frame)
+    return found
+
+
+def compilers_of_functions(functions: Sequence[Frame]) -> Int64:
+    """The compiler that each native function is of, by its place in `COMPILERS`; -1: none."""
+    patterns = [(number, re.compile(compiler.library)) for number, compiler in enumerate(COMPILERS) if compiler.library]
+    found = np.full(len(functions), -1, dtype=np.int64)
+    for at, frame in enumerate(functions):
+        library = frame.file.rpartition("/")[2]
+        found[at] = next((number for number, pattern in patterns if pattern.match(library)), -1)
+        if found[at] < 0 and LLVM_NAMES.match(frame.function):
+            found[at] = len(COMPILERS) - 1
+    return found

@@ -1,0 +1,113 @@
+"""Compilers in the steady state, by Python stacks and by native samples, worked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfharness.analysis.diagnosis.compilers import COMPILERS, compilers_of_functions, compilers_of_stacks
+from perfharness.model.diagnosis import StageDiagnosis
+from perfharness.model.host_samples import Frame, HostState
+from perfharness.testing.made_batches import BATCH, US, diagnosed, nothing, stage_of
+from perfharness.testing.probe_builder import ProbeBuilder
+
+SITE = "/x/lib/python3.11/site-packages"
+BATCHES = 12
+FORWARD = f"_conv_forward@{SITE}/torch/nn/modules/conv.py:548"
+
+
+def name_of(number: int) -> str | None:
+    return None if number < 0 else COMPILERS[number].name
+
+
+@pytest.mark.parametrize(
+    ("stack", "name"),
+    [
+        ([("parse", "/usr/lib/python3.11/re/_parser.py")], "re"),
+        ([("_parse", "/usr/lib/python3.10/sre_parse.py")], "re"),
+        ([("parse", "/home/me/core/_parser.py")], None),  # ends like `re/_parser.py`, and is none
+        ([("run", f"{SITE}/torch/_inductor/compile_fx.py")], None),  # what was compiled
+        ([("compile_fx_inner", f"{SITE}/torch/_inductor/compile_fx.py")], "torch.compile"),
+        ([("Core.compile_model", f"{SITE}/openvino/_ov_api.py")], "OpenVINO's compile_model"),
+        ([("Core.read_model", f"{SITE}/openvino/_ov_api.py")], None),
+        (
+            [("parse", "/usr/lib/python3.11/re/_parser.py"), ("_compile", f"{SITE}/torch/_dynamo/convert_frame.py")],
+            "torch.compile",  # which has called the other
+        ),
+        ([], None),
+    ],
+)
+def test_the_outermost_compiler_of_a_stack(stack: list[tuple[str, str]], name: str | None) -> None:
+    frames = [Frame(function, file, 1) for function, file in [*stack, ("main", "user.py")]]
+    found = compilers_of_stacks(frames, [tuple(range(len(frames)))]).tolist()
+    assert [name_of(number) for number in found] == [name, None]
+
+
+@pytest.mark.parametrize(
+    ("library", "function", "name"),
+    [
+        ("/x/nvidia/cuda_nvrtc/lib/libnvrtc.so.13", "", "NVRTC"),
+        ("/x/nvidia/nvjitlink/lib/libnvJitLink.so.12", "", "NVRTC"),
+        ("/usr/lib/x86_64-linux-gnu/libnvidia-ptxjitcompiler.so.580.1", "", "the driver's compiler of PTX"),
+        ("/x/triton/_C/libtriton.so", "llvm::PassManager::run", "Triton"),
+        ("/x/jaxlib/libjax_common.so", "llvm::SelectionDAG::Legalize", "LLVM"),
+        ("/x/jaxlib/libjax_common.so", "xla::cpu::ThunkExecutor::Execute", None),
+        ("/usr/lib/libcuda.so.1", "", None),
+        ("", "", None),
+    ],
+)
+def test_the_compiler_of_a_native_function(library: str, function: str, name: str | None) -> None:
+    (found,) = compilers_of_functions([Frame(function, library, 0, is_native=True)]).tolist()
+    assert name_of(found) == name
+
+
+def compiled(folder: Path, native_us: int, batches: int = BATCHES, stack: tuple[str, ...] = ()) -> StageDiagnosis:
+    """A stage of 1 ms whose first 400 us have another stack, and so many microseconds from 200 on are NVRTC's."""
+    probe = ProbeBuilder(100 * US)
+    for index in range(BATCHES):
+        begin = (index + 1) * BATCH
+        probe.samples(begin, begin + 400 * US, [*(stack or ("load@user.py:5",))])
+        probe.samples(begin + 400 * US, begin + 1000 * US, [FORWARD, "model@user.py:9"])
+        if index < batches:
+            probe.native(
+                begin + 200 * US, begin + (200 + native_us) * US, "", "/x/libnvrtc.so.13", every_ns=20 * US
+            )  # fmt: skip
+    return stage_of(diagnosed(folder, nothing, probe=probe))
+
+
+def test_native_code_of_a_compiler_is_the_cause_with_the_line_that_led_to_it(tmp_path: Path) -> None:
+    first, *others = compiled(tmp_path, 700).causes
+    assert first.code == "recompilation"
+    assert (first.share, first.saves_ms) == pytest.approx((0.7, 0.7))
+    assert "NVRTC" in first.what
+    assert "cudnn.benchmark" in first.try_this
+    assert first.where is not None
+    assert (first.where.function, first.where.line) == ("model", 9)  # 500 of the 700 us
+    assert {cause.code: cause.share for cause in others} == pytest.approx({"cpu-bound": 0.3})
+
+
+def test_a_compiler_at_work_in_two_batches_only_is_no_recompilation(tmp_path: Path) -> None:
+    codes = [[cause.code for cause in compiled(tmp_path, 700, batches).causes] for batches in (2, 3)]
+    assert ["recompilation" in each for each in codes] == [False, True]
+
+
+def test_time_that_stacks_and_native_samples_show_counts_once(tmp_path: Path) -> None:
+    """Dynamo is on the stack for 400 us, and natively NVRTC from 200 to 700 us: 700 us in all."""
+    stack = ("transform@/x/torch/_dynamo/convert_frame.py:7", "model@user.py:9")
+    first = compiled(tmp_path, 500, stack=stack).causes[0]
+    assert {first.code: first.share} == pytest.approx({"recompilation": 0.7})
+    assert "torch.compile" in first.what  # 400 of them
+
+
+def test_waiting_inside_of_a_compiler_is_no_computing_twice(tmp_path: Path) -> None:
+    """Of 1 ms, the stage waits 600 us below `async_compile`, whose workers compile, and computes the rest itself."""
+    probe = ProbeBuilder(100 * US)
+    for index in range(BATCHES):
+        begin = (index + 1) * BATCH
+        stack = ["wait@/x/torch/_inductor/async_compile.py:809", "model@user.py:9"]
+        probe.samples(begin, begin + 600 * US, stack, state=HostState.LOCK)
+        probe.samples(begin + 600 * US, begin + 1000 * US, ["post@user.py:12"])
+    causes = {cause.code: cause.share for cause in stage_of(diagnosed(tmp_path, nothing, probe=probe)).causes}
+    assert causes["recompilation"] == pytest.approx(0.6)
+    assert causes["cpu-bound"] == pytest.approx(0.4)
