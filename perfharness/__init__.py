@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from perfharness.runs.analyze import analyze
     from perfharness.runs.cold_start import cold_start
     from perfharness.runs.launch import launch
+    from perfharness.runs.repeat import repeat
     from perfharness.runs.run import open_run
     from perfharness.runs.sweep import sweep_processes
 
@@ -20,6 +21,7 @@ __all__ = [
     "launch",
     "open_run",
     "parse_validate_default_args",
+    "repeat",
     "startup_range",
     "sweep_processes",
 ]
@@ -29,6 +31,7 @@ USE_CASES = {
     "cold_start": "perfharness.runs.cold_start",
     "launch": "perfharness.runs.launch",
     "open_run": "perfharness.runs.run",
+    "repeat": "perfharness.runs.repeat",
     "sweep_processes": "perfharness.runs.sweep",
 }
 

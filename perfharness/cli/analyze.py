@@ -29,7 +29,7 @@ from perfharness.render.charts.drawing import require_charts
 from perfharness.render.charts.telemetry import draw_run
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.results import print_result
-from perfharness.render.terminal.series import print_cold_start, print_scaling
+from perfharness.render.terminal.series import print_cold_start, print_repeat, print_scaling
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
 from perfharness.runs.inputs import Located, locate
 from perfharness.runs.run_folder import ReadAs, RunSummary, benchmark_tree
@@ -117,6 +117,8 @@ def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]
         print_scaling(output.results, analyzed.scaling)
     if analyzed.cold_start is not None:
         print_cold_start(output.results, analyzed.cold_start)
+    if analyzed.repeat is not None:
+        print_repeat(output.results, analyzed.repeat)
 
 
 def _show_run(analyzed: AnalyzedRuns, summary: RunSummary, output: Output, documents: dict[str, Tree]) -> None:

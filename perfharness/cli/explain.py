@@ -114,6 +114,8 @@ def options_of_run(run_dir: Path, manifest: RunManifest) -> LaunchOptions:
     values = dict(context.params)
     if values.pop("np_sweep", None) is not None or values.pop("cold_start", None) is not None:
         raise ResultError(f"{run_dir} is a part of a series; launch it alone with --explain")
+    for name in ("repeat", "until_stable"):  # one of these launches can be explained, as each is the same
+        values.pop(name, None)
     names = {*LaunchOptions.model_fields, *TerminalOptions.model_fields} - {"script", "script_arguments"}
     chosen = given(context, {name: values[name] for name in names if name in values})
     chosen |= {"explain": False, "output_dir": run_dir}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import nan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,7 @@ from perfharness.render.charts.drawing import require_charts
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
+from perfharness.runs.repeat_file import DEFAULT_LIMIT, RepeatRequest
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import (
     PROJECT_NAME,
@@ -106,6 +108,26 @@ def launch_verb(
             rich_help_panel=SERIES,
         ),
     ] = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option(
+            "--repeat",
+            metavar="N",
+            help="N launches one after another, and each number with its interval over launches.",
+            show_default=False,
+            rich_help_panel=SERIES,
+        ),
+    ] = None,
+    until_stable: Annotated[
+        str | None,
+        typer.Option(
+            "--until-stable",
+            metavar="PERCENT%",
+            help=f"Launches until the interval is at most ± that; at most --repeat, or {DEFAULT_LIMIT}.",
+            hidden=True,
+            rich_help_panel=SERIES,
+        ),
+    ] = None,
     config: ConfigOption = None,
     help_all: HelpAll = False,
     **settings: Any,
@@ -119,12 +141,15 @@ def launch_verb(
     del help_all
     asked, terminal = launch_options(script, script_arguments or (), given(context, settings), config)
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
+    request = parse_repeat(repeat, until_stable)
     with naming_settings(asked):
-        launches = launches_of(asked, parse_np_sweep(np_sweep), cold_start)
+        launches = launches_of(asked, parse_np_sweep(np_sweep), cold_start, request)
     plans = planned(context, launches, Shown(output, terminal), dry_run=dry_run)
     if dry_run:
         return
     shown = Shown(output, terminal)
+    if request is not None:
+        raise typer.Exit(show_repeat(asked, request, plans, shown))
     if cold_start is not None:
         raise typer.Exit(show_cold_start(asked, plans, shown))
     if np_sweep is not None:
@@ -170,9 +195,21 @@ def naming_settings(options: LaunchOptions) -> Iterator[None]:
 
 
 def launches_of(
-    options: LaunchOptions, np_sweep: Sequence[int] | None, cold_start: int | None
+    options: LaunchOptions,
+    np_sweep: Sequence[int] | None,
+    cold_start: int | None,
+    request: RepeatRequest | None = None,
 ) -> Sequence[LaunchOptions]:
     """The options of each launch. Raises `UsageError`."""
+    if request is not None:
+        from perfharness.runs.repeat import repeat_options
+
+        if np_sweep is not None or cold_start is not None:
+            raise UsageError(
+                "--repeat makes the same launch again, so neither --np-sweep nor --cold-start can go with it; leave "
+                "one of them away"
+            )
+        return repeat_options(options, request)
     if cold_start is not None:
         from perfharness.runs.cold_start import cold_start_options
 
@@ -214,6 +251,27 @@ def parse_np_sweep(text: str | None) -> tuple[int, ...] | None:
     if not all(part.isdigit() for part in parts):
         raise UsageError(f"--np-sweep {text}: must be different numbers of processes, as in 1,2,4,8")
     return tuple(int(part) for part in parts)
+
+
+def parse_repeat(count: int | None, until_stable: str | None) -> RepeatRequest | None:
+    """What --repeat and --until-stable ask for; None: one launch. Raises `UsageError`."""
+    if count is None and until_stable is None:
+        return None
+    from perfharness.runs.repeat import repeat_request
+
+    return repeat_request(count, None if until_stable is None else _share(until_stable))
+
+
+def _share(text: str) -> float:
+    """`2%` or `0.02` -> 0.02. Raises `UsageError`."""
+    number, percent, rest = text.strip().partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = nan
+    if rest or not 0 < share < 1:
+        raise UsageError(f"--until-stable {text}: must be a part of the mean between 0 and 1, as in 2% or 0.02")
+    return share
 
 
 @dataclass(frozen=True)
@@ -269,6 +327,42 @@ def show_result(result: LaunchResult, output: Output) -> int:
     if not result.all_processes_well or summary.not_written is not None:
         return EXIT_FAILED
     return exit_code(result.findings)
+
+
+def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], shown: Shown) -> int:
+    """Launch the same again and again, and print each number with its interval over launches.
+
+    Returns 0: all well; 3: a launch failed, or a check; 1: none was measured, or it was interrupted.
+    """
+    from perfharness.render.terminal.series import print_repeat
+    from perfharness.runs.repeat import plan_repeats, run_repeats
+
+    output, findings, interrupted = shown.output, [], False
+    (case,) = plan_repeats([options], request, [command_line()], [plans])
+    for one in run_repeats([case], shown.watching_one):
+        interrupted = interrupted or one.interrupted
+        if one.error is not None:
+            say(output.errors, str(one.error))
+        if one.result is not None:
+            shown.draw(one.result)
+            name = one.row.folder
+            findings += [
+                replace(finding, process=f"{name}/{finding.process}" if finding.process else name)
+                for finding in one.result.findings
+            ]
+    repeat = case.repeat
+    if output.is_json:
+        output.json(repeat.model_dump(mode="json"))
+    else:
+        print_repeat(output.results, repeat)
+    findings += [record.to_finding() for record in repeat.findings]
+    output.findings(findings)
+    if case.is_kept:
+        output.message(f"{case.folder} keeps the results of an earlier repeat: nothing was measured in this one")
+    output.message(f"results: {case.folder.absolute()}")
+    if interrupted or not repeat.measured:
+        return EXIT_FAILED
+    return EXIT_CHECK_FAILED if len(repeat.measured) < len(repeat.rows) else exit_code(findings)
 
 
 def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown) -> int:

@@ -45,6 +45,12 @@ def path_text(path: Path) -> str:
     return "/".join(key.replace("\\", "\\\\").replace("/", "\\/") for key in path)
 
 
+def path_of(text: str) -> Path:
+    """The path that `path_text` wrote."""
+    keys = re.findall(r"(?:^|/)((?:[^/\\]|\\.)*)", text, re.DOTALL)
+    return tuple(re.sub(r"\\(.)", r"\1", key, flags=re.DOTALL) for key in keys)
+
+
 def last_key(text: str) -> str:
     """The last key of a path that `path_text` wrote."""
     found = re.fullmatch(r"(?:(?:[^/\\]|\\.)*/)*((?:[^/\\]|\\.)*)", text, re.DOTALL)

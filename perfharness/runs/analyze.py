@@ -15,6 +15,7 @@ from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Proces
 from perfharness.runs.inputs import Located, complete_cut_off, locate
 from perfharness.runs.json_files import write_json
 from perfharness.runs.meta import trace_only_meta
+from perfharness.runs.repeat_file import Repeat
 from perfharness.runs.run_folder import (
     AS_LAUNCHED,
     ReadAs,
@@ -30,16 +31,17 @@ from perfharness.runs.scaling import Scaling
 
 @dataclass(frozen=True)
 class AnalyzedRuns:
-    """A run, or the runs of a sweep or of cold starts, analysed again.
+    """A run, or the runs of a repeat, a sweep or cold starts, analysed again.
 
     Attributes:
-        scaling, cold_start: what of the series was computed again; None where the folder has none.
+        scaling, cold_start, repeat: what of the series was computed again; None where the folder has none.
     """
 
     located: Located
     summaries: Sequence[RunSummary]
     scaling: Scaling | None = None
     cold_start: ColdStart | None = None
+    repeat: Repeat | None = None
 
     def results_of(self, summary: RunSummary) -> dict[str, ProcessResult]:
         """Of a run, the results that were asked for: all, or those of one process."""
@@ -143,10 +145,16 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | N
         return AnalyzedRuns(located, summaries)
     # They can launch, too: the launcher is more than the analysis of one run wants to import.
     from perfharness.runs.cold_start import update_cold_start
+    from perfharness.runs.repeat import update_repeat
     from perfharness.runs.sweep import update_scaling
 
-    scaling, cold_start = update_scaling(located.path, summaries), update_cold_start(located.path, summaries)
-    return AnalyzedRuns(located, summaries, scaling, cold_start)
+    return AnalyzedRuns(
+        located,
+        summaries,
+        update_scaling(located.path, summaries),
+        update_cold_start(located.path, summaries),
+        update_repeat(located.path, summaries),
+    )
 
 
 def analyze_traces(

@@ -15,6 +15,7 @@ from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.run_swap import settle
 from perfharness.runs.journals import TRACE_NAME
+from perfharness.runs.repeat_file import repeated_launches
 from perfharness.runs.run_folder import read_manifest
 from perfharness.telemetry.protocol import SPOOL_NAME
 from perfharness.trace.database import SQLITE_MAGIC
@@ -39,7 +40,7 @@ LEVELS_OF_PROCESSES = 3
 
 EXPECTED_PATHS = (
     "give a run folder (what was passed to `perfharness launch -o`), the folder of one of its processes, the folder of "
-    "a sweep or of cold starts, or a trace: a file, or a folder that `nsys export --type parquetdir` wrote"
+    "a repeat, a sweep or cold starts, or a trace: a file, or a folder that `nsys export --type parquetdir` wrote"
 )
 
 
@@ -49,7 +50,7 @@ class Located:
 
     Args:
         path: as it was named.
-        runs: one run; of a sweep or of cold starts, all of them, in order. Empty for a trace.
+        runs: one run; of a repeat, a sweep or cold starts, all of them, in order. Empty for a trace.
         process: of a process's folder, its folder in the one run.
         trace: the trace itself, where it is in no run.
         name: what it is called in results.
@@ -123,7 +124,9 @@ def _run_around(folder: Path) -> tuple[Path, str] | None:
 
 
 def _runs_in(folder: Path) -> tuple[Path, ...]:
-    """The runs of a sweep or of cold starts, in the order in which they were made."""
+    """The runs of a repeat, a sweep or cold starts, in the order in which they were made."""
+    if launches := repeated_launches(folder):
+        return launches
     runs = [
         (int(match[2] or -1), match[1] or "", child)
         for child in folder.iterdir()

@@ -260,9 +260,9 @@ def open_run(
     """Open a run folder, the folder of one of its processes, several runs, or a trace. Needs no GPU or CUDA.
 
     Args:
-        path: what `perfharness launch -o` wrote, of one run or of a sweep or cold starts, a `proc_X_gpu_Y` in it, or a
-            trace: a sqlite file, a folder of nsys's Parquet export, or an `.nsys-rep`, which nsys exports first; the
-            sqlite file is kept next to it.
+        path: what `perfharness launch -o` wrote, of one run or of a repeat, a sweep or cold starts, a `proc_X_gpu_Y`
+            in it, or a trace: a sqlite file, a folder of nsys's Parquet export, or an `.nsys-rep`, which nsys exports
+            first; the sqlite file is kept next to it.
         warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
         domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
         batch_pattern: names of plain NVTX ranges that are batches, a regular expression.

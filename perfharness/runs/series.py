@@ -1,4 +1,4 @@
-"""A series of launches (a sweep, cold starts): each launch, and the file next to the folders of their runs."""
+"""A series of launches (a repeat, a sweep, cold starts): each one, and the file next to the folders of their runs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from perfharness.errors import PerfHarnessError, ResultError
 from perfharness.files import read_regular, write_text
-from perfharness.runs.launch import LaunchResult
+
+if TYPE_CHECKING:
+    from perfharness.runs.launch import LaunchResult
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

@@ -60,6 +60,12 @@ def cold_starts(folder: Path) -> Path:
     return folder
 
 
+def repeats(folder: Path) -> Path:
+    for number in range(2):
+        two_processes(folder / f"launch_{number}")
+    return folder
+
+
 def process_alone(folder: Path) -> Path:
     return recorded_trace(folder / "proc_0_gpu_0" / "trace.sqlite").parent
 
@@ -70,6 +76,7 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], int]] = {
     "process without its run": (process_alone, 1),
     "sweep": (sweep, 4),
     "cold starts": (cold_starts, 3),
+    "repeat": (repeats, 4),
     "trace": (lambda folder: recorded_trace(folder / "a.sqlite"), 1),
 }
 """What a user may name, and how many traces there are in it."""

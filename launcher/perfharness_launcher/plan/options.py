@@ -110,7 +110,7 @@ class LaunchOptions(BaseModel):
     ] = Field(default_factory=lambda: sys.executable)
     timeout_s: Annotated[
         float | None,
-        Option(("--timeout",), PROCESSES, "End a process that runs longer than this.", metavar="SECONDS", rare=False),
+        Option(("--timeout",), PROCESSES, "End a process that runs longer than this.", metavar="SECONDS"),
     ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],

@@ -1,4 +1,4 @@
-"""Tables of several launches: a sweep over the number of processes, cold starts."""
+"""Tables of several launches: a repeat, a sweep over the number of processes, cold starts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from rich.console import Console
 
 from perfharness.model.cold_start import ColdStart, Spread
+from perfharness.model.result import path_of
 from perfharness.render.terminal.console import Column, print_table, say
-from perfharness.render.terminal.results import NOT_MEASURED
+from perfharness.render.terminal.results import MAX_ROWS, NOT_MEASURED, row_names
+from perfharness.runs.repeat_file import OverLaunches, Repeat
 from perfharness.runs.scaling import Scaling, ScalingPoint, busy_share, total_power_w
 
 COLD_START_LABELS = {
@@ -80,3 +82,50 @@ SCALING_COLUMNS: dict[str, tuple[int, Callable[[ScalingPoint], str]]] = {
     "W": (6, lambda point: _shown(total_power_w(point.row), ".0f")),
 }
 """Heading -> priority for removal on a narrow terminal, the largest first, and the value."""
+
+
+REPEAT_COLUMNS = {
+    "CPU": ("cpu_time", 0),
+    "p50": ("cpu_time_p50", 3),
+    "p95": ("cpu_time_p95", 4),
+    "GPU": ("gpu_time", 1),
+    "busy": ("gpu_busy_time", 5),
+    "CPU/item": ("cpu_time_per_item", 2),
+    "GPU/item": ("gpu_time_per_item", 6),
+}
+"""Heading -> metric, and its priority for removal on a narrow terminal, the largest first."""
+
+
+def print_repeat(console: Console, repeat: Repeat) -> None:
+    """Print the table with one row per stage, mean and interval over launches, and the throughput."""
+    stages = list(repeat.stages.items())[:MAX_ROWS]
+    measured = [heading for heading, (key, _) in REPEAT_COLUMNS.items() if any(key in one for _, one in stages)]
+    say(console, f"ms per batch, without warm-up: mean of {_launches(repeat)} ± half of its 95 % interval")
+    columns = [Column("stage", is_text=True), *(Column(name, drop=REPEAT_COLUMNS[name][1]) for name in measured)]
+    names = row_names([path_of(path) for path, _ in stages])
+    rows = [
+        [name, *(_over_launches(metrics.get(REPEAT_COLUMNS[heading][0])) for heading in measured)]
+        for name, (_, metrics) in zip(names, stages, strict=True)
+    ]
+    print_table(console, columns, rows)
+    if len(repeat.stages) > MAX_ROWS:
+        say(console, f"and {len(repeat.stages) - MAX_ROWS} more stages; all are in the JSON file")
+    for name, unit in {"items_per_second": "items/s"}.items():
+        if name in repeat.run:
+            say(console, f"Throughput: {_over_launches(repeat.run[name])} {unit}")
+    for row in repeat.rows:
+        if row.status != "ok":
+            say(console, f"{row.folder}: {row.reason}")
+
+
+def _launches(repeat: Repeat) -> str:
+    count = len(repeat.measured)
+    return f"{count} launch{'es' if count != 1 else ''}"
+
+
+def _over_launches(found: OverLaunches | None) -> str:
+    if found is None or found.mean is None:
+        return NOT_MEASURED
+    if found.low is None or found.high is None:
+        return f"{found.mean:.3f}"
+    return f"{found.mean:.3f} ±{(found.high - found.low) / 2:.3f}"

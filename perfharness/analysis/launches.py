@@ -1,0 +1,76 @@
+"""One number over several launches: their mean, and how far it may be from that of all launches to come.
+
+The unit is the launch. Batches of one process share its memory layout, its clocks and its neighbours, and so do the
+processes of one launch, so that their spread says nothing about the next launch: the interval is made of one value a
+launch, with Student's t. `scripts/repeat_coverage` simulates how often it holds the truth, beside bootstraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+ERROR_RATE = 0.05
+CONFIDENCE = 1 - ERROR_RATE
+MIN_LAUNCHES = 2
+"""One launch shows no spread between launches."""
+
+FIRST_LOOK = 5
+LOOK_GROWTH = 1.4
+"""They are looked at when there are 5, and then each time that there are 1.4 times as many: 5, 7, 10, 14, 20, 28."""
+
+
+@dataclass(frozen=True)
+class LaunchMean:
+    """Mean over launches and its interval; what is not known is None, with the reason.
+
+    Args:
+        std: sample standard deviation of the launches' values.
+    """
+
+    mean: float | None
+    low: float | None = None
+    high: float | None = None
+    std: float | None = None
+    reason: str | None = None
+
+
+def mean_of_launches(values: Sequence[float | None], error_rate: float = ERROR_RATE) -> LaunchMean:
+    """The mean over launches, with an interval that misses it at the given rate.
+
+    Args:
+        values: one a launch; None: that launch does not have it.
+    """
+    known = np.asarray([value for value in values if value is not None], dtype=np.float64)
+    if not len(values):
+        return LaunchMean(None, reason="no launch was measured")
+    if len(known) < len(values):
+        return LaunchMean(None, reason=f"{len(values) - len(known)} of {len(values)} launches do not have it")
+    mean = float(known.mean())
+    if len(known) < MIN_LAUNCHES:
+        return LaunchMean(mean, reason="one launch does not show how launches differ; measure more (--repeat)")
+    from scipy.special import stdtrit  # takes longer to import than most commands to run
+
+    std = float(known.std(ddof=1))
+    half = float(stdtrit(len(known) - 1, 1 - error_rate / 2)) * std / sqrt(len(known))
+    return LaunchMean(mean, mean - half, mean + half, std)
+
+
+def looks(limit: int) -> list[int]:
+    """After how many launches it is looked at whether there are enough; the last is the limit."""
+    found, count = [], FIRST_LOOK
+    while count < limit:
+        found.append(count)
+        count = round(LOOK_GROWTH * count)
+    return [*found, limit]
+
+
+def error_rate_of_a_look(limit: int) -> float:
+    """How often an interval may miss at one look, so that all looks together miss no more often than they should.
+
+    Who stops as soon as an interval is narrow takes more of those that are narrow by chance.
+    """
+    return ERROR_RATE / len(looks(limit))

@@ -1,0 +1,58 @@
+"""Intervals over launches: by hand, by scipy, and how often they hold the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from perfharness.analysis.launches import error_rate_of_a_look, looks, mean_of_launches
+
+TIMES = st.floats(1e-3, 1e6)
+
+
+def test_by_hand() -> None:
+    found = mean_of_launches([9.0, 10.0, 11.0])  # t of 2 degrees is 4.3027; the deviation is 1
+    assert (found.mean, found.std, found.reason) == (10.0, 1.0, None)
+    assert found.low == pytest.approx(10 - 4.302653 / 3**0.5, rel=1e-6)
+    assert found.high == pytest.approx(10 + 4.302653 / 3**0.5, rel=1e-6)
+
+
+@given(st.lists(TIMES, min_size=2, max_size=30), st.sampled_from([0.05, 0.01, 0.5]))
+def test_a_second_way(values: list[float], error_rate: float) -> None:
+    found = mean_of_launches(values, error_rate)
+    assert found.mean is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.mean <= found.high
+    error = stats.sem(values)
+    if error > 1e-9 * found.mean:
+        wanted = stats.t.interval(1 - error_rate, len(values) - 1, loc=np.mean(values), scale=error)
+        assert (found.low, found.high) == pytest.approx(wanted, rel=1e-6, abs=1e-6 * found.mean)
+
+
+@pytest.mark.parametrize(("values", "mean"), [([], None), ([5.0], 5.0), ([5.0, None], None), ([None, None], None)])
+def test_no_interval_has_a_reason(values: list[float | None], mean: float | None) -> None:
+    found = mean_of_launches(values)
+    assert (found.mean, found.low, found.high, found.std) == (mean, None, None, None)
+    assert found.reason
+
+
+def test_the_interval_misses_at_its_rate() -> None:
+    random = np.random.default_rng(1)
+    for count in (3, 5):
+        means = [mean_of_launches(list(random.normal(100, 5, count))) for _ in range(2000)]
+        missed = sum(not (one.low or 0) <= 100 <= (one.high or 0) for one in means)
+        assert missed == pytest.approx(100, abs=40)  # of 2000; four standard errors
+
+
+@given(st.integers(1, 200))
+def test_looks_end_at_the_limit_and_share_the_error(limit: int) -> None:
+    found = looks(limit)
+    assert found == sorted(set(found))
+    assert found[-1] == limit
+    assert min(found) >= min(5, limit)
+    assert 0 < error_rate_of_a_look(limit) <= 0.05
+    assert (error_rate_of_a_look(limit) == pytest.approx(0.05)) == (len(found) == 1)

@@ -1,0 +1,217 @@
+"""Several launches of the same: order, folders, the file; without launching anything."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.cli.launch import parse_repeat
+from perfharness.errors import ResultError, UsageError
+from perfharness.model.manifest import RunManifest
+from perfharness.model.result import path_of, path_text
+from perfharness.runs.analyze import analyze
+from perfharness.runs.launch_figures import loop_paths, run_figures, stage_figures
+from perfharness.runs.repeat import (
+    LaunchNumbers,
+    RepeatCase,
+    plan_repeats,
+    repeat_options,
+    repeat_request,
+    shuffled_rounds,
+    update_repeat,
+)
+from perfharness.runs.repeat_file import Repeat, RepeatRow, read_repeat, repeated_launches
+from perfharness_launcher.plan.options import LaunchOptions
+from tests.unit.export_runs import two_processes
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "docs" / "schema" / "repeat.schema.json"
+BATCH = "toy/pipeline/batch"
+
+
+def launches(*cpu_ms: float | None, until_stable: float | None = None, limit: int = 9) -> list[LaunchNumbers]:
+    return [
+        LaunchNumbers(
+            {BATCH: {"cpu_time": value, "gpu_time": 0.0}, f"{BATCH}/load": {"cpu_time": 1.0, "cpu_time_p99": None}},
+            {"items_per_second": None if value is None else 1000 / value},
+            [BATCH],
+        )
+        for value in cpu_ms
+    ]
+
+
+def case_of(folder: Path, numbers: list[LaunchNumbers], **request: Any) -> RepeatCase:
+    case = RepeatCase(LaunchOptions(script="x.py", output_dir=folder), [], ["perfharness"], repeat_request(**request))
+    for place, one in enumerate(numbers):
+        case.add(RepeatRow(folder=f"launch_{place}", place=place, status="ok", run_id=f"id-{place}"), one)
+    return case
+
+
+@given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 2**32))
+def test_every_round_has_each_case_once_and_the_seed_decides(cases: int, count: int, seed: int) -> None:
+    request = repeat_request(count, None, seed)
+    order = shuffled_rounds(cases, request)
+    assert order == shuffled_rounds(cases, request)
+    rounds = [order[begin : begin + cases] for begin in range(0, len(order), cases)]
+    assert len(rounds) == count
+    assert all(sorted(one) == list(range(cases)) for one in rounds)
+
+
+def test_orders_differ_with_the_seed_and_each_case_comes_first_equally_often() -> None:
+    orders = Counter(tuple(shuffled_rounds(2, repeat_request(4, None, seed))) for seed in range(800))
+    assert len(orders) == 16
+    first = Counter(order[0] for order in orders.elements())
+    assert abs(first[0] - 400) < 4 * 200**0.5
+
+
+def test_the_order_of_several_cases_is_kept(tmp_path: Path) -> None:
+    options = [LaunchOptions(script="x.py", output_dir=tmp_path / name) for name in ("a", "b")]
+    request = repeat_request(2, None, 3)
+    cases = plan_repeats(options, request, [["a"], ["b"]], [[], []])
+    names = {0: "a", 1: "b"}
+    wanted: dict[int, int] = {0: 0, 1: 0}
+    order = []
+    for case in shuffled_rounds(2, request):
+        order.append(f"{names[case]}/launch_{wanted[case]}")
+        wanted[case] += 1
+    assert cases[0].order == cases[1].order == order
+    for other in (tmp_path / "a", tmp_path / "a" / "b"):
+        with pytest.raises(UsageError):
+            plan_repeats([options[0], LaunchOptions(script="x.py", output_dir=other)], request, [[], []], [[], []])
+
+
+@pytest.mark.parametrize(
+    ("count", "until_stable", "wanted"), [(3, None, (3, None)), (None, "2%", (30, 0.02)), (8, "0.1", (8, 0.1))]
+)
+def test_what_is_asked_for(count: int | None, until_stable: str | None, wanted: tuple[Any, ...]) -> None:
+    request = parse_repeat(count, until_stable)
+    assert request is not None
+    assert (request.count, request.until_stable) == wanted
+    assert parse_repeat(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "until_stable"),
+    [(0, None), (-1, None), *((None, text) for text in ("two", "0", "100%", "2%%", "nan", "-1%", "2% 3"))],
+)
+def test_what_cannot_be_asked_for(count: int | None, until_stable: str | None) -> None:
+    with pytest.raises(UsageError):
+        parse_repeat(count, until_stable)
+
+
+def test_folders_and_what_does_not_go_together(tmp_path: Path) -> None:
+    request = repeat_request(2)
+    options = LaunchOptions(script="x.py", output_dir=tmp_path)
+    assert [one.output_dir.name for one in repeat_options(options, request)] == ["launch_0", "launch_1"]
+    with pytest.raises(UsageError, match="--explain"):
+        repeat_options(options.model_copy(update={"explain": True}), request)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(UsageError, match="single launch"):
+        repeat_options(options, request)
+
+
+def test_the_file_by_hand(tmp_path: Path) -> None:
+    repeat = case_of(tmp_path, launches(9.0, 10.0, 11.0), count=3, seed=1).repeat
+    batch = repeat.stages[BATCH]["cpu_time"]
+    assert (batch.values, batch.mean, batch.std, batch.scope) == ([9.0, 10.0, 11.0], 10.0, 1.0, "launches")
+    assert batch.low == pytest.approx(10 - 4.302653 / 3**0.5, rel=1e-6)
+    assert set(repeat.stages[BATCH]) == {"cpu_time"}  # the GPU did nothing
+    assert set(repeat.stages[f"{BATCH}/load"]) == {"cpu_time"}  # there were too few batches for the other
+    assert repeat.run["items_per_second"].mean == pytest.approx((1000 / 9 + 100 + 1000 / 11) / 3)
+    assert repeat.loops == [BATCH]
+    written = json.loads((tmp_path / "repeat.json").read_text())
+    jsonschema.validate(written, json.loads(SCHEMA.read_text()))
+    assert read_repeat(tmp_path) == Repeat.model_validate(written)
+
+
+def test_one_launch_has_no_interval_and_a_launch_without_a_stage_none_either(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    alone = case_of(tmp_path / "one", launches(9.0), count=1).repeat.stages[BATCH]["cpu_time"]
+    assert (alone.mean, alone.low, alone.scope) == (9.0, None, None)
+    assert alone.reason
+    gap = case_of(tmp_path / "gap", launches(9.0, None, 10.0), count=3).repeat.stages[BATCH]["cpu_time"]
+    assert (gap.values, gap.mean, gap.low) == ([9.0, None, 10.0], None, None)
+
+
+def test_stability_by_hand(tmp_path: Path) -> None:
+    values = [99.0, 100.0, 101.0, 100.0, 100.0]  # deviation 0.7071; t of 4 degrees at 0.05/2 looks is 3.4954
+    half = 3.495406 * 0.5**0.5 / 5**0.5 / 100
+    for wanted, is_stable in ((half * 1.01, True), (half * 0.99, False)):
+        case = case_of(tmp_path / f"{is_stable}", launches(*values), count=7, until_stable=wanted)
+        assert case.is_stable == case.repeat.is_stable == is_stable
+    assert case_of(tmp_path / "plain", launches(*values), count=5).repeat.is_stable is None
+    assert not case_of(tmp_path / "none", [], count=5, until_stable=0.1).is_stable
+
+
+def run_id(folder: Path) -> str:
+    return RunManifest.model_validate_json((folder / "manifest.json").read_text()).run_id
+
+
+def repeated(folder: Path, count: int = 3) -> RepeatCase:
+    case = RepeatCase(LaunchOptions(script="x.py", output_dir=folder), [], ["perfharness"], repeat_request(count))
+    for place in range(count):
+        two_processes(folder / f"launch_{place}")
+        (summary,) = analyze(folder / f"launch_{place}").summaries  # type: ignore[union-attr]
+        row = RepeatRow(folder=f"launch_{place}", place=place, status="ok", run_id=run_id(folder / f"launch_{place}"))
+        case.add(row, LaunchNumbers.of(summary.mean))
+    return case
+
+
+def test_the_launches_of_a_folder(tmp_path: Path) -> None:
+    case = repeated(tmp_path)
+    two_processes(tmp_path / "launch_10")  # of an earlier, longer repeat
+    assert repeated_launches(tmp_path) == tuple(case.launches) == tuple(tmp_path / f"launch_{n}" for n in range(3))
+    (tmp_path / "repeat.json").unlink()
+    assert [path.name for path in repeated_launches(tmp_path)] == ["launch_0", "launch_1", "launch_2", "launch_10"]
+
+
+def test_launches_of_two_repeats_are_not_mixed(tmp_path: Path) -> None:
+    case = repeated(tmp_path, 2)
+    rows = [case.rows[0], case.rows[1].model_copy(update={"run_id": "another"})]
+    other = RepeatCase(case.options, [], [], case.request)
+    for row, numbers in zip(rows, case.numbers, strict=True):
+        other.add(row, numbers)
+    with pytest.raises(ResultError, match="launch_1"):
+        repeated_launches(tmp_path)
+
+
+def test_a_launch_that_failed_is_listed_and_not_counted(tmp_path: Path) -> None:
+    case = repeated(tmp_path, 2)
+    case.add(RepeatRow(folder="launch_2", place=2, status="failed", reason="it broke"))
+    assert len(repeated_launches(tmp_path)) == 2
+    assert len(case.repeat.stages[BATCH]["cpu_time"].values) == 2
+    assert [row.status for row in case.repeat.rows] == ["ok", "ok", "failed"]
+
+
+def test_analysed_again_it_has_new_numbers_and_keeps_its_rows(tmp_path: Path) -> None:
+    case = repeated(tmp_path, 2)
+    before = case.repeat
+    assert before.stages[BATCH]["cpu_time"].values == [9.0, 9.0]
+    found = analyze(tmp_path, warmup_batches=0)
+    again = read_repeat(tmp_path)
+    assert again is not None
+    assert again == found.repeat  # type: ignore[union-attr]
+    assert (again.rows, again.created, again.asked) == (before.rows, read_repeat(tmp_path).created, before.asked)  # type: ignore[union-attr]
+    assert update_repeat(tmp_path, []) == again  # without the launches it stays as it is
+
+
+def test_figures_of_a_launch(tmp_path: Path) -> None:
+    (summary,) = analyze(two_processes(tmp_path)).summaries  # type: ignore[union-attr]
+    figures = stage_figures(summary.mean)
+    assert set(figures) == {BATCH, f"{BATCH}/load", f"{BATCH}/infer"}
+    assert figures[BATCH]["cpu_time"] == figures[BATCH]["cpu_time_p50"] == 9.0
+    assert figures[BATCH]["cpu_time_p99"] is None
+    assert loop_paths(summary.mean) == [BATCH]
+    assert set(run_figures(summary.mean)) == {"items_per_second"}
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=4))
+def test_a_path_is_read_back(keys: list[str]) -> None:
+    assert path_of(path_text(tuple(keys))) == tuple(keys)
