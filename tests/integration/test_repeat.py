@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.integration.launches import environment, hanging, launching, run_to_t
 SCRIPT = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from perfharness import PerfRecorder
 count = Path(__file__).with_name("count")
 number = len(count.read_text()) if count.exists() else 0
@@ -95,7 +97,7 @@ def test_an_interrupt_ends_it_and_what_was_measured_stays(script: Path, tmp_path
 
 
 def test_cases_in_turn_from_python(script: Path, tmp_path: Path) -> None:
-    settings = {"script": str(script), "tracer": "embedded", "telemetry": False, "warmup_batches": 0}
+    settings: dict[str, Any] = {"script": str(script), "tracer": "embedded", "telemetry": False, "warmup_batches": 0}
     options = [LaunchOptions(output_dir=tmp_path / name, **settings) for name in ("a", "b")]
     first, second = repeat_cases(options, count=2, seed=5)
     made = sorted(
