@@ -111,6 +111,22 @@ def three_waits(last: float) -> Content:
     return waits((100, 150), (400, 450), (700, last))
 
 
+def close_waits(last: float) -> Content:
+    """With 6 us between each wait and the launch before it."""
+    return waits((100, 120), (400, 420), (700, last))
+
+
+def waits_far_apart(last: float) -> Content:
+    """61 launches for three waits."""
+
+    def content(batch: Batch) -> None:
+        three_waits(last)(batch)
+        for at in range(805, 805 + 3 * 58, 3):
+            batch.launch((at, at + 2), (at + 2, at + 2.1))
+
+    return content
+
+
 def one_call(name: str, last: float) -> Content:
     def content(batch: Batch) -> None:
         batch.call(name, 0, last)
@@ -182,13 +198,16 @@ PAIRS: dict[str, tuple[Verdict, Content, str, Content]] = {
         values(4, 49.9),
     ),
     "few values": (Verdict.IMPLICIT_SYNCHRONIZATION, values(3, 149), "take 45 %", values(2, 149)),
-    "three waits": (
-        Verdict.SYNCHRONIZATION_BOUND, three_waits(800), "take 20 % of its host time; the GPU is idle for 80 %",
-        three_waits(799),
+    "close waits": (
+        Verdict.SYNCHRONIZATION_BOUND, close_waits(742), "take 10 % of its host time; the GPU is idle for 92 %",
+        close_waits(741),
+    ),
+    "waits far apart": (
+        Verdict.SYNCHRONIZATION_BOUND, waits_far_apart(800), "take 20 % of its host time", waits_far_apart(799),
     ),
     # two waits of 200 us hand something over; three make host and GPU take turns
     "two waits": (
-        Verdict.SYNCHRONIZATION_BOUND, three_waits(1000), "take 40 % of its host time", waits((100, 300), (500, 700)),
+        Verdict.SYNCHRONIZATION_BOUND, three_waits(1000), "take 42 % of its host time", waits((100, 300), (500, 700)),
     ),
     "idle wait": (
         Verdict.SYNCHRONIZATION_BOUND, one_call(DEVICE_SYNCHRONIZE, 300), "the GPU is idle for 100 %",

@@ -1,8 +1,8 @@
 """What each CUDA call of a trace is for: a launch, a copy, reading back, waiting, allocating; and what the host does on
 the way to it.
 
-The time of a launch, and of a copy to a GPU, is that of the call and of what the host does to get there: what lies
-between it and the call before. Such a gap counts where it is at most `STEP_CALLS` times as long as a launching call
+The time of a call is that in it and that of what the host does to get there: what lies between it and the call before.
+Such a gap counts where it is at most `STEP_CALLS` times (before a wait, `TURN_CALLS` times) as long as a launching call
 usually takes in this trace; what is longer is something else that the host does. So the host itself is the measure, and
 this holds on slow and fast ones, and under any tracer.
 """
@@ -22,12 +22,15 @@ from perfharness.trace.columns import narrow
 
 STEP_CALLS = 30
 """PyTorch needs 3 to 10 times as long for an operation as for its launch, JAX's and Hugging Face's layers up to 25."""
+TURN_CALLS = 5
+"""`torch.cuda.synchronize()` needs 3 launches' time around its wait, `.item()` 1."""
 SCALAR_BYTES = 64
 """A copy to the host of so little is a value that the program reads next (`.item()`, the count of a `nonzero`)."""
 
 NONE, LAUNCH, COPY, READ_BACK, WAIT, ALLOCATE = range(6)
 ROLE_NAMES = {LAUNCH: "launches", COPY: "copies", READ_BACK: "read-backs", WAIT: "waits", ALLOCATE: "allocations"}
 ROLES = len(ROLE_NAMES) + 1
+_MOST_CALLS = {LAUNCH: STEP_CALLS, COPY: STEP_CALLS, READ_BACK: TURN_CALLS, WAIT: TURN_CALLS}
 LAUNCHES, COPIES, WAITS, ALLOCATES, OTHERS = (
     ACTIVITIES.index(activity)
     for activity in (
@@ -77,9 +80,9 @@ def call_roles(trace: Trace, calls: CallTable, launches: Launches, *, api_is_com
 
 
 def steps(calls: CallTable, gap: Int64, leads_to: Integers) -> Int64:
-    """Of gaps before calls, those that are steps to a launch or copy; the others are 0."""
-    is_step = (gap > 0) & (gap <= STEP_CALLS * calls.launch_ns) & ((leads_to == LAUNCH) | (leads_to == COPY))
-    return np.where(is_step, gap, 0)
+    """Of gaps before calls, those that are steps to a launch, copy or wait; the others are 0."""
+    most = np.array([_MOST_CALLS.get(role, 0) for role in range(ROLES)])[leads_to] * calls.launch_ns
+    return np.where((gap > 0) & (gap <= most), gap, 0)
 
 
 def _outermost(calls: CallTable, launches: Launches) -> Int64:

@@ -43,6 +43,7 @@ def issuing(events: StageEvents) -> Issuing:
         read_back_bytes=_bytes(events, read),
         waits=int(count[WAIT]),
         synchronizing_ns=float(spent_ns[WAIT]),
+        turning_ns=float(both[READ_BACK] + both[WAIT] - spent_ns[READ_BACK] - spent_ns[WAIT]),
         allocations=int(count[ALLOCATE]),
         allocating_ns=float(spent_ns[ALLOCATE]),
     )

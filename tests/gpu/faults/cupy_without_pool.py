@@ -13,7 +13,7 @@ from perfharness import PerfRecorder
 
 BATCHES = 50
 FRAMES = 8
-PIXELS = {"cuda": 4 << 20, "cpu": 1 << 8}
+PIXELS = {"cuda": 32 << 20, "cpu": 1 << 8}
 
 
 def main() -> None:

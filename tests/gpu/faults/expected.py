@@ -47,7 +47,7 @@ EXPECTED = (
     torch_program("small_transformer", DISPATCH, "model", "pegainfer-project/pegainfer#910"),
     torch_program("decode_loop", DISPATCH, "decode", "resemble-ai/chatterbox#552"),
     torch_program("value_per_map", SYNCHRONIZES, "statistics", "openvdb/fvdb-reality-capture#144"),
-    torch_program("boolean_mask", SYNCHRONIZES, "penalties", "vllm-project/vllm#16436"),
+    torch_program("boolean_mask", SYNCHRONIZES, "penalties", "vllm-project/vllm#16436", mended_codes=DISPATCH),
     torch_program("nonzero_per_image", SYNCHRONIZES, "select", "pytorch/pytorch#131256"),
     torch_program(
         "anchor_tensors", ("small-copies", *SYNCHRONIZES), "anchors", "pytorch/vision#5515", mended_codes=DISPATCH
@@ -85,7 +85,7 @@ EXPECTED = (
         "onnx_on_cpu", ("cpu-bound",), "network", "microsoft/onnxruntime#6799",
         mended_codes=DISPATCH, options=FEW_BATCHES, more_modules=("onnx", "onnxruntime"),
     ),
-    torch_program("gil_thread", ("gil-contention",), "model", "pytorch/pytorch#77139", options=FEW_BATCHES),
+    torch_program("gil_thread", ("gil-contention",), "results", "pytorch/pytorch#77139", options=FEW_BATCHES),
     torch_program(
         "collect_per_image",
         ("garbage-collection",),

@@ -19,13 +19,13 @@ LAYERS = 8
 RECORD = "2026-01-01 00:00:00 INFO request=17 tokens=512 state=done"
 
 
-def parse_forever(stop: threading.Event) -> None:
+def parse_forever(stop: threading.Event) -> None:  # fault
     while not stop.is_set():
         fields = {}
         for _ in range(2_000):
             for field in RECORD.split(" "):
                 name, _, value = field.partition("=")
-                fields[name] = value  # fault
+                fields[name] = value
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--mended", action="store_true")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     args = parser.parse_args()
-    jax.config.update("jax_platforms", args.device)
+    jax.config.update("jax_platforms", "cuda,cpu" if args.device == "cuda" else "cpu")  # the callback needs a CPU
     compute = on_device if args.mended else with_callback
     values = jnp.linspace(0.0, 1.0, VALUES[args.device])
     compute(values).block_until_ready()

@@ -13,7 +13,7 @@ from perfharness import PerfRecorder
 
 BATCHES = 50
 IMAGES = 64
-BOXES = {"cuda": 1 << 22, "cpu": 1 << 8}
+BOXES = {"cuda": 1 << 23, "cpu": 1 << 8}
 KEPT = 100
 
 

@@ -15,8 +15,11 @@ COPYING_SHARE = 0.30
 SYNCHRONIZATION_SHARE = 0.30
 """Of the host time, of waits with an idle GPU. They overlap with nothing on that thread: a third to gain."""
 TURNS_SHARE = 0.20
-"""Of the host time, of many waits. As long as they are there, no CUDA graph can hold what lies between them, so they go
-first, before the launching that they expose."""
+"""Of the host time, of many waits."""
+CLOSE_TURNS_SHARE, CLOSE = 0.10, 20
+"""The same, with what leads to them, of waits with at most so many launches to each. As long as they are there, no CUDA
+graph can hold what lies between them and the host cannot run ahead, so they go first, before the launching that they
+expose."""
 MANY_WAITS = 3
 """A batch. One wait hands the result over; more make host and GPU take turns."""
 ALLOCATION_SHARE = 0.30
@@ -102,10 +105,13 @@ def allocator_churn(f: Figures) -> Match | None:
 def synchronization(f: Figures) -> Match | None:
     """Waits for the GPU: those that reading a value brings with it, and those that the program asks for."""
     made = f.issuing
-    waits = made.reading_ns + made.synchronizing_ns
-    count = f.a_batch(made.read_backs + made.waits)
-    share = TURNS_SHARE if count >= MANY_WAITS else SYNCHRONIZATION_SHARE
-    if count < MANY_WAITS and f.blocking_idle < share * f.wall:
+    turns = made.read_backs + made.waits
+    count, waits, share = f.a_batch(turns), made.reading_ns + made.synchronizing_ns, SYNCHRONIZATION_SHARE
+    if count >= MANY_WAITS:
+        is_close = f.api_is_complete and 0 < made.launches <= CLOSE * turns
+        waits += made.turning_ns if is_close else 0.0
+        share = CLOSE_TURNS_SHARE if is_close else TURNS_SHARE
+    elif f.blocking_idle < share * f.wall:
         return None
     is_implicit = made.read_backs > 0 and made.reading_ns >= made.synchronizing_ns
     if is_implicit:
