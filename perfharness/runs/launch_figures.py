@@ -23,7 +23,10 @@ def stage_figures(mean: Tree) -> dict[str, Figures]:
     Args:
         mean: as in `benchmark_mean.json`.
     """
-    return {path_text(path): dict(_metrics(entry)) for path, entry in _entries(mean.get("stats_minus_warmup") or {})}
+    return {
+        path_text(path): dict(entry_figures(entry))
+        for path, entry in stage_entries(mean.get("stats_minus_warmup") or {})
+    }
 
 
 def run_figures(mean: Tree) -> Figures:
@@ -33,20 +36,22 @@ def run_figures(mean: Tree) -> Figures:
 
 def loop_paths(mean: Tree) -> list[str]:
     """Paths of the batches: the entries that count items, if only to say that there was no count."""
-    return [path_text(path) for path, entry in _entries(mean.get("mean_data") or {}) if "total_items" in entry]
+    return [path_text(path) for path, entry in stage_entries(mean.get("mean_data") or {}) if "total_items" in entry]
 
 
-def _entries(tree: Mapping[str, Any], around: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def stage_entries(tree: Mapping[str, Any], around: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Path and content of every stage and batch of a tree, in order."""
     for key, value in tree.items():
         if key in RESERVED_KEYS or not isinstance(value, dict):
             continue
         path = (*around, key)
         if any(time in value for time in TIMES):
             yield path, value
-        yield from _entries(value, path)
+        yield from stage_entries(value, path)
 
 
-def _metrics(entry: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+def entry_figures(entry: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    """Metrics of a stage in `stats_minus_warmup`."""
     for time in TIMES:
         for key in (time, f"{time}{PER_ITEM}"):
             if isinstance(found := entry.get(key), dict):

@@ -1,0 +1,340 @@
+"""Whether two versions differ: ratios of launch means with intervals, and verdicts at a stated rate of false alarms.
+
+The launch is the unit: one number a launch, for batches of one launch repeat each other and not the next launch. All is
+on the log scale, where a ratio is a difference. docs/internals/comparison.md has how often the verdicts are wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import exp, inf, isfinite, log1p, sqrt
+from typing import Literal
+
+import numpy as np
+
+from perfharness.model.result import Float64
+from perfharness.model.trace import Int64
+
+ALPHA = 0.05
+"""Rate of false alarms in a whole comparison."""
+
+MIN_EFFECT = 0.02
+"""Smallest relative difference that counts."""
+
+ENOUGH_POWER = 0.8
+"""How likely the number of launches that is named for an undecided row decides it, if its estimate is right."""
+
+MOST_LAUNCHES = 1000
+"""More are not worth naming."""
+
+MAX_ORDER_SHARE = 0.25
+"""Sides count as interleaved where which side a launch is of explains no more of its place in the order (R squared)."""
+
+
+class Reason(str, Enum):
+    """Why a pair has no verdict, or `undecided`."""
+
+    ONE_LAUNCH = "one-launch"
+    TOO_WIDE = "too-wide"
+    ZERO = "zero"
+    MISSING = "missing"
+    TOO_FEW_FOR_DRIFT = "too-few-for-drift"
+
+
+Direction = Literal["up", "down", "same", "undecided", "not-comparable"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One figure of both sides.
+
+    Args:
+        base: one value a launch, none of them negative.
+        new: the same.
+        min_abs: smallest difference that counts, in the unit of the values.
+        base_at: place of each launch in the order of all launches of both sides; None: not known.
+        new_at: the same.
+    """
+
+    base: Float64
+    new: Float64
+    min_abs: float = 0.0
+    base_at: Int64 | None = None
+    new_at: Int64 | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is taken as a difference.
+
+    Args:
+        alpha: rate of false alarms over all pairs together.
+        min_effect: smallest relative difference that counts.
+        spread: relative standard deviation between launches that is known from elsewhere: what is seen is not taken as
+            less, and it stands for a side of one launch. None: not known.
+        allow_drift: make intervals wide enough for a machine that drifts, where one side was measured after the other.
+    """
+
+    alpha: float = ALPHA
+    min_effect: float = MIN_EFFECT
+    spread: float | None = None
+    allow_drift: bool = True
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Of a ratio; `confidence` as a share."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is said of a pair.
+
+    Attributes:
+        ratio: new over base, of geometric means over launches; None: not known.
+        interval: of this pair alone, at 1 - alpha.
+        judged_by: the interval that the verdict rests on, corrected for the number of pairs.
+        threshold: the relative difference that had to be exceeded, both thresholds together.
+        p_different: adjusted for the number of pairs; None: not tested.
+        p_same: the same.
+        launches_needed: launches a side that would probably decide it; None: decided, or more than a thousand.
+        allows_drift: whether the interval allows for a machine that drifts.
+    """
+
+    direction: Direction
+    ratio: float | None = None
+    interval: Interval | None = None
+    judged_by: Interval | None = None
+    threshold: float | None = None
+    p_different: float | None = None
+    p_same: float | None = None
+    reason: Reason | None = None
+    launches_needed: int | None = None
+    allows_drift: bool = False
+
+
+def compare(pairs: Sequence[Pair], rule: Rule = Rule()) -> list[Judgement]:
+    """Judge all pairs together.
+
+    A pair is `up` or `down` where its interval lies beyond the threshold, `same` where its interval lies within it (two
+    one-sided tests). Both are corrected by Holm's procedure over all pairs: the probability that any pair without a
+    difference is called different is at most `alpha`, and so is that of any different pair being called the same.
+    """
+    estimates = [_estimate(pair, rule) for pair in pairs]
+    tested = [one for one in estimates if isinstance(one, _Estimate)]
+    different = [one.p_different() for one in tested]
+    same = [one.p_same() for one in tested]
+    is_different, alpha_different = holm(different, rule.alpha)
+    is_same, alpha_same = holm(same, rule.alpha)
+    adjusted_different, adjusted_same = holm_adjusted(different), holm_adjusted(same)
+    judgements = iter(
+        _judge(one, rule, is_different[place], alpha_different, is_same[place], alpha_same,
+               adjusted_different[place], adjusted_same[place])
+        for place, one in enumerate(tested)
+    )  # fmt: skip
+    return [next(judgements) if isinstance(one, _Estimate) else one for one in estimates]
+
+
+def holm(p_values: Sequence[float], alpha: float) -> tuple[list[bool], float]:
+    """Which hypotheses Holm's step-down procedure rejects, and the level that has the same result for each alone.
+
+    With R of m rejected that level is alpha / (m - R): whatever is rejected lies below it, what is not lies above.
+    """
+    count, rejected = len(p_values), 0
+    order = sorted(range(count), key=lambda place: p_values[place])
+    while rejected < count and p_values[order[rejected]] <= alpha / (count - rejected):
+        rejected += 1
+    chosen = set(order[:rejected])
+    return [place in chosen for place in range(count)], alpha / max(count - rejected, 1)
+
+
+def holm_adjusted(p_values: Sequence[float]) -> list[float]:
+    """p-values that are compared with alpha itself (Holm 1979)."""
+    count, highest = len(p_values), 0.0
+    adjusted = [0.0] * count
+    for step, place in enumerate(sorted(range(count), key=lambda place: p_values[place])):
+        highest = max(highest, min(1.0, (count - step) * p_values[place]))
+        adjusted[place] = highest
+    return adjusted
+
+
+def order_share(base_at: Int64, new_at: Int64) -> float:
+    """How much of the place in the order is explained by the side: 0 in turns, 0.75 and more one after the other."""
+    places: Float64 = np.concatenate([base_at, new_at]).astype(np.float64)
+    total = float(((places - places.mean()) ** 2).sum())
+    if total == 0:
+        return 0.0
+    between = sum(len(part) * (float(part.mean()) - float(places.mean())) ** 2 for part in (base_at, new_at))
+    return between / total
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """A difference of logarithms with its standard error; the law of their ratio is Student's."""
+
+    difference: float
+    error: float
+    freedom: float
+    margin: float
+    launches: float
+    """A side; of unequal sides the harmonic mean."""
+
+    parameters: int
+    """Of the model: 2 means, and a slope."""
+
+    def p_different(self) -> float:
+        """That the difference is no larger than the margin, in either direction; two-sided."""
+        above = self._tail(self.difference - self.margin)
+        below = self._tail(-self.margin - self.difference)
+        return min(1.0, 2 * min(above, below))
+
+    def p_same(self) -> float:
+        """That the difference is the margin or larger: two one-sided tests."""
+        return max(self._tail(self.margin - self.difference), self._tail(self.difference + self.margin))
+
+    def _tail(self, distance: float) -> float:
+        """Probability of an estimate that is at least so far on the wrong side."""
+        if self.error == 0:
+            return 0.0 if distance > 0 else 1.0
+        return _student_tail(distance / self.error, self.freedom)
+
+    def interval(self, confidence: float) -> Interval:
+        """Of the ratio."""
+        half = self.error * _student_quantile(0.5 + confidence / 2, self.freedom) if self.error else 0.0
+        return Interval(_exp(self.difference - half), _exp(self.difference + half), confidence)
+
+    def launches_needed(self, alpha_different: float, alpha_same: float) -> int | None:
+        """Launches a side with which it is probably decided, if the estimate and the spread are right."""
+        beyond = abs(self.difference) - self.margin
+        tail = alpha_different / 2 if beyond > 0 else alpha_same
+        per_root = self.error * sqrt(self.launches)
+        first = int(self.launches) + 1
+        # The half-width falls with every launch more, so the smallest number is found by halving.
+        numbers = range(max(first, 2 if self.parameters == 2 else 3), MOST_LAUNCHES + 1)
+        low, high = 0, len(numbers)
+        while low < high:
+            middle = (low + high) // 2
+            number = numbers[middle]
+            freedom = 2 * number - self.parameters
+            width = _student_quantile(1 - tail, freedom) + _student_quantile(ENOUGH_POWER, freedom)
+            if width * per_root / sqrt(number) < abs(beyond):
+                high = middle
+            else:
+                low = middle + 1
+        return numbers[low] if low < len(numbers) else None
+
+
+def _estimate(pair: Pair, rule: Rule) -> _Estimate | Judgement:
+    sides = [np.asarray(side, dtype=np.float64) for side in (pair.base, pair.new)]
+    if any(len(side) == 0 or not np.isfinite(side).all() or (side < 0).any() for side in sides):
+        return Judgement("not-comparable", reason=Reason.MISSING)
+    if any((side == 0).any() for side in sides):
+        return Judgement("not-comparable", reason=Reason.ZERO)
+    base, new = (np.log(side) for side in sides)
+    difference = float(new.mean() - base.mean())
+    margin = log1p(max(rule.min_effect, pair.min_abs / _exp(float(base.mean()))))
+    floor = None if rule.spread is None else log1p(rule.spread)
+    if floor is None and min(len(base), len(new)) < 2:
+        return Judgement("undecided", ratio=_exp(difference), threshold=_exp(margin) - 1, reason=Reason.ONE_LAUNCH)
+    launches = 2 / (1 / len(base) + 1 / len(new))
+    error, freedom = _welch(base, new, floor)
+    found = _Estimate(difference, error, freedom, margin, launches, parameters=2)
+    if not rule.allow_drift or pair.base_at is None or pair.new_at is None:
+        return found
+    if min(len(base), len(new)) < 2 or order_share(pair.base_at, pair.new_at) <= MAX_ORDER_SHARE:
+        return found
+    if len(base) + len(new) <= 3:
+        return Judgement("undecided", _exp(difference), threshold=_exp(margin) - 1, reason=Reason.TOO_FEW_FOR_DRIFT)
+    difference, error, freedom = _less_trend(base, new, pair.base_at, pair.new_at)
+    return _Estimate(difference, max(error, found.error), freedom, margin, launches, parameters=3)
+
+
+def _welch(base: Float64, new: Float64, floor: float | None) -> tuple[float, float]:
+    """Standard error of the difference of means, and Welch's degrees of freedom; infinitely many of a stated spread."""
+    error = weight = 0.0
+    for side in (base, new):
+        seen = float(side.var(ddof=1)) if len(side) > 1 else 0.0
+        variance = max(seen, floor**2 if floor is not None else 0.0)
+        error += variance / len(side)
+        if variance == seen and len(side) > 1:
+            weight += (variance / len(side)) ** 2 / (len(side) - 1)
+    return sqrt(error), error**2 / weight if weight > 0 else inf
+
+
+def _less_trend(base: Float64, new: Float64, base_at: Int64, new_at: Int64) -> tuple[float, float, float]:
+    """The difference of the sides, its standard error and degrees of freedom, beside a trend over the launches."""
+    places = np.argsort(np.argsort(np.concatenate([base_at, new_at]))).astype(np.float64)
+    side = np.r_[np.zeros(len(base)), np.ones(len(new))]
+    model = np.column_stack([np.ones(len(side)), side, places - places.mean()])
+    values = np.concatenate([base, new])
+    fitted, *_ = np.linalg.lstsq(model, values, rcond=None)
+    freedom = len(values) - 3
+    variance = float(((values - model @ fitted) ** 2).sum()) / freedom
+    return float(fitted[1]), sqrt(variance * float(np.linalg.inv(model.T @ model)[1, 1])), float(freedom)
+
+
+def _judge(
+    one: _Estimate,
+    rule: Rule,
+    is_different: bool,
+    alpha_different: float,
+    is_same: bool,
+    alpha_same: float,
+    p_different: float,
+    p_same: float,
+) -> Judgement:
+    direction: Direction = "undecided"
+    if is_different:
+        direction = "up" if one.difference > 0 else "down"
+    elif is_same:
+        direction = "same"
+    confidence = 1 - 2 * alpha_same if direction == "same" else 1 - alpha_different
+    undecided = direction == "undecided"
+    return Judgement(
+        direction,
+        ratio=_exp(one.difference),
+        interval=one.interval(1 - rule.alpha),
+        judged_by=one.interval(confidence),
+        threshold=_exp(one.margin) - 1,
+        p_different=p_different,
+        p_same=p_same,
+        reason=Reason.TOO_WIDE if undecided else None,
+        launches_needed=one.launches_needed(alpha_different, alpha_same) if undecided else None,
+        allows_drift=one.parameters == 3,
+    )
+
+
+def mean_of_launches(values: Float64) -> float | None:
+    """The geometric mean, which the ratios are of; the arithmetic one where a value is 0; None where there are none."""
+    if len(values) == 0 or not np.isfinite(values).all():
+        return None
+    return _exp(float(np.log(values).mean())) if (values > 0).all() else float(values.mean())
+
+
+def relative_spread(values: Float64) -> float | None:
+    """Standard deviation between launches, relative; None of fewer than two, or where a value is 0."""
+    if len(values) < 2 or not (np.isfinite(values) & (values > 0)).all():
+        return None
+    return _exp(float(np.log(values).std(ddof=1))) - 1
+
+
+def _exp(value: float) -> float:
+    return exp(value) if value < 700 else inf
+
+
+def _student_tail(value: float, freedom: float) -> float:
+    from scipy.special import ndtr, stdtr  # takes longer to import than most commands to run
+
+    return float(ndtr(-value) if not isfinite(freedom) else stdtr(freedom, -value))
+
+
+def _student_quantile(share: float, freedom: float) -> float:
+    from scipy.special import ndtri, stdtrit
+
+    return float(ndtri(share) if not isfinite(freedom) else stdtrit(freedom, share))

@@ -1,0 +1,280 @@
+"""What a comparison takes of one launch: its figures by stage, and the environment that they were measured in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import orjson
+
+from perfharness.errors import ResultError, UsageError
+from perfharness.files import read_regular
+from perfharness.model.clocks import CLOCKS_COMPANION
+from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, TIMES, path_text
+from perfharness.model.result import Path as StagePath
+from perfharness.runs.cold_start import startup_of
+from perfharness.runs.inputs import Located
+from perfharness.runs.launch_figures import PER_ITEM, entry_figures, stage_entries
+from perfharness.runs.run_folder import read_manifest
+
+Unit = Literal["ms", "items/s", "bytes", "J"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure that is compared.
+
+    Args:
+        label: as tables have it.
+        more_is_better: whether a larger one is `faster`.
+        is_judged: whether it has a verdict; the others are for `--fail-if`, and would only cost the verdicts power.
+    """
+
+    unit: Unit
+    label: str
+    more_is_better: bool = False
+    is_judged: bool = True
+
+
+METRICS: dict[str, Metric] = {
+    "cpu_time_per_item": Metric("ms", "CPU/item"),
+    "gpu_time_per_item": Metric("ms", "GPU/item"),
+    "gpu_busy_time_per_item": Metric("ms", "busy/item"),
+    "cpu_time": Metric("ms", "CPU"),
+    "gpu_time": Metric("ms", "GPU"),
+    "gpu_busy_time": Metric("ms", "busy"),
+    "latency_p50": Metric("ms", "p50"),
+    "latency_p95": Metric("ms", "p95"),
+    "throughput": Metric("items/s", "throughput", more_is_better=True),
+    "start_up": Metric("ms", "start-up"),
+    "gpu_memory": Metric("bytes", "GPU memory"),
+    "host_memory": Metric("bytes", "host memory"),
+    "energy_per_item": Metric("J", "energy/item"),
+    "stage_p50": Metric("ms", "p50", is_judged=False),
+    "stage_p95": Metric("ms", "p95", is_judged=False),
+    "stage_p99": Metric("ms", "p99", is_judged=False),
+}
+"""By name, in the order of the tables. Times of a stage are means per item, or a batch where no items were counted."""
+
+
+class Figure(NamedTuple):
+    """Which figure: of a stage, by its path, or of the whole run, whose path is empty."""
+
+    path: StagePath
+    metric: str
+
+    @property
+    def stage(self) -> str:
+        """The path as text; empty for the run."""
+        return path_text(self.path)
+
+    @property
+    def text(self) -> str:
+        """`stage.metric`."""
+        return f"{self.stage}.{self.metric}" if self.path else self.metric
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it has a verdict."""
+        return METRICS[self.metric].is_judged
+
+
+@dataclass(frozen=True)
+class LaunchFigures:
+    """One launch.
+
+    Attributes:
+        figures: None where it could not be measured; `reasons` may have why.
+        environment: what it ran on and how, by name, as text; None: not recorded.
+        start_unix_ns: of its first process; None: not known.
+        errors: codes of the findings that put numbers in doubt.
+    """
+
+    folder: Path
+    manifest: RunManifest
+    figures: Mapping[Figure, float | None]
+    reasons: Mapping[Figure, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    start_unix_ns: int | None = None
+    errors: tuple[str, ...] = ()
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot stand for its side; None where it can."""
+        bad = [record for record in self.manifest.processes if record.ended != "ok"]
+        if bad:
+            return f"{bad[0].folder} ended: {bad[0].ended}"
+        if not any(value is not None for value in self.figures.values()):
+            return "it has no numbers"
+        return None
+
+    @property
+    def paths(self) -> list[StagePath]:
+        """Of its stages, in order."""
+        return list(dict.fromkeys(figure.path for figure in self.figures if figure.path))
+
+
+def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
+    """A launch, or one process of it, from its result files.
+
+    Raises `ResultError` where there are none, or they cannot be read.
+    """
+    manifest = read_manifest(folder)
+    records = [record for record in manifest.processes if process in (None, record.folder)]
+    path = folder / (BENCHMARK_MEAN_NAME if process is None else f"{process}/{BENCHMARK_NAME}")
+    try:
+        tree: dict[str, Any] = orjson.loads(read_regular(path, follow=False))
+        figures = dict(_stage_figures(tree["stats_minus_warmup"]))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ResultError(f"{path} cannot be read ({error}); write it again: perfharness analyze {folder}") from error
+    reasons: dict[Figure, str] = {}
+    for name, (value, reason) in _run_figures(folder, records, tree, is_process=process is not None).items():
+        figures[Figure((), name)] = value
+        if value is None and reason:
+            reasons[Figure((), name)] = reason
+    starts = [record.start_unix_ns for record in records if record.start_unix_ns is not None]
+    findings = tree.get("meta", {}).get("findings", [])
+    errors = {str(one.get("code")) for one in findings if isinstance(one, dict) and one.get("severity") == "error"}
+    return LaunchFigures(
+        folder, manifest, figures, reasons, environment_of(manifest, records), min(starts, default=None),
+        tuple(sorted(errors)),
+    )  # fmt: skip
+
+
+def read_launches(located: Located) -> list[LaunchFigures]:
+    """The launches that a path names: a run, a process of one, or all launches of a repeat.
+
+    Raises `ResultError` where that is neither, or one cannot be read.
+    """
+    if located.trace is not None:
+        raise ResultError(
+            f"{located.path} is a trace; launches are compared, with how they were made: give the run folder"
+        )
+    if located.is_series and not all(run.name.startswith("launch_") for run in located.runs):
+        names = ", ".join(run.name for run in located.runs)
+        raise ResultError(f"{located.path} holds launches that differ on purpose; name those to compare: {names}")
+    return [read_launch(run, located.process) for run in located.runs]
+
+
+def find_stage(name: str, paths: Sequence[StagePath], where: str) -> StagePath:
+    """The stage of that path or last name. Raises `UsageError` where there is none, or several."""
+    found = [path for path in paths if path_text(path) == name] or [path for path in paths if path[-1] == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{where} has several stages '{name}'; give the path: {', '.join(map(path_text, found))}")
+    there = ", ".join(map(path_text, paths)) or "none"
+    raise UsageError(f"{where} has no stage '{name}'; stages there are: {there}")
+
+
+def _stage_figures(tree: Mapping[str, Any]) -> Iterator[tuple[Figure, float | None]]:
+    """Of every stage of the tree."""
+    for path, entry in stage_entries(tree):
+        found = dict(entry_figures(entry))
+        for time in TIMES:
+            per_item = f"{time}{PER_ITEM}"
+            name = time if found.get(per_item) is None else per_item
+            yield Figure(path, name), found.get(name)
+        if "total_items" in entry:
+            yield Figure(path, "latency_p50"), found.get("cpu_time_p50")
+            yield Figure(path, "latency_p95"), found.get("cpu_time_p95")
+        for quantile in ("p50", "p95", "p99"):
+            yield Figure(path, f"stage_{quantile}"), found.get(f"cpu_time_{quantile}")
+
+
+Measured = tuple[float | None, str | None]
+"""A figure, and why there is none."""
+
+
+def _run_figures(
+    folder: Path, records: list[ProcessRecord], tree: Mapping[str, Any], *, is_process: bool
+) -> dict[str, Measured]:
+    found: dict[str, Measured] = {}
+    throughput = tree.get("throughput")
+    if throughput is not None:
+        found["throughput"] = throughput["items_per_second"], throughput["reason"]
+    found["start_up"] = _mean_startup(folder, records)
+    metrics = tree.get("gpu_metrics") or {}
+    every = [tree.get("process_metrics")] if is_process else list(metrics.get("processes", {}).values())
+    processes: list[dict[str, Any]] = [one for one in every if one]
+    if processes and len(processes) == len(every):
+        found["host_memory"] = _total(processes, lambda one: one["resident_memory"])
+        if any(one["gpu_uuid"] is not None for one in processes):
+            found["gpu_memory"] = _total(processes, lambda one: one["gpu_memory"])
+    energy = tree.get("energy")
+    if energy and (energy.get("gpus") or energy.get("energy_per_item_j") is not None):
+        found["energy_per_item"] = energy.get("energy_per_item_j"), energy.get("reason")
+    return found
+
+
+def _mean_startup(folder: Path, records: list[ProcessRecord]) -> Measured:
+    startups = [startup_of(folder, record) for record in records if "/" not in record.folder]
+    values = [None if one is None else one.get("process_to_first_batch_ms") for one in startups]
+    known = [float(value) for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None, "the time of the first batch is not known of every process"
+    return sum(known) / len(known), None
+
+
+def _total(processes: list[dict[str, Any]], of: Callable[[dict[str, Any]], dict[str, Any]]) -> Measured:
+    growths = [of(one) for one in processes]
+    peaks = [one["peak_bytes"] for one in growths]
+    if any(peak is None for peak in peaks):
+        return None, next((one["reason"] for one in growths if one["peak_bytes"] is None), None)
+    return float(sum(peaks)), None
+
+
+DECIDING = {
+    "gpu": "other GPUs",
+    "cpu": "other CPUs",
+    "tracer": "another tracer, which costs another time",
+    "processes": "another number of processes, which share the machine",
+    "warm-up": "other batches excluded",
+    "clocks": "clocks held at their maximum on one side",
+    "reading": "other ranges read as batches, or other batches excluded",
+    "pass": "an explaining pass, which may cost time, on one side",
+}
+"""Differences that make a comparison meaningless unless they are what is compared, and why."""
+
+
+def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[str, str | None]:
+    """What a launch ran on and how, by name."""
+    machine, used = manifest.environment, {record.gpu_uuid for record in records if record.gpu_uuid}
+    models = Counter(gpu.name or "unnamed" for gpu in machine.gpus if gpu.uuid in used)
+    unknown = len(used) - sum(models.values())
+    names = [f"{count} x {name}" for name, count in sorted(models.items())] + [f"{unknown} unknown"] * (unknown > 0)
+    measured = [record for record in records if "/" not in record.folder]
+    read = {
+        "domain": manifest.domain,
+        "pattern": manifest.batch_pattern,
+        "throttled batches excluded": manifest.reject_throttled or None,
+    }
+    found: dict[str, str | None] = {
+        "gpu": ", ".join(names) or "none",
+        "cpu": None if machine.cpu is None else f"{machine.cpu}, {machine.cpu_count} usable",
+        "tracer": manifest.tracer.kind,
+        "processes": str(len(measured)),
+        "warm-up": f"{manifest.warmup_batches} batches",
+        "clocks": "held at the maximum" if manifest.companions.get(CLOCKS_COMPANION) else "as they were",
+        "reading": ", ".join(f"{name} {value}" for name, value in read.items() if value is not None) or "as recorded",
+        "pass": "explaining" if manifest.explaining else "measured",
+        "tracer version": manifest.tracer.version,
+        "driver": machine.driver,
+        "CUDA of the driver": machine.cuda_driver,
+        "GPU instance": ", ".join(sorted(used)) or None,
+        "host": machine.hostname,
+        "operating system": machine.os,
+        "kernel": machine.kernel,
+        "python": machine.python,
+        "perfharness": machine.perfharness,
+        "nvtx": machine.nvtx,
+        "CPU binding": manifest.cpu_bind,
+        "telemetry": "sampled" if manifest.companions.get("telemetry") else "off",
+        "script": Path(manifest.script).name,
+        "arguments": " ".join(manifest.script_arguments) or "none",
+    }
+    return found

@@ -1,0 +1,228 @@
+"""Limits of a gate: `inference.p95 > 20ms`, as text -> a condition -> whether a version's figures meet it.
+
+    limit    := name ("." name)* operator number [unit]
+    name     := word | "quoted" | 'quoted'
+    operator := ">" | ">=" | "<" | "<="
+
+The last name is the figure, those before it are the stage (dots in its name need no quotes); a figure of the whole run
+has no stage. With the unit `%` it is the change against the base that is compared.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from perfharness.analysis.comparison import mean_of_launches
+from perfharness.errors import UsageError
+from perfharness.model.result import Path as StagePath
+from perfharness.runs.compared_launch import METRICS, Figure, LaunchFigures, Unit, find_stage
+
+UNITS: dict[str, tuple[Unit, float]] = {
+    "ns": ("ms", 1e-6),
+    "us": ("ms", 1e-3),
+    "µs": ("ms", 1e-3),
+    "ms": ("ms", 1.0),
+    "s": ("ms", 1e3),
+    "items/s": ("items/s", 1.0),
+    "B": ("bytes", 1.0),
+    "kB": ("bytes", 1e3),
+    "KB": ("bytes", 1e3),
+    "MB": ("bytes", 1e6),
+    "GB": ("bytes", 1e9),
+    "KiB": ("bytes", 2.0**10),
+    "MiB": ("bytes", 2.0**20),
+    "GiB": ("bytes", 2.0**30),
+    "mJ": ("J", 1e-3),
+    "J": ("J", 1.0),
+}
+"""What a unit measures, and how many of that one's own unit it is."""
+
+PERCENT = "%"
+
+Operator = Literal[">", ">=", "<", "<="]
+OPERATORS: dict[Operator, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+FIGURES: dict[str, tuple[str, ...]] = {
+    "cpu": ("cpu_time_per_item", "cpu_time"),
+    "gpu": ("gpu_time_per_item", "gpu_time"),
+    "busy": ("gpu_busy_time_per_item", "gpu_busy_time"),
+    "p50": ("stage_p50",),
+    "p95": ("stage_p95",),
+    "p99": ("stage_p99",),
+}
+"""Figures of a stage by their short names: the first that was measured."""
+
+RUN_FIGURES = {
+    "throughput": "throughput",
+    "start_up": "start_up",
+    "gpu_memory": "gpu_memory",
+    "host_memory": "host_memory",
+    "energy": "energy_per_item",
+}
+"""Figures of the run by their short names."""
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+QUANTITY = re.compile(rf"({NUMBER.pattern})\s*({'|'.join(map(re.escape, sorted(UNITS, key=len, reverse=True)))}|%)?")
+TOKEN = re.compile(
+    r"""\s*(?:(?P<quoted>"[^"]*"|'[^']*')|(?P<operator>[<>]=?)|(?P<dot>\.)|(?P<word>[^\s"'<>=.]+)|(?P<other>\S))"""
+)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its unit; None: it has none."""
+
+    value: float
+    unit: Unit | Literal["%"] | None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A condition that makes a gate fail where it is met.
+
+    Args:
+        text: as it was written.
+        stage: last name or path; empty: of the run, or of the batch where the figure is one of a stage.
+        figure: its short name.
+    """
+
+    text: str
+    stage: str
+    figure: str
+    operator: Operator
+    quantity: Quantity
+
+
+class LimitResult(BaseModel):
+    """What became of a limit."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    limit: str
+    version: str
+    figure: str | None = None
+    """what was compared; null: nothing of that name was measured"""
+
+    value: float | None = None
+    """mean over the launches, in the unit of the figure; of a limit in percent, the change in percent"""
+
+    unit: str | None = None
+    launches: int = 0
+    failed: bool
+    """whether the condition is met; a limit that cannot be judged fails"""
+
+    reason: str | None = None
+    """why it cannot be judged"""
+
+
+def parse_quantity(text: str, what: str) -> Quantity:
+    """`5us`, `2 %`, `1.5`. Raises `UsageError`, which names `what`."""
+    found = QUANTITY.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{what} {text}: must be a number, with one of these units or none: {', '.join(UNITS)}, %")
+    number, unit = float(found[1]), found[4]
+    if unit is None:
+        return Quantity(number, None)
+    if unit == PERCENT:
+        return Quantity(number, "%")
+    kind, factor = UNITS[unit]
+    return Quantity(number * factor, kind)
+
+
+def parse_limit(text: str) -> Limit:
+    """A limit of its text. Raises `UsageError`, which shows the place."""
+    names: list[str] = []
+    position, expects_name = 0, True
+    while True:
+        token = TOKEN.match(text, position)
+        if token is None:
+            raise _wrong(text, len(text), "an operator, as in 'inference.p95 > 20ms', is missing")
+        kind, content = str(token.lastgroup), token[str(token.lastgroup)]
+        start = token.start(kind)
+        if kind == "operator" and not expects_name:
+            break
+        if kind == "dot" and not expects_name:
+            expects_name = True
+        elif kind in ("quoted", "word") and expects_name:
+            names.append(content[1:-1] if kind == "quoted" else content)
+            expects_name = False
+        else:
+            wanted = "the name of a stage or a figure" if expects_name else "'.' or one of > >= < <="
+            raise _wrong(text, start, f"{wanted} is expected")
+        position = token.end()
+    rest = text[token.end() :].strip()
+    if QUANTITY.fullmatch(rest) is None:
+        begin = len(text) - len(text[token.end() :].lstrip())
+        raise _wrong(text, begin, f"a number with a unit is expected ({', '.join(UNITS)}, %)")
+    *stage, figure = names
+    known = {*FIGURES, *RUN_FIGURES}
+    if figure not in known:
+        raise UsageError(f"--fail-if '{text}': there is no figure '{figure}'; there are {', '.join(sorted(known))}")
+    if stage and figure in RUN_FIGURES:
+        raise UsageError(f"--fail-if '{text}': {figure} is one of the whole run; leave the stage away")
+    return _checked(Limit(text, ".".join(stage), figure, content, parse_quantity(rest, "--fail-if")))  # type: ignore[arg-type]
+
+
+def _checked(limit: Limit) -> Limit:
+    """Raises `UsageError` where the unit is not one of the figure."""
+    unit = METRICS[RUN_FIGURES.get(limit.figure) or FIGURES[limit.figure][0]].unit
+    if limit.quantity.unit not in (None, PERCENT, unit):
+        fitting = [name for name, (kind, _) in UNITS.items() if kind == unit]
+        raise UsageError(f"--fail-if '{limit.text}': {limit.figure} is in one of {', '.join(fitting)}, or %")
+    return limit
+
+
+def _wrong(text: str, position: int, what: str) -> UsageError:
+    return UsageError(f"--fail-if '{text}': {what} at character {position + 1}")
+
+
+def judge_limit(limit: Limit, base: Sequence[LaunchFigures], new: Sequence[LaunchFigures], version: str) -> LimitResult:
+    """Whether the condition is met by the mean over the launches of the new version. Raises `UsageError`."""
+    path = _path_of(limit, new, version)
+    names = (RUN_FIGURES[limit.figure],) if limit.figure in RUN_FIGURES else FIGURES[limit.figure]
+    figure = next((Figure(path, name) for name in names if _values(new, Figure(path, name))), Figure(path, names[0]))
+    values = _values(new, figure)
+    common = {"limit": limit.text, "version": version, "figure": figure.text, "launches": len(values)}
+    value = mean_of_launches(np.asarray(values))
+    if value is None:
+        known = next((launch.reasons[figure] for launch in new if figure in launch.reasons), "it was not measured")
+        return LimitResult.model_validate({**common, "failed": True, "reason": known})
+    unit: str = METRICS[figure.metric].unit
+    if limit.quantity.unit == PERCENT:
+        before = mean_of_launches(np.asarray(_values(base, figure)))
+        if not before:
+            reason = "the base has no such figure, so there is no change of it"
+            return LimitResult.model_validate({**common, "failed": True, "reason": reason})
+        value, unit = 100 * (value / before - 1), PERCENT
+    failed = OPERATORS[limit.operator](value, limit.quantity.value)
+    return LimitResult.model_validate({**common, "value": value, "unit": unit, "failed": failed})
+
+
+def _path_of(limit: Limit, launches: Sequence[LaunchFigures], version: str) -> StagePath:
+    """The stage of a limit; of a figure of stages without a stage, the one that is a batch."""
+    if limit.figure in RUN_FIGURES:
+        return ()
+    paths = list(dict.fromkeys(path for launch in launches for path in launch.paths))
+    if limit.stage:
+        return find_stage(limit.stage, paths, version)
+    batches = list(dict.fromkeys(figure.path for one in launches for figure in one.figures
+                                 if figure.metric == "latency_p50"))  # fmt: skip
+    if len(batches) != 1:
+        raise UsageError(f"--fail-if '{limit.text}': {version} has {len(batches)} kinds of batches; name the stage")
+    return batches[0]
+
+
+def _values(launches: Sequence[LaunchFigures], figure: Figure) -> list[float]:
+    return [value for launch in launches if (value := launch.figures.get(figure)) is not None]

@@ -1,0 +1,246 @@
+"""Comparisons of run folders: what is matched, what makes them meaningless, what is said of each figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.errors import ResultError, UsageError
+from perfharness.runs.compare import (
+    ComparedRow,
+    ComparedVersion,
+    CompareOptions,
+    CompareRule,
+    Comparison,
+    compare_sides,
+    read_side,
+)
+from perfharness.runs.limits import parse_limit
+from tests.unit.compared_runs import write_launch, write_side
+
+BASE = [10.0, 10.05, 9.95, 10.02, 9.98]
+
+
+def compared(base: str, *others: str, **options: Any) -> Comparison:
+    return compare_sides(read_side(base), [read_side(other) for other in others], CompareOptions(**options))
+
+
+def row(version: ComparedVersion, stage: str, metric: str = "cpu_time_per_item") -> ComparedRow:
+    (found,) = [one for one in version.rows if (one.stage, one.metric) == (stage, metric)]
+    return found
+
+
+def test_each_figure_has_its_ratio_and_verdict(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    new = write_side(tmp_path / "b", [time * 1.1 for time in BASE], turn=1)
+    comparison = compared(base, new)
+    (version,) = comparison.versions
+    assert version.order == "in-turns"
+    assert (version.remarks, version.differences) == ([], [])
+    decode, infer = row(version, "toy/batch/decode"), row(version, "toy/batch/infer")
+    assert (decode.verdict, decode.unit) == ("slower", "ms")
+    assert decode.ratio == pytest.approx(1.1)
+    assert decode.base.mean == pytest.approx(10.0 / 4, rel=1e-4)
+    assert decode.base.launches == [time / 4 for time in BASE]
+    assert infer.verdict == "same"
+    assert infer.ratio == pytest.approx(1.0)
+    throughput = row(version, "", "throughput")
+    assert throughput.verdict == "slower"
+    assert throughput.ratio is not None
+    assert throughput.ratio < 1
+    assert row(version, "toy/batch", "latency_p95").verdict == "slower"
+    # Start-up was not recorded, and no stage does anything on the GPU.
+    assert [one.metric for one in version.not_compared] == ["start_up"]
+    assert not [one for one in version.rows if "gpu" in one.metric]
+    # throughput; per item, p50 and p95 of the batch; per item of two stages
+    assert (comparison.rows_tested, len(version.rows)) == (6, 6)
+
+
+def test_the_verdicts_are_corrected_for_all_versions(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    others = [write_side(tmp_path / name, [time * 1.1 for time in BASE], turn=1) for name in "bc"]
+    assert compared(base, *others).rows_tested == 2 * compared(base, others[0]).rows_tested
+    assert compared(base, *others, stages=("decode",), metrics=("cpu_time_per_item",)).rows_tested == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("gpu", {"environment": {"gpus": [{"index": 0, "uuid": "GPU-1", "name": "H200"}]}}),
+        ("cpu", {"environment": {"cpu": "Intel Xeon"}}),
+        ("tracer", {"tracer": {"kind": "nsys", "version": "2025.3"}}),
+        ("warm-up", {"warmup_batches": 3}),
+        ("clocks", {"companions": {"clocks": {"steps": []}}}),
+        ("reading", {"reject_throttled": True}),
+    ],
+)
+def test_what_makes_a_comparison_meaningless(tmp_path: Path, name: str, change: dict[str, Any]) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    other = write_side(tmp_path / "b", [time * 1.1 for time in BASE], turn=1, **change)
+    if name == "gpu":
+        _use_gpu(tmp_path / "b")
+    (version,) = compared(base, other).versions
+    assert [one.name for one in version.deciding] == [name]
+    assert {one.verdict for one in version.rows} == {"not-comparable"}
+    assert row(version, "toy/batch/decode").ratio == pytest.approx(1.1)
+    (allowed,) = compared(base, other, allowed=frozenset({name})).versions
+    assert row(allowed, "toy/batch/decode").verdict == "slower"
+
+
+def _use_gpu(folder: Path) -> None:
+    for path in folder.glob("*/manifest.json"):
+        path.write_text(path.read_text().replace('"gpu_uuid":null', '"gpu_uuid":"GPU-1"'))
+
+
+def test_other_differences_are_listed(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE, script_arguments=["--batch", "4"])
+    new = write_side(tmp_path / "b", BASE, turn=1, script_arguments=["--batch", "8"])
+    (version,) = compared(base, new).versions
+    assert [(one.name, one.base, one.new, one.decides) for one in version.differences] == [
+        ("arguments", ["--batch 4"], ["--batch 8"], False)
+    ]
+    assert row(version, "toy/batch/decode").verdict == "same"
+
+
+def test_renamed_stages_are_matched_as_the_user_says(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    new = write_side(tmp_path / "b", BASE, turn=1, name="predict")
+    (without,) = compared(base, new).versions
+    assert (without.only_in_base, without.only_in_new) == (["toy/batch/infer"], ["toy/batch/predict"])
+    (version,) = compared(base, new, renamed={"infer": "predict"}).versions
+    assert (version.only_in_base, version.only_in_new) == ([], [])
+    infer = row(version, "toy/batch/infer")
+    assert (infer.new_stage, infer.verdict) == ("toy/batch/predict", "same")
+    with pytest.raises(UsageError, match="no stage 'infre'"):
+        compared(base, new, renamed={"infre": "predict"})
+
+
+def test_one_launch_a_side_decides_nothing(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE[:1])
+    new = write_side(tmp_path / "b", [20.0], turn=1)
+    (version,) = compared(base, new).versions
+    assert {one.verdict for one in version.rows} == {"undecided"}
+    assert row(version, "toy/batch/decode").ratio == pytest.approx(2.0)
+    assert row(version, "toy/batch/decode").base.spread is None
+    (stated,) = compared(base, new, rule=CompareRule(spread=0.05)).versions
+    assert row(stated, "toy/batch/decode").verdict == "slower"
+
+
+def test_launches_after_one_another_allow_for_a_drift(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    new = write_side(tmp_path / "b", [time * 1.01 for time in BASE], turn=1000)
+    (version,) = compared(base, new).versions
+    (steady,) = compared(base, new, rule=CompareRule(allow_drift=False)).versions
+    assert (version.order, version.allows_drift, steady.allows_drift) == ("one-after-the-other", True, False)
+    wide, narrow = (row(one, "toy/batch/decode").judged_by for one in (version, steady))
+    assert wide is not None
+    assert narrow is not None
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+
+
+def test_launches_that_failed_or_are_in_doubt_are_named(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    new = write_side(tmp_path / "b", BASE[:3], turn=1, errors=["ranges-missing"])
+    failed = write_launch(tmp_path / "b" / "failed", {"decode": 1.0, "infer": 1.0}, ended="failed")
+    comparison = compared(base, f"{new},{failed}")
+    (version,) = comparison.versions
+    assert [one.problem is None for one in version.side.launches] == [True, True, True, False]
+    assert version.side.used == 3
+    assert len(version.remarks) == 2
+    assert row(version, "toy/batch/decode").new.launches == [time / 4 for time in BASE[:3]]
+    with pytest.raises(ResultError, match="no launch that can be compared"):
+        compared(base, str(failed))
+
+
+def test_a_launch_counts_once(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    with pytest.raises(UsageError, match="twice"):
+        read_side(f"{base},{tmp_path / 'a' / 'launch_0'}")
+    (version,) = compared(base, base).versions
+    assert version.remarks
+
+
+def test_a_stage_that_was_not_measured_everywhere(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    runs = [
+        write_launch(tmp_path / "b" / f"launch_{number}", {"decode": None, "infer": 20.0}, start_s=10 * number + 5)
+        for number in range(3)
+    ]
+    (version,) = compared(base, ",".join(map(str, runs))).versions
+    missing = [(one.stage, one.metric) for one in version.not_compared]
+    assert ("toy/batch/decode", "cpu_time") not in missing
+    assert ("toy/batch/decode", "cpu_time_per_item") in missing
+
+
+@pytest.mark.parametrize(
+    ("limit", "failed", "value", "unit"),
+    [
+        ("decode.p95 > 11ms", False, 11.0 * 0.9999, "ms"),
+        ("decode.p95>10 ms", True, 11.0, "ms"),
+        ("toy/batch/decode.cpu < 2600us", True, 2.5, "ms"),
+        ("'decode'.cpu >= 0.1s", False, 2.5, "ms"),
+        ("p50 > 1ms", True, 29.7, "ms"),
+        ("throughput < 130", False, 133.33, "items/s"),
+        ("throughput < 140 items/s", True, 133.33, "items/s"),
+        ("decode.cpu > +5%", False, 0.0, "%"),
+        ("decode.cpu > -5%", True, 0.0, "%"),
+        ("decode.gpu > 1ms", False, 0.0, "ms"),
+    ],
+)
+def test_limits(tmp_path: Path, limit: str, failed: bool, value: float, unit: str) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    new = write_side(tmp_path / "b", BASE, turn=1)
+    (result,) = compared(base, new, limits=(parse_limit(limit),)).limits
+    assert (result.failed, result.unit, result.launches) == (failed, unit, 5)
+    assert result.value == pytest.approx(value, rel=1e-3, abs=1e-9)
+
+
+def test_a_limit_that_cannot_be_judged_fails(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    (result,) = compared(base, base, limits=(parse_limit("start_up > 1s"),)).limits
+    assert (result.failed, result.value) == (True, None)
+    assert result.reason
+    with pytest.raises(UsageError, match="no stage 'decoed'"):
+        compared(base, base, limits=(parse_limit("decoed.p95 > 1s"),))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("", "missing"),
+        ("decode", "missing"),
+        ("decode.p95", "missing"),
+        ("> 5ms", "character 1"),
+        ("decode..p95 > 5ms", "character 8"),
+        ("decode.p95 = 5ms", "character 12"),
+        ("decode.p95 >", "character 13"),
+        ("decode.p95 > fast", "character 14"),
+        ("decode.p95 > 5 parsecs", "character 14"),
+        ("decode p95 > 5ms", "character 8"),
+        ("decode.p42 > 5ms", "p42"),
+        ("decode.throughput > 5", "leave the stage away"),
+        ("decode.p95 > 5MB", "ns"),
+        ("throughput > 5ms", "items/s"),
+    ],
+)
+def test_a_limit_that_is_none_shows_where(text: str, place: str) -> None:
+    with pytest.raises(UsageError, match=place):
+        parse_limit(text)
+
+
+def test_names_with_dots_and_quotes() -> None:
+    assert parse_limit("model.layer.0.p50 > 1ms").stage == "model.layer.0"
+    assert parse_limit("'a > b'.p50 > 1ms").stage == "a > b"
+    assert parse_limit("p99 > 1e-3s").quantity.value == pytest.approx(1.0)
+    assert parse_limit("host_memory > 2GiB").quantity.value == 2 * 2**30
+    assert parse_limit("energy > 5mJ").quantity.value == pytest.approx(5e-3)
+
+
+def test_metrics_and_differences_that_do_not_exist(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    with pytest.raises(UsageError, match="--metric speed"):
+        compared(base, base, metrics=("speed",))
+    with pytest.raises(UsageError, match="--allow weather"):
+        compared(base, base, allowed=frozenset({"weather"}))

@@ -1,0 +1,203 @@
+"""Statistics of a comparison: against scipy, by hand, and by how often they are wrong."""
+
+from __future__ import annotations
+
+from math import log1p
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from perfharness.analysis.comparison import (
+    Judgement,
+    Pair,
+    Reason,
+    Rule,
+    compare,
+    holm,
+    holm_adjusted,
+    mean_of_launches,
+    order_share,
+    relative_spread,
+)
+from perfharness.model.result import Float64
+
+TIMES = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=8).map(np.asarray)
+
+
+def judge(base: list[float], new: list[float], rule: Rule | None = None, min_abs: float = 0.0) -> Judgement:
+    (found,) = compare([Pair(np.asarray(base), np.asarray(new), min_abs)], rule or Rule())
+    return found
+
+
+def test_one_pair_is_welchs_test_of_the_logarithms() -> None:
+    base, new = np.asarray([10.0, 10.4, 9.9, 10.1]), np.asarray([11.0, 11.9, 11.2])
+    (found,) = compare([Pair(base, new)], Rule(min_effect=0.0))
+    scipy = stats.ttest_ind(np.log(new), np.log(base), equal_var=False)
+    wanted = scipy.confidence_interval(0.95)
+    assert found.p_different == pytest.approx(scipy.pvalue)
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx((np.exp(wanted.low), np.exp(wanted.high)))
+    assert found.judged_by == found.interval
+    assert found.direction == "up"
+    assert found.ratio == pytest.approx(stats.gmean(new) / stats.gmean(base))
+
+
+def test_a_trend_is_taken_out_where_one_side_followed_the_other() -> None:
+    # By hand: both sides lie on one line, 1 % a launch, so nothing is left for the side.
+    times = np.exp(0.01 * np.arange(8))
+    places = np.arange(8)
+    drifting = Pair(times[:4], times[4:], base_at=places[:4], new_at=places[4:])
+    (with_trend,) = compare([drifting], Rule(min_effect=0.0))
+    (without,) = compare([drifting], Rule(min_effect=0.0, allow_drift=False))
+    assert (with_trend.allows_drift, with_trend.direction) == (True, "undecided")
+    assert with_trend.ratio == pytest.approx(1.0)
+    assert (without.allows_drift, without.direction) == (False, "up")
+    in_turns = Pair(times[::2], times[1::2], base_at=places[::2], new_at=places[1::2])
+    assert not compare([in_turns])[0].allows_drift
+    assert order_share(places[:4], places[4:]) == pytest.approx(16 / 21)
+
+
+def test_the_trend_is_that_of_least_squares() -> None:
+    random = np.random.default_rng(3)
+    values = random.normal(0, 0.02, 9)
+    places = np.arange(9)
+    (found,) = compare(
+        [Pair(np.exp(values[:5]), np.exp(values[5:]), base_at=places[:5], new_at=places[5:])], Rule(min_effect=0)
+    )
+    # Another way to it: what is left of the values and of the side after the line through each (Frisch, Waugh, Lovell).
+    side = (places >= 5).astype(float)
+    left = [one - np.polyval(np.polyfit(places, one, 1), places) for one in (values, side)]
+    slope = float(left[0] @ left[1] / (left[1] @ left[1]))
+    assert found.ratio == pytest.approx(np.exp(slope))
+
+
+@pytest.mark.parametrize(
+    ("new", "direction"),
+    [
+        ([10.0, 10.01, 9.99], "same"),
+        ([11.0, 11.01, 10.99], "up"),
+        ([9.0, 9.01, 8.99], "down"),
+        ([10.2, 10.21, 10.19], "undecided"),
+        ([9.0, 11.0, 10.0], "undecided"),
+    ],
+)
+def test_verdicts(new: list[float], direction: str) -> None:
+    assert judge([10.0, 10.01, 9.99], new).direction == direction
+
+
+def test_both_thresholds_have_to_be_exceeded() -> None:
+    base, new = [10.0, 10.001, 9.999], [10.5, 10.501, 10.499]
+    assert judge(base, new, Rule(min_effect=0.02), min_abs=0.1).direction == "up"
+    assert judge(base, new, Rule(min_effect=0.10), min_abs=0.1).direction == "same"
+    assert judge(base, new, Rule(min_effect=0.02), min_abs=1.0).direction == "same"
+    assert judge(base, new, Rule(min_effect=0.02), min_abs=1.0).threshold == pytest.approx(0.1, rel=1e-4)
+
+
+def test_one_launch_says_nothing_about_the_next() -> None:
+    alone = judge([10.0], [20.0])
+    assert (alone.direction, alone.reason) == ("undecided", Reason.ONE_LAUNCH)
+    assert alone.ratio == pytest.approx(2.0)
+    assert alone.interval is None
+    stated = judge([10.0], [20.0], Rule(spread=0.03))
+    assert stated.direction == "up"
+    half = stats.norm.ppf(0.975) * log1p(0.03) * np.sqrt(2)
+    assert stated.interval is not None
+    assert stated.interval.high == pytest.approx(2 * np.exp(half))
+    assert judge([10.0, 10.0], [10.5, 10.5], Rule(spread=0.2)).direction == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "reason"),
+    [
+        ([], [1.0], Reason.MISSING),
+        ([1.0, float("nan")], [1.0, 1.0], Reason.MISSING),
+        ([1.0, -1.0], [1.0, 1.0], Reason.MISSING),
+        ([0.0, 0.0], [1.0, 1.0], Reason.ZERO),
+    ],
+)
+def test_what_has_no_ratio(base: list[float], new: list[float], reason: Reason) -> None:
+    found = judge(base, new)
+    assert (found.direction, found.reason, found.ratio) == ("not-comparable", reason, None)
+
+
+def test_an_undecided_row_names_a_number_that_probably_decides_it() -> None:
+    random = np.random.default_rng(0)
+    # Logarithms with the mean and the deviation that the simulation has.
+    first = np.exp(stats.zscore(random.normal(size=5), ddof=1) * 0.03)
+    found = judge(list(first), list(first * 1.06))
+    assert (found.direction, found.reason) == ("undecided", Reason.TOO_WIDE)
+    needed = found.launches_needed
+    assert needed is not None
+    decided = {count: _share_decided(count, random) for count in (needed // 2, needed)}
+    assert decided[needed // 2] < 0.75 < decided[needed] < 0.95
+    exactly_there = judge(list(first), list(first * 1.02))
+    assert exactly_there.launches_needed is None
+
+
+def _share_decided(count: int, random: np.random.Generator) -> float:
+    tries = 300
+    made = np.exp(random.normal(0, 0.03, (tries, 2, count)))
+    return sum(judge(list(base), list(1.06 * new)).direction == "up" for base, new in made) / tries
+
+
+@given(st.lists(st.floats(0, 1), max_size=8), st.floats(0.01, 0.2))
+def test_holm_by_its_definition(p_values: list[float], alpha: float) -> None:
+    rejected, level = holm(p_values, alpha)
+    left = list(range(len(p_values)))
+    while left and min(p_values[place] for place in left) <= alpha / len(left):
+        left.remove(min(left, key=lambda place: p_values[place]))
+    assert [not one for one in rejected] == [place in left for place in range(len(p_values))]
+    assert all((p_values[place] <= level) == rejected[place] for place in range(len(p_values)))
+    adjusted = holm_adjusted(p_values)
+    assert all(one >= p for one, p in zip(adjusted, p_values, strict=True))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=5))
+def test_an_interval_and_its_verdict_agree(sides: list[tuple[Float64, Float64]]) -> None:
+    for one in compare([Pair(base, new) for base, new in sides]):
+        assert one.judged_by is not None
+        assert one.threshold is not None
+        low, high = 1 / (1 + one.threshold), 1 + one.threshold
+        expected = {
+            "up": one.judged_by.low >= high * (1 - 1e-9),
+            "down": one.judged_by.high <= low * (1 + 1e-9),
+            "same": one.judged_by.low >= low * (1 - 1e-9) and one.judged_by.high <= high * (1 + 1e-9),
+            "undecided": one.judged_by.low <= high * (1 + 1e-9) and one.judged_by.high >= low * (1 - 1e-9),
+        }
+        assert expected[one.direction]
+
+
+@settings(max_examples=50)
+@given(TIMES, TIMES, st.floats(0.001, 1000))
+def test_swapped_sides_and_other_units(base: Float64, new: Float64, unit: float) -> None:
+    opposite = {"up": "down", "down": "up", "same": "same", "undecided": "undecided"}
+    (there,), (back,) = compare([Pair(base, new)]), compare([Pair(new, base)])
+    (scaled,) = compare([Pair(base * unit, new * unit)])
+    assert back.direction == opposite[there.direction]
+    assert there.ratio == pytest.approx(1 / (back.ratio or np.nan))
+    assert scaled.ratio == pytest.approx(there.ratio)
+
+
+@pytest.mark.parametrize("launches", [3, 5])
+def test_equal_sides_are_seldom_called_different(launches: int) -> None:
+    random = np.random.default_rng(launches)
+    comparisons, stages = 300, 6
+    alarms = 0
+    for _ in range(comparisons):
+        common = random.normal(0, 0.02, (2 * launches, 1))
+        times = np.exp(common + random.normal(0, 0.02, (2 * launches, stages)))
+        judged = compare([Pair(one[:launches], one[launches:]) for one in times.T], Rule(min_effect=0.0))
+        alarms += any(one.direction != "undecided" for one in judged)
+    assert stats.binomtest(alarms, comparisons, 0.05, alternative="greater").pvalue > 0.001
+
+
+def test_means_and_spread() -> None:
+    assert mean_of_launches(np.asarray([1.0, 4.0])) == pytest.approx(2.0)
+    assert mean_of_launches(np.asarray([0.0, 4.0])) == 2.0
+    assert mean_of_launches(np.asarray([])) is None
+    assert relative_spread(np.asarray([1.0, np.e])) == pytest.approx(np.exp(1 / np.sqrt(2)) - 1)
+    assert relative_spread(np.asarray([1.0])) is None
