@@ -310,7 +310,7 @@ def _judge(
     )
 
 
-def mean_of_launches(values: Float64) -> float | None:
+def geometric_mean(values: Float64) -> float | None:
     """The geometric mean, which the ratios are of; the arithmetic one where a value is 0; None where there are none."""
     if len(values) == 0 or not np.isfinite(values).all():
         return None

@@ -18,7 +18,7 @@ from perfharness.analysis.comparison import (
     Reason,
     Rule,
     compare,
-    mean_of_launches,
+    geometric_mean,
     order_share,
     relative_spread,
 )
@@ -535,7 +535,7 @@ def _verdict(judgement: Judgement, *, more_is_better: bool) -> Verdict:
 
 def _side_figures(values: Sequence[float | None]) -> SideFigures:
     known = np.asarray([value for value in values if value is not None], dtype=np.float64)
-    return SideFigures(mean=mean_of_launches(known), spread=relative_spread(known), launches=list(values))
+    return SideFigures(mean=geometric_mean(known), spread=relative_spread(known), launches=list(values))
 
 
 def _side_record(side: SideInput) -> ComparedSide:

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from perfharness.analysis.comparison import mean_of_launches
+from perfharness.analysis.comparison import geometric_mean
 from perfharness.errors import UsageError
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.compared_launch import METRICS, Figure, LaunchFigures, Unit, find_stage
@@ -195,13 +195,13 @@ def judge_limit(limit: Limit, base: Sequence[LaunchFigures], new: Sequence[Launc
     figure = next((Figure(path, name) for name in names if _values(new, Figure(path, name))), Figure(path, names[0]))
     values = _values(new, figure)
     common = {"limit": limit.text, "version": version, "figure": figure.text, "launches": len(values)}
-    value = mean_of_launches(np.asarray(values))
+    value = geometric_mean(np.asarray(values))
     if value is None:
         known = next((launch.reasons[figure] for launch in new if figure in launch.reasons), "it was not measured")
         return LimitResult.model_validate({**common, "failed": True, "reason": known})
     unit: str = METRICS[figure.metric].unit
     if limit.quantity.unit == PERCENT:
-        before = mean_of_launches(np.asarray(_values(base, figure)))
+        before = geometric_mean(np.asarray(_values(base, figure)))
         if not before:
             reason = "the base has no such figure, so there is no change of it"
             return LimitResult.model_validate({**common, "failed": True, "reason": reason})

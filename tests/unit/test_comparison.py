@@ -16,9 +16,9 @@ from perfharness.analysis.comparison import (
     Reason,
     Rule,
     compare,
+    geometric_mean,
     holm,
     holm_adjusted,
-    mean_of_launches,
     order_share,
     relative_spread,
 )
@@ -196,8 +196,8 @@ def test_equal_sides_are_seldom_called_different(launches: int) -> None:
 
 
 def test_means_and_spread() -> None:
-    assert mean_of_launches(np.asarray([1.0, 4.0])) == pytest.approx(2.0)
-    assert mean_of_launches(np.asarray([0.0, 4.0])) == 2.0
-    assert mean_of_launches(np.asarray([])) is None
+    assert geometric_mean(np.asarray([1.0, 4.0])) == pytest.approx(2.0)
+    assert geometric_mean(np.asarray([0.0, 4.0])) == 2.0
+    assert geometric_mean(np.asarray([])) is None
     assert relative_spread(np.asarray([1.0, np.e])) == pytest.approx(np.exp(1 / np.sqrt(2)) - 1)
     assert relative_spread(np.asarray([1.0])) is None
