@@ -18,12 +18,12 @@ def statistics(mean: float | None) -> dict[str, Any]:
     return {"count": 40, "mean": mean, "p50": mean and mean * 0.99, "p95": mean and mean * 1.1, "p99": None}
 
 
-def stage(cpu_ms: float | None, gpu_ms: float | None = 0.0, items: float | None = 4, **inside: Any) -> dict[str, Any]:
+def stage(cpu_ms: float | None, gpu_ms: float | None = 0.0, items: float | None = 4) -> dict[str, Any]:
     """A stage; `items` None: none were counted."""
     tree = {"cpu_time": statistics(cpu_ms), "gpu_time": statistics(gpu_ms), "gpu_busy_time": statistics(gpu_ms)}
     if items is not None:
         tree |= {f"{name}_per_item": statistics(one["mean"] and one["mean"] / items) for name, one in tree.items()}
-    return {**tree, "count": statistics(1.0), **inside}
+    return {**tree, "count": statistics(1.0)}
 
 
 def write_launch(
@@ -41,7 +41,7 @@ def write_launch(
     process = folder / "proc_0_gpu_0"
     process.mkdir(parents=True)
     total = sum(value or 0.0 for value in times_ms.values())
-    batch = stage(total, **{name: stage(value) for name, value in times_ms.items()})
+    batch = {**stage(total), **{name: stage(value) for name, value in times_ms.items()}}
     tree = {
         "stats_minus_warmup": {"toy": {"batch": {**batch, "total_items": statistics(4.0)}}},
         "throughput": {"items_per_second": throughput, "reason": None if throughput else "too few periods"},
