@@ -45,7 +45,7 @@ ALMOST_FULL_BYTES = 1 << 20
 
 LAUNCHED_WITH = {
     "script", "script_arguments", "settings", "warmup_batches", "domain", "batch_pattern", "cpu_bind",
-    "reject_throttled",
+    "reject_throttled", "env_allow",
 }  # fmt: skip
 """Options that the manifest has under their own names."""
 

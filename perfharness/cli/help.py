@@ -17,6 +17,7 @@ VERBS = {
     "diagnose": "Say why each stage takes its time, and what to try next.",
     "ranges": "Print one row for each range.",
     "export": "Write a timeline for trace viewers, or tables for notebooks.",
+    "share": "Write a run for others, without secrets and names.",
     "bench": "Measure models over backends, precisions and batch sizes.",
     "compare-engines": "Compare engines that make a map of an image.",
     "compare-layers": "Find where the outputs of two ONNX models begin to differ.",

@@ -199,6 +199,9 @@ class RunManifest(_Model):
     reject_throttled: bool = False
     """Whether batches during which the GPU was throttled are excluded from the statistics."""
 
+    env_allow: list[str] = Field(default_factory=list)
+    """Names of the environment variables that the processes got, besides those that are needed; empty: all."""
+
     explaining: bool = False
     """Whether this is the explaining pass of the run in the folder around it."""
 

@@ -17,6 +17,7 @@ from perfharness.run_swap import settle
 from perfharness.runs.journals import TRACE_NAME
 from perfharness.runs.repeat_file import repeated_launches
 from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.share.archive import is_archive, unpacked
 from perfharness.telemetry.protocol import SPOOL_NAME
 from perfharness.trace.database import SQLITE_MAGIC
 from perfharness.trace.parquet_folder import is_parquet_trace
@@ -40,7 +41,8 @@ LEVELS_OF_PROCESSES = 3
 
 EXPECTED_PATHS = (
     "give a run folder (what was passed to `perfharness launch -o`), the folder of one of its processes, the folder of "
-    "a repeat, a sweep or cold starts, or a trace: a file, or a folder that `nsys export --type parquetdir` wrote"
+    "a repeat, a sweep or cold starts, a run that `perfharness share` wrote, or a trace: a file, or a folder that "
+    "`nsys export --type parquetdir` wrote"
 )
 
 
@@ -75,7 +77,7 @@ class Located:
 
 
 def locate(path: Path, nsys: Path | None = None) -> Located:
-    """What the path names; an `.nsys-rep` is exported by nsys, next to it.
+    """What the path names; an `.nsys-rep` is exported by nsys next to it, a shared run is unpacked next to it.
 
     Raises:
         ResultError: that is no result or trace, or a manifest cannot be read.
@@ -83,6 +85,8 @@ def locate(path: Path, nsys: Path | None = None) -> Located:
     """
     if not path.exists():
         raise ResultError(f"There is nothing at {path}; {EXPECTED_PATHS}.")
+    if not path.is_dir() and is_archive(path):
+        path = unpacked(path)
     if not path.is_dir():
         trace = sqlite_of(path, lambda: find_nsys(nsys, os.environ)) if _is_report(path) else path
         return Located(path, trace=trace, name=path.stem)

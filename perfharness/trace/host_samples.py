@@ -111,7 +111,7 @@ class _Tables:
         inside: list[tuple[str, str] | None] = []
         stacks: list[int] = []
         stages: list[int] = []
-        for kind, payload in _chunks(content):
+        for kind, payload in chunks(content):
             if kind == spool.META:
                 meta = {name: int(value) for name, value in json.loads(bytes(payload)).items()}
                 process = meta["pid"] << PID_SHIFT
@@ -204,7 +204,7 @@ def _without_callers(
     return [*stack[:1], *(number for number, callee in callers if inside[callee] != functions[number])]
 
 
-def _chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
+def chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
     """Kind and payload of each whole chunk."""
     view, at = memoryview(content), len(spool.MAGIC)
     while at + spool.CHUNK.size <= len(view):

@@ -112,6 +112,17 @@ class LaunchOptions(BaseModel):
         float | None,
         Option(("--timeout",), PROCESSES, "End a process that runs longer than this.", metavar="SECONDS"),
     ] = None
+    env_allow: Annotated[
+        tuple[str, ...],
+        Option(
+            ("--env-allow",),
+            PROCESSES,
+            "Pass only these environment variables to the processes, and what Python, CUDA and perfharness need.",
+            metavar="NAME,…",
+        ),
+    ] = ()
+    """Empty: all of them."""
+
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Option(("-ll", "--log-level"), PROCESSES, "Log level of the script."),
@@ -243,13 +254,21 @@ class LaunchOptions(BaseModel):
         DEFAULT_OUTPUT_DIR
     )
 
-    @field_validator("gpus", mode="before")
+    @field_validator("gpus", "env_allow", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """`a,b` is two; blanks and empty parts are left out."""
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("env_allow", mode="before")
+    @classmethod
+    def _names_some(cls, value: Any) -> Any:
+        """An empty list would pass everything, which nobody means who writes it."""
+        if isinstance(value, str) and not value.strip(" ,"):
+            raise ValueError("must name a variable; what is needed is passed in any case")
+        return value
 
     @property
     def is_python_script(self) -> bool:

@@ -25,6 +25,7 @@ from perfharness.model.environment import EXPLAIN, OUTPUT_DIR, START_BARRIER, ST
 from perfharness.model.manifest import GpuRecord
 from perfharness_launcher.nsys.command_line import TRACER_LOG, NsysTracing, profile_command
 from perfharness_launcher.processes import child
+from perfharness_launcher.processes.allowed import allowed_environment
 from perfharness_launcher.processes.barrier import LIMIT_MARGIN_S
 from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE, is_alive
 
@@ -101,12 +102,14 @@ class ProcessGroup:
         timeout_s: for each process, from its start; None: no limit.
         barrier_timeout_s: how long those at the start barrier wait for the others, from the first one
             on; None: there is no barrier.
+        env_allow: variables of the launcher's environment that they get, besides what is needed; empty: all.
     """
 
     processes: tuple[ProcessSpec, ...]
     nsys: NsysTracing | None = None
     timeout_s: float | None = None
     barrier_timeout_s: float | None = None
+    env_allow: tuple[str, ...] = ()
 
 
 @dataclass
@@ -273,7 +276,7 @@ def start(
     control = os.open(control_path, os.O_RDWR)  # open for reading too, so that writing never fails
     command = _watched(spec, folder, control_path, status_path)
     environment = {
-        **os.environ,
+        **allowed_environment(os.environ, group.env_allow),
         EXPLAIN: "",  # not that of a launch around this one
         **spec.environment_in(run_dir),
         RUN_ID_VARIABLE: run_id,

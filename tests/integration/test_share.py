@@ -1,0 +1,198 @@
+"""A launch with planted secrets, shared: none is left, and the numbers are the same. And what `--env-allow` passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from perfharness.runs.share.archive import unpacked
+from tests.integration.launches import environment, manifest, perfharness, run_to_the_end
+
+NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
+SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
+
+TOKEN, CUSTOMER, PHRASE = "tok-9f2Xq/7+aa==", "acme robotics", "grün 'and' \"blue\""
+ARGUMENT, FOLDER = "project-zanzibar", "client-zebra"
+SECRETS = {"token": TOKEN, "customer": CUSTOMER, "phrase": PHRASE, "argument": ARGUMENT, "folder": FOLDER}
+
+SCRIPT = """
+import base64, json, os, sys, time, urllib.parse
+from perfharness import PerfRecorder
+
+token, customer, phrase = (os.environ[name] for name in ("HUB_TOKEN", "CUSTOMER", "PHRASE"))
+print(token, customer, phrase, sys.argv, os.getcwd(), __file__)
+print(json.dumps(dict(os.environ)), repr(phrase), urllib.parse.quote(token), base64.b64encode(token.encode()))
+print(dict(os.environ), file=sys.stderr)
+perf = PerfRecorder("pipeline", {"customer": customer, "where": __file__})
+with perf.range("pipeline"):
+    for _ in perf.batches([[0] * 4] * 6, items=len):
+        with perf.range("decode"):
+            sum(range(20_000))
+        with perf.range(f"for {customer} at {os.path.dirname(__file__)}"):
+            sum(range(10_000))
+perf.finalize()
+"""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A run with planted secrets, and what a child of the test saw of it."""
+
+    out: Path
+    environ: dict[str, str]
+    result: subprocess.CompletedProcess[str]
+
+
+def launched(folder: Path, *options: object, sites: tuple[str, ...] = ()) -> Launched:
+    place = folder / FOLDER
+    place.mkdir()
+    (place / "script.py").write_text(SCRIPT)
+    environ = environment(*sites, HUB_TOKEN=TOKEN, CUSTOMER=CUSTOMER, PHRASE=PHRASE)
+    out = folder / "out"
+    arguments = (*options, "-w", "1", "--measure-idle", "0", "-o", out, place / "script.py", ARGUMENT)
+    result = run_to_the_end(arguments, environ, cwd=place)
+    assert result.returncode == 0, result.stderr
+    return Launched(out, environ, result)
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory: pytest.TempPathFactory) -> Launched:
+    return launched(tmp_path_factory.mktemp("embedded"), "--tracer", "embedded", "--explain")
+
+
+def contents(path: Path) -> list[bytes]:
+    """All that a file holds: its bytes, and the texts of columns."""
+    found = [path.read_bytes()]
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        found += [
+            str(table.schema.metadata).encode(),
+            *(str(set(map(str, one.to_pylist()))).encode() for one in table.columns),
+        ]
+    if path.suffix == ".sqlite":
+        with closing(sqlite3.connect(path)) as opened:
+            found += [line.encode() for line in opened.iterdump()]
+    return found
+
+
+def holding(folder: Path, secret: str) -> set[str]:
+    """Names of the files in which the secret is, in any usual encoding."""
+    forms = [secret.encode(code) for code in ("utf-8", "utf-16-le", "utf-16-be")]
+    forms.append(json.dumps(secret)[1:-1].encode())
+    return {
+        path.name
+        for path in folder.rglob("*")
+        if path.is_file() and any(form in content for content in contents(path) for form in forms)
+    }
+
+
+def numbers(value: Any, of: str = "") -> list[Any]:
+    """All numbers of a result, in order; sizes of files excepted."""
+    if isinstance(value, dict):
+        return [one for key, each in value.items() for one in numbers(each, key)]
+    if isinstance(value, list):
+        return [one for each in value for one in numbers(each, of)]
+    return [] if isinstance(value, str) or of == "trace_bytes" else [value]
+
+
+def results(run: Path) -> list[Any]:
+    code = perfharness("analyze", run, "-q").returncode
+    names = sorted(path.relative_to(run) for path in run.rglob("benchmark*.json"))
+    return [code, *((str(name), numbers(json.loads((run / name).read_text()))) for name in names)]
+
+
+def check_shared(run: Launched, folder: Path) -> None:
+    before = results(run.out)
+    archive = folder / "shared.tar.zst"
+    told = perfharness(
+        "share", run.out, "-o", archive, "--redact-arguments", "--with-logs", "--format", "json",
+        HUB_TOKEN=TOKEN, CUSTOMER=CUSTOMER, PHRASE=PHRASE,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert {"CUSTOMER", "HUB_TOKEN", "PHRASE"} <= set(json.loads(told.stdout)["variables"])
+    shared = unpacked(archive)
+    for name, secret in SECRETS.items():
+        assert holding(run.out, secret), f"{name} was not planted"
+        assert not holding(shared, secret), name
+    assert not holding(shared, os.uname().nodename) or len(os.uname().nodename) < 3
+    assert results(shared) == before
+    assert len(before) > 2
+
+
+def test_of_a_run_with_stacks_no_secret_is_left_and_the_numbers_stay(explained: Launched, tmp_path: Path) -> None:
+    check_shared(explained, tmp_path)
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(not os.environ.get(NSYS_VARIABLE), reason=f"{NSYS_VARIABLE} is unset; scripts/test sets it")
+def test_of_a_run_of_nsys_no_secret_is_left_and_the_numbers_stay(tmp_path: Path) -> None:
+    run = launched(tmp_path, "--nsys", os.environ[NSYS_VARIABLE], sites=(os.environ[SITE_VARIABLE],))
+    process = run.out / "proc_0_gpu_0"
+    assert {"trace.sqlite", "trace.nsys-rep"} <= holding(run.out, TOKEN)
+    told = perfharness("share", run.out, "-o", tmp_path / "elsewhere.tar.zst")
+    assert told.returncode == 0, told.stderr
+    assert process.joinpath("trace.nsys-rep").exists()
+    for secret in (TOKEN, CUSTOMER, PHRASE, FOLDER):  # known from the trace alone
+        assert not holding(unpacked(tmp_path / "elsewhere.tar.zst"), secret)
+    check_shared(run, tmp_path)
+
+
+def test_verbs_take_the_archive(explained: Launched, tmp_path: Path) -> None:
+    told = perfharness("share", explained.out, "-o", tmp_path / "a.tar.zst")
+    assert told.returncode == 0, told.stderr
+    for verb in ("diagnose", "analyze", "ranges"):
+        assert perfharness(verb, tmp_path / "a.tar.zst").returncode == 0
+    assert not holding(tmp_path / "a", "HUB_TOKEN") or (tmp_path / "a" / "shared.json").exists()
+    assert perfharness("share", tmp_path / "a.tar.zst", "-o", tmp_path / "b.tar.zst").returncode == 0
+
+
+def test_usage(explained: Launched, tmp_path: Path) -> None:
+    assert perfharness("share", explained.out, "-o", tmp_path / "a.zip").returncode == 2
+    assert perfharness("share", explained.out / "proc_0_gpu_0").returncode == 2
+    assert perfharness("share", tmp_path / "nothing").returncode == 1
+
+
+def test_results_carry_no_values_of_the_environment(explained: Launched) -> None:
+    """A name that the script itself gave a stage is in them; what it did not use is not."""
+    for name in ("HUB_TOKEN", "PHRASE"):
+        told = holding(explained.out, explained.environ[name])
+        assert told <= {"stdout.log", "stderr.log"}
+    for verb in ("analyze", "diagnose"):
+        printed = perfharness(verb, explained.out, "--format", "json").stdout
+        assert TOKEN not in printed
+        assert json.dumps(PHRASE)[1:-1] not in printed
+
+
+VARIABLES = "import os, sys; print(sorted(os.environ))"
+
+
+@pytest.mark.parametrize("tracer", ["embedded", "none"])
+def test_only_named_variables_are_passed(tracer: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(VARIABLES)
+    environ = environment(
+        HUB_TOKEN=TOKEN, OMP_NUM_THREADS="3", OMP_PLACES="cores", CUSTOMER=CUSTOMER, CUDA_CACHE_PATH="/x"
+    )
+    out = tmp_path / "out"
+    allowed = ("--env-allow", "CUSTOMER,OMP_*")
+    run_to_the_end(("--tracer", tracer, *allowed, "-o", out, tmp_path / "script.py"), environ)
+    passed = set(eval((out / "proc_0_gpu_0" / "stdout.log").read_text()))
+    assert {"CUSTOMER", "OMP_NUM_THREADS", "OMP_PLACES", "CUDA_CACHE_PATH", "PATH", "PERFHARNESS_OUTPUT_DIR"} <= passed
+    assert "HUB_TOKEN" not in passed
+    assert manifest(out)["env_allow"] == ["CUSTOMER", "OMP_*"]
+
+
+@pytest.mark.parametrize("names", ["", " , ", "A-B", "*"])
+def test_names_that_are_none_are_refused(names: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(VARIABLES)
+    told = run_to_the_end(("--env-allow", names, "--dry-run", tmp_path / "script.py"), environment())
+    assert told.returncode == 2
+    assert "env-allow" in told.stderr
