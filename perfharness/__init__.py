@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
     from perfharness.runs.analyze import analyze
     from perfharness.runs.cold_start import cold_start
+    from perfharness.runs.compare import compare_runs
     from perfharness.runs.launch import launch
     from perfharness.runs.repeat import repeat
     from perfharness.runs.run import open_run
@@ -17,6 +18,7 @@ __all__ = [
     "PerfRecorder",
     "analyze",
     "cold_start",
+    "compare_runs",
     "get_default_arg_parser",
     "launch",
     "open_run",
@@ -29,6 +31,7 @@ __all__ = [
 USE_CASES = {
     "analyze": "perfharness.runs.analyze",
     "cold_start": "perfharness.runs.cold_start",
+    "compare_runs": "perfharness.runs.compare",
     "launch": "perfharness.runs.launch",
     "open_run": "perfharness.runs.run",
     "repeat": "perfharness.runs.repeat",

@@ -15,6 +15,7 @@ VERBS = {
     "explain": "Run a script twice, or a run once more, and say what explains its times.",
     "analyze": "Compute the results again from what is on disk.",
     "diagnose": "Say why each stage takes its time, and what to try next.",
+    "compare": "Compare versions: which stages are faster or slower, and a gate on that.",
     "ranges": "Print one row for each range.",
     "export": "Write a timeline for trace viewers, or tables for notebooks.",
     "share": "Write a run for others, without secrets and names.",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfharness.analysis.comparison import (
     MAX_ORDER_SHARE,
@@ -28,7 +28,7 @@ from perfharness.model.result import Path as StagePath
 from perfharness.model.result import path_text
 from perfharness.runs.compared_launch import DECIDING, METRICS, Figure, LaunchFigures, Unit, find_stage, read_launches
 from perfharness.runs.inputs import locate
-from perfharness.runs.limits import Limit, LimitResult, judge_limit
+from perfharness.runs.limits import Limit, LimitResult, judge_limit, parse_limit
 
 COMPARISON_VERSION = 1
 
@@ -270,6 +270,44 @@ def read_side(text: str, nsys: Path | None = None) -> SideInput:
     if twice is not None and len({(one.folder.resolve(), one.manifest.run_id) for one in launches}) < len(launches):
         raise UsageError(f"{twice.folder} is named twice on one side; a launch counts once")
     return SideInput(text if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more", launches)
+
+
+def compare_runs(
+    base: str | Path,
+    *others: str | Path,
+    renamed: Mapping[str, str] | None = None,
+    allowed: Iterable[str] = (),
+    stages: Iterable[str] = (),
+    metrics: Iterable[str] = (),
+    limits: Iterable[str] = (),
+    **rule: Any,
+) -> Comparison:
+    """Compare versions with a base; what `perfharness compare` does.
+
+    Args:
+        base: a run folder, a repeat, or several of them joined by commas.
+        others: the same, one a version.
+        renamed: stages of the base and their names in the new version.
+        allowed: differences that would make the comparison meaningless, and may be.
+        stages: only these, by last name or path.
+        metrics: only these.
+        limits: as `inference.p95 > 20ms`; see `limits` of the result.
+        rule: fields of `CompareRule`, as `min_effect=0.03`.
+
+    Raises:
+        UsageError: an option is wrong.
+        ResultError: a side cannot be read, or has no launch that can be used.
+    """
+    try:
+        checked = CompareRule.model_validate(rule)
+    except ValidationError as error:
+        raise UsageError(f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
+    if unknown := sorted(set(rule) - set(CompareRule.model_fields)):
+        raise UsageError(f"{unknown[0]}: no such option; there are {', '.join(CompareRule.model_fields)}")
+    options = CompareOptions(
+        checked, renamed or {}, frozenset(allowed), tuple(stages), tuple(metrics), tuple(map(parse_limit, limits))
+    )
+    return compare_sides(read_side(str(base)), [read_side(str(other)) for other in others], options)
 
 
 def compare_sides(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import perfharness
 from perfharness.errors import ResultError, UsageError
 from perfharness.runs.compare import (
     ComparedRow,
@@ -244,3 +245,14 @@ def test_metrics_and_differences_that_do_not_exist(tmp_path: Path) -> None:
         compared(base, base, metrics=("speed",))
     with pytest.raises(UsageError, match="--allow weather"):
         compared(base, base, allowed=frozenset({"weather"}))
+
+
+def test_from_python(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    new = write_side(tmp_path / "b", [time * 1.1 for time in BASE], turn=1)
+    found = perfharness.compare_runs(base, new, min_effect=0.2, stages=["decode"], limits=["decode.cpu > 1ms"])
+    assert [one.verdict for one in found.versions[0].rows] == ["same"]
+    assert found.limits[0].failed
+    for wrong in ({"min_effect": -1.0}, {"least": 3}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            perfharness.compare_runs(base, new, **wrong)

@@ -1,0 +1,235 @@
+"""`perfharness compare`: which stages of a version are faster or slower than those of another, and a gate on that."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perfharness.cli.help import GroupedCommand
+from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_OK, NsysOption, command_line, split_commas
+from perfharness.cli.output import OUTPUT, Output, QuietOption
+from perfharness.errors import UsageError
+from perfharness.model.text import ascii_json
+from perfharness.render.terminal.console import Console
+
+if TYPE_CHECKING:
+    from perfharness.runs.compare import CompareRule, Comparison
+    from perfharness.runs.compared_launch import Unit
+
+MATCHING, DECIDING, GATE = "What is compared", "What counts as a difference", "Gate"
+"""Groups of options in the help."""
+
+VERDICTS = ("faster", "slower", "same", "undecided", "not-comparable")
+
+
+class CompareFormat(str, Enum):
+    """Words of --format."""
+
+    TEXT = "text"
+    JSON = "json"
+    MD = "md"
+    JUNIT = "junit"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("compare", cls=GroupedCommand)(compare_verb)
+
+
+def compare_verb(
+    sides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="BASE NEW…",
+            help="Runs, repeats, or several of them joined by commas: the launches of each version.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    renamed: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="OLD=NEW", help="A stage with another name in NEW.", rich_help_panel=MATCHING),
+    ] = None,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Only this stage; fewer rows are decided sooner. Repeatable.", rich_help_panel=MATCHING
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Only this figure, as cpu_time_per_item. Repeatable.", rich_help_panel=MATCHING
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIFFERENCE",
+            help="Compare although this differs: gpu, cpu, tracer, processes, warm-up, clocks, reading, pass.",
+            rich_help_panel=MATCHING,
+        ),
+    ] = None,
+    min_effect: Annotated[
+        str, typer.Option(metavar="PERCENT", help="Smallest change that counts.", rich_help_panel=DECIDING)
+    ] = "2%",
+    min_abs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AMOUNT",
+            help="And smallest difference, as 5us or 1MB; for each kind of unit. Repeatable.",
+            rich_help_panel=DECIDING,
+        ),
+    ] = None,
+    alpha: Annotated[
+        str,
+        typer.Option(metavar="PERCENT", help="Most false alarms, of all rows together.", rich_help_panel=DECIDING),
+    ] = "5%",
+    spread: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Standard deviation between launches that you know of; without it one launch a side decides nothing.",
+            show_default=False,
+            rich_help_panel=DECIDING,
+        ),
+    ] = None,
+    drift: Annotated[
+        bool,
+        typer.Option(
+            "--drift/--no-drift",
+            help="Whether the machine may drift, where one side was measured after the other.",
+            rich_help_panel=DECIDING,
+        ),
+    ] = True,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERDICT,…",
+            help="Exit with 3 where a row is slower, undecided, not-comparable, …",
+            show_default=False,
+            rich_help_panel=GATE,
+        ),
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LIMIT",
+            help="Exit with 3 where NEW meets this, as 'inference.p95 > 20ms' or 'throughput < -5%'. Repeatable.",
+            rich_help_panel=GATE,
+        ),
+    ] = None,
+    nsys: NsysOption = None,
+    output_format: Annotated[
+        CompareFormat,
+        typer.Option(
+            "--format",
+            help="Of what goes to stdout: text, JSON, Markdown for a pull request, JUnit XML.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = CompareFormat.TEXT,
+    quiet: QuietOption = False,
+) -> None:
+    """Whether stages, throughput, latency, memory, energy and start-up of NEW differ from those of BASE.
+
+    The launch is the unit: make several of each version with --repeat. Verdicts: faster, slower, same, undecided,
+    not-comparable.
+
+    Exit codes: 0 compared; 2 usage; 3 --fail-on or --fail-if was met, or there was nothing to compare.
+    """
+    from perfharness.runs.compare import CompareOptions, compare_sides, read_side
+    from perfharness.runs.limits import parse_limit
+
+    output = Output.of(quiet=quiet)
+    verdicts = _verdicts(fail_on)
+    options = CompareOptions(
+        rule=_rule(min_effect, min_abs or (), alpha, spread, drift=drift),
+        renamed=dict(_renaming(text) for text in renamed or ()),
+        allowed=frozenset(name for text in allow or () for name in split_commas(text)),
+        stages=tuple(stage or ()),
+        metrics=tuple(metric or ()),
+        limits=tuple(parse_limit(text) for text in fail_if or ()),
+    )
+    if sides is None or len(sides) < 2:
+        raise UsageError("compare needs BASE and NEW: run folders, repeats, or several joined by commas")
+    base, *others = (read_side(side, nsys) for side in sides)
+    comparison = compare_sides(base, others, options, command_line())
+    _show(comparison, output_format, verdicts, output.results)
+    raise typer.Exit(_exit_code(comparison, verdicts, output))
+
+
+def _show(comparison: Comparison, output_format: CompareFormat, verdicts: Sequence[str], console: Console) -> None:
+    if output_format is CompareFormat.JSON:
+        sys.stdout.write(ascii_json(comparison.model_dump_json(indent=2)) + "\n")
+    elif output_format is CompareFormat.JUNIT:
+        from perfharness.render.comparison.junit import comparison_junit
+
+        sys.stdout.write(comparison_junit(comparison, verdicts))
+    elif output_format is CompareFormat.MD:
+        from perfharness.render.comparison.markdown import comparison_markdown
+
+        sys.stdout.write(comparison_markdown(comparison))
+    else:
+        from perfharness.render.comparison.terminal import print_comparison
+
+        print_comparison(console, comparison)
+
+
+def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) -> int:
+    met = sorted(comparison.verdicts().intersection(verdicts))
+    failed = [result for result in comparison.limits if result.failed]
+    if met:
+        output.message(f"--fail-on: {', '.join(met)}")
+    if failed:
+        output.message(f"--fail-if: {'; '.join(result.limit for result in failed)}")
+    nothing = not any(version.rows for version in comparison.versions)
+    return EXIT_CHECK_FAILED if met or failed or nothing else EXIT_OK
+
+
+def _verdicts(text: str | None) -> tuple[str, ...]:
+    chosen = split_commas(text)
+    if unknown := [one for one in chosen if one not in VERDICTS]:
+        raise UsageError(f"--fail-on {unknown[0]}: no such verdict; there are {', '.join(VERDICTS)}")
+    return chosen
+
+
+def _rule(min_effect: str, min_abs: Sequence[str], alpha: str, spread: str | None, *, drift: bool) -> CompareRule:
+    from perfharness.runs.compare import CompareRule
+    from perfharness.runs.limits import parse_quantity
+
+    amounts: dict[Unit, float] = {}
+    for text in min_abs:
+        quantity = parse_quantity(text, "--min-abs")
+        if quantity.unit is None or quantity.unit == "%" or quantity.value < 0:
+            raise UsageError(f"--min-abs {text}: must be an amount with its unit, as 5us, 1MB or 0.1J")
+        amounts[quantity.unit] = quantity.value
+    rate = _share(alpha, "--alpha")
+    if not 0 < rate < 0.5:
+        raise UsageError(f"--alpha {alpha}: must be more than 0 and less than 50%")
+    known = None if spread is None else _share(spread, "--spread")
+    if known == 0:
+        raise UsageError("--spread 0: launches always differ; give the standard deviation between them, as 3%")
+    return CompareRule(
+        alpha=rate, min_effect=_share(min_effect, "--min-effect"), min_abs=amounts, spread=known, allow_drift=drift
+    )
+
+
+def _share(text: str, option: str) -> float:
+    """`2%` and `0.02` -> 0.02. Raises `UsageError`."""
+    from perfharness.runs.limits import parse_quantity
+
+    quantity = parse_quantity(text, option)
+    if quantity.unit not in (None, "%") or quantity.value < 0:
+        raise UsageError(f"{option} {text}: must be a percentage, as 2%, or a part of 1, as 0.02")
+    return quantity.value / 100 if quantity.unit == "%" else quantity.value
+
+
+def _renaming(text: str) -> tuple[str, str]:
+    old, _, new = text.partition("=")
+    if not old or not new:
+        raise UsageError(f"--map {text}: must be OLD=NEW, names or paths of a stage in BASE and in NEW")
+    return old, new

@@ -1,0 +1,121 @@
+"""How figures, ratios and verdicts of a comparison are written, everywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from perfharness.runs.compare import (
+    ComparedRow,
+    ComparedSide,
+    ComparedVersion,
+    EnvironmentDifference,
+    RatioInterval,
+    Verdict,
+)
+from perfharness.runs.compared_launch import METRICS
+from perfharness.runs.limits import LimitResult
+
+MORE_OR_LESS = {"slower": "more", "faster": "less"}
+"""What a verdict is called where the figure is no time and no rate."""
+
+ORDER: tuple[Verdict, ...] = ("slower", "faster", "undecided", "not-comparable", "same")
+"""Of verdicts, what a reader asks for first."""
+
+ORDERS = {
+    "in-turns": "measured in turns",
+    "one-after-the-other": "one measured after the other",
+    "unknown": "measured in an order that is not known",
+}
+
+
+def verdict_text(row: ComparedRow) -> str:
+    """The verdict, with how many more launches would decide it."""
+    is_rate_or_time = row.unit in ("ms", "items/s")
+    text = row.verdict if is_rate_or_time else MORE_OR_LESS.get(row.verdict, row.verdict)
+    if row.verdict == "undecided" and row.launches_needed is not None:
+        return f"{text}, {row.launches_needed} a side may do"
+    return text
+
+
+def figure_text(row: ComparedRow) -> str:
+    """The figure's name, with the unit."""
+    metric = METRICS[row.metric]
+    unit = {"bytes": "MB"}.get(metric.unit, metric.unit)
+    return f"{metric.label}, {unit}"
+
+
+def amount(value: float | None, unit: str) -> str:
+    """A number in the unit of `figure_text`; four digits that mean something."""
+    if value is None:
+        return "-"
+    if unit == "bytes":
+        value /= 1e6
+    size = abs(value)
+    return f"{value:.{0 if size >= 10_000 else 1 if size >= 1000 else 2 if size >= 100 else 3 if size >= 0.1 else 5}f}"
+
+
+def side_amount(row: ComparedRow, *, is_new: bool) -> str:
+    """The mean of a side, with the spread between its launches."""
+    side = row.new if is_new else row.base
+    spread = "" if side.spread is None else f" ±{100 * side.spread:.1f}%"
+    return amount(side.mean, row.unit) + spread
+
+
+def change(ratio: float | None) -> str:
+    """`+10.0 %`."""
+    return "-" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+
+
+def interval(found: RatioInterval | None) -> str:
+    """`+8.1 … +12.0 %`; what is more than ten times is a factor."""
+    if found is None:
+        return "-"
+    if found.high > 10:
+        return f"x{found.low:.2g} … x{found.high:.3g}"
+    return f"{100 * (found.low - 1):+.1f} … {100 * (found.high - 1):+.1f} %"
+
+
+def counts(rows: Iterable[ComparedRow]) -> str:
+    """`2 slower, 5 same`."""
+    found = Counter(row.verdict for row in rows)
+    return ", ".join(f"{found[verdict]} {verdict}" for verdict in ORDER if found[verdict]) or "nothing to compare"
+
+
+def headline(base: ComparedSide, version: ComparedVersion) -> str:
+    """Both sides, their launches and their order."""
+    sides = " against ".join(f"{side.name} ({_launches(side)})" for side in (version.side, base))
+    return f"{sides}, {ORDERS[version.order]}"
+
+
+def _launches(side: ComparedSide) -> str:
+    return f"{side.used} launch{'es' if side.used != 1 else ''}"
+
+
+def difference_text(one: EnvironmentDifference) -> str:
+    """What differs, and what that means."""
+    sides = " -> ".join(" or ".join(value or "not recorded" for value in side) for side in (one.base, one.new))
+    mark = "" if not one.decides else ", allowed" if one.allowed else f": not comparable ({one.reason})"
+    return f"{one.name}: {sides}{mark}"
+
+
+def limit_text(result: LimitResult) -> str:
+    """What became of a limit."""
+    outcome = "FAILED" if result.failed else "kept"
+    if result.value is None:
+        return f"{outcome}: {result.limit}: {result.reason} ({result.version})"
+    unit = "MB" if result.unit == "bytes" else result.unit
+    value = f"{result.value:+.1f}" if unit == "%" else amount(result.value, result.unit or "")
+    return f"{outcome}: {result.limit}: {value} {unit}, mean of {result.launches} ({result.version})"
+
+
+def notes(version: ComparedVersion) -> list[str]:
+    """What a reader must know: differences, what was not compared, remarks."""
+    found = [f"differs: {difference_text(one)}" for one in version.differences]
+    if version.only_in_base:
+        found.append(f"only in the base: {', '.join(version.only_in_base)} (--map OLD=NEW for stages with a new name)")
+    if version.only_in_new:
+        found.append(f"only in {version.side.name}: {', '.join(version.only_in_new)}")
+    reasons = Counter(row.reason for row in version.rows if row.reason and row.launches_needed is None)
+    found += [f"{count} undecided or not comparable: {reason}" for reason, count in reasons.items()]
+    return [*found, *version.remarks]

@@ -1,0 +1,157 @@
+"""`perfharness compare` as a user runs it: formats, gates, exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from perfharness.cli.main import run
+from perfharness.runs.compare import Comparison
+from tests.unit.compared_runs import write_launch, write_side
+
+BASE = [10.0, 10.05, 9.95, 10.02, 9.98]
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def sides(tmp_path: Path) -> tuple[str, str]:
+    """A base, and a version whose decoding is 10 % slower."""
+    return write_side(tmp_path / "a", BASE), write_side(tmp_path / "b", [1.1 * time for time in BASE], turn=1)
+
+
+def verb(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
+    code = run(["compare", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_json_is_the_comparison(sides: tuple[str, str], capsys: Captured) -> None:
+    code, out, err = verb(capsys, *sides, "--format", "json")
+    comparison = Comparison.model_validate_json(out)
+    verdicts = {(row.stage, row.metric): row.verdict for row in comparison.versions[0].rows}
+    assert (code, err) == (0, "")
+    assert verdicts["toy/batch/decode", "cpu_time_per_item"] == "slower"
+    assert verdicts["toy/batch/infer", "cpu_time_per_item"] == "same"
+    assert json.loads(out)["rule"] == {
+        "alpha": 0.05, "min_effect": 0.02, "min_abs": {}, "spread": None, "allow_drift": True
+    }  # fmt: skip
+
+
+def test_the_table_has_a_row_a_figure(sides: tuple[str, str], capsys: Captured) -> None:
+    code, out, _ = verb(capsys, *sides)
+    (decode,) = [line for line in out.splitlines() if "toy/batch/decode" in line]
+    assert code == 0
+    assert decode.split()[:3] == ["toy/batch/decode", "CPU/item,", "ms"]
+    assert "+10.0 %" in decode
+    assert decode.endswith("slower")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--fail-on", "slower"], 3),
+        (["--fail-on", "slower,undecided"], 3),
+        (["--fail-on", "faster,not-comparable"], 0),
+        (["--fail-on", "slower", "--min-effect", "20%"], 0),
+        (["--fail-on", "slower", "--min-effect", "0.2"], 0),
+        (["--fail-on", "slower", "--stage", "infer"], 0),
+        (["--fail-on", "slower", "--min-abs", "50ms", "--metric", "cpu_time_per_item"], 0),
+        (["--fail-on", "slower", "--min-abs", "50us", "--metric", "cpu_time_per_item"], 3),
+        (["--fail-if", "decode.p95 > 20ms"], 0),
+        (["--fail-if", "decode.p95 > 20ms", "--fail-if", "decode.cpu > +5%"], 3),
+        (["--fail-if", "start_up > 10s"], 3),
+    ],
+)
+def test_gates(sides: tuple[str, str], capsys: Captured, arguments: Sequence[str], code: int) -> None:
+    assert verb(capsys, *sides, *arguments)[0] == code
+
+
+def test_junit_has_a_case_a_row_and_a_limit(sides: tuple[str, str], capsys: Captured) -> None:
+    code, out, _ = verb(
+        capsys, *sides, "--format", "junit", "--fail-on", "slower", "--fail-if", "decode.p95 > 1ms"
+    )  # fmt: skip
+    (suite,) = ElementTree.fromstring(out)
+    failed = [(case.get("classname"), case.get("name")) for case in suite if case.find("failure") is not None]
+    assert code == 3
+    assert ("toy/batch/decode", "cpu_time_per_item") in failed
+    assert ("limits", "decode.p95 > 1ms") in failed
+    assert ("toy/batch/infer", "cpu_time_per_item") not in failed
+    assert suite.get("tests") == str(len(list(suite)))
+    assert suite.get("failures") == str(len(failed))
+
+
+def test_markdown_has_what_changed_outside_of_the_fold(sides: tuple[str, str], capsys: Captured) -> None:
+    _, out, _ = verb(capsys, *sides, "--format", "md")
+    open_part, folded = out.split("<details>")
+    assert "toy/batch/decode" in open_part
+    assert "toy/batch/infer" not in open_part
+    assert "toy/batch/infer" in folded
+
+
+@pytest.mark.parametrize("output_format", ["text", "md", "junit", "json"])
+def test_names_do_not_steer_what_shows_them(tmp_path: Path, capsys: Captured, output_format: str) -> None:
+    name = "\x1b[31m<script>|`x`|</script>\u202e"
+    base, new = (write_side(tmp_path / side, BASE, turn=turn, name=name) for turn, side in enumerate("ab"))
+    code, out, _ = verb(capsys, base, new, "--format", output_format)
+    assert code == 0
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    if output_format == "md":
+        assert "<script>" not in out.replace(r"\<script", "")
+    if output_format == "junit":
+        ElementTree.fromstring(out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--fail-on", "worse"], "worse"),
+        (["--fail-if", "decode.p95 >"], "character 13"),
+        (["--min-effect", "2ms"], "--min-effect"),
+        (["--min-abs", "5"], "--min-abs"),
+        (["--alpha", "0"], "--alpha"),
+        (["--spread", "0"], "--spread"),
+        (["--map", "decode"], "--map"),
+        (["--map", "decoed=decode"], "decoed"),
+        (["--stage", "decoed"], "decoed"),
+        (["--metric", "speed"], "speed"),
+        (["--allow", "weather"], "weather"),
+    ],
+)
+def test_wrong_options(sides: tuple[str, str], capsys: Captured, arguments: Sequence[str], named: str) -> None:
+    code, out, err = verb(capsys, *sides, *arguments)
+    assert (code, out) == (2, "")
+    assert named in err
+
+
+def test_sides_that_cannot_be_compared(sides: tuple[str, str], tmp_path: Path, capsys: Captured) -> None:
+    assert verb(capsys)[0] == 2
+    assert verb(capsys, sides[0])[0] == 2
+    assert verb(capsys, sides[0], str(tmp_path / "nothing"))[0] == 1
+    sweep = tmp_path / "sweep"
+    for number in (1, 2):
+        write_launch(sweep / f"np_{number}", {"decode": 1.0})
+    code, _, err = verb(capsys, sides[0], str(sweep))
+    assert (code, "np_1" in err) == (1, True)
+
+
+def test_a_process_stands_for_its_launch(sides: tuple[str, str], tmp_path: Path, capsys: Captured) -> None:
+    processes = [
+        ",".join(f"{launch}/proc_0_gpu_0" for launch in side.split(",")) for side in sides
+    ]  # fmt: skip
+    code, out, _ = verb(capsys, *processes, "--format", "json", "--stage", "decode")
+    assert code == 0
+    assert [row.verdict for row in Comparison.model_validate_json(out).versions[0].rows] == ["slower"]
+
+
+def test_a_folder_of_launches_is_a_side(tmp_path: Path, capsys: Captured) -> None:
+    write_side(tmp_path / "a", BASE)
+    write_side(tmp_path / "b", [1.1 * time for time in BASE], turn=1)
+    code, out, _ = verb(capsys, str(tmp_path / "a"), str(tmp_path / "b"), "--format", "json", "--stage", "decode")
+    assert code == 0
+    (row,) = Comparison.model_validate_json(out).versions[0].rows
+    assert (row.verdict, len(row.new.launches)) == ("slower", 5)
