@@ -12,7 +12,8 @@ PerfHarnessError
 ├── BackendError         an inference backend cannot load or run a model      exit 1
 │   ├── BackendUnavailableError  not installed, or cannot run here
 │   └── OutOfMemoryError         the device or the limit has no room for the case
-└── ResultError          a run folder or a benchmark.json cannot be read
+├── ResultError          a run folder or a benchmark.json cannot be read
+└── StoreError           the run store cannot be opened, read or written
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class ClockError(PerfHarnessError):
 
 class ResultError(PerfHarnessError):
     """A run folder or a result file cannot be read."""
+
+
+class StoreError(PerfHarnessError):
+    """The run store cannot be opened, read or written, or does not hold what was asked for."""
 
 
 class BackendError(PerfHarnessError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from perfharness.model.bench import (
     BenchCase,
@@ -198,3 +198,11 @@ def unsteady_speed(result: CaseResult) -> str | None:
         f"its speed was not reproducible: {rates[0]} items/s in the timed rounds, {rates[1]} ({percent:+.0f} %) in the "
         "telemetry pass"
     )
+
+
+def cases_exit_code(statuses: Iterable[str], *, interrupted: bool, check_failed: bool = False) -> int:
+    """1 where a process failed or all was interrupted, 3 where nothing could be measured or a check failed, else 0."""
+    found = set(statuses)
+    if interrupted or found & {"failed", "timeout", "not-run"}:
+        return 1
+    return 3 if check_failed or "ok" not in found else 0

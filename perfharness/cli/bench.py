@@ -17,6 +17,8 @@ from perfharness.cli.bench_options import (
     OutputDir,
     Resume,
     RetryFailed,
+    Store,
+    Stored,
     SuiteArgument,
     check_charts,
     check_retry,
@@ -83,6 +85,8 @@ def run(
         ),
     ] = False,
     charts: Charts = None,
+    store: Store = None,
+    stored: Stored = True,
     help_all: HelpAll = False,
     **options: Any,
 ) -> None:
@@ -99,14 +103,13 @@ def run(
     is wrong; 3 none could be measured, some gave wrong answers, or none meets the constraints.
     """
     del help_all
-    from perfharness.analysis.bench_figures import gives_wrong_answers
-    from perfharness.analysis.recommendation import is_any_unmet
     from perfharness.bench import load_suite, run_suite
     from perfharness.bench.suite.case_run import RESUME_HINT
-    from perfharness.bench.suite.run import case_order
+    from perfharness.bench.suite.run import case_order, suite_exit_code
     from perfharness.cli.bench_progress import SuiteProgress
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
     from perfharness.render.terminal.bench import print_suite
+    from perfharness.runs.store.register import StoreSettings
 
     made = load_suite(suite, suite_options(options))
     check_retry(retry_failed=retry_failed, resume=resume)
@@ -118,7 +121,13 @@ def run(
         raise typer.Exit(EXIT_OK)
     with SuiteProgress(messages) as progress:
         result = run_suite(
-            made, output_dir, resume=resume, retry_failed=retry_failed, observer=progress, command=command_line()
+            made,
+            output_dir,
+            resume=resume,
+            retry_failed=retry_failed,
+            observer=progress,
+            command=command_line(),
+            store=StoreSettings(store, stored=stored),
         )
     print_suite(console, result)
     if charts is not False:
@@ -127,9 +136,7 @@ def run(
     if not result.complete:
         left = sum(case.status == "not-run" for case in result.cases)
         say(messages, f"interrupted with {left} of {len(result.cases)} cases left; {RESUME_HINT}: {resume_command()}")
-    bad = any(gives_wrong_answers(case) for case in result.cases) or is_any_unmet(result)
-    statuses = [case.status for case in result.cases]
-    raise typer.Exit(exit_code(statuses, interrupted=not result.complete, check_failed=bad))
+    raise typer.Exit(suite_exit_code(result))
 
 
 @with_suite_options(*OF_BOTH, "instances", "streams", hides_rare=True)
@@ -160,6 +167,8 @@ def sweep(
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     charts: Charts = None,
+    store: Store = None,
+    stored: Stored = True,
     help_all: HelpAll = False,
     **options: Any,
 ) -> None:
@@ -173,11 +182,13 @@ def sweep(
     """
     del help_all
     from perfharness.bench import load_sweep, run_sweep
+    from perfharness.bench.search.run import search_exit_code
     from perfharness.bench.suite.case_run import RESUME_HINT
     from perfharness.cli.bench_progress import SweepProgress
     from perfharness.model.bench_suite import TargetFigure
     from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
     from perfharness.render.terminal.sweep import print_sweep
+    from perfharness.runs.store.register import StoreSettings
 
     check_retry(retry_failed=retry_failed, resume=resume)
     if latency_percentile not in get_args(TargetFigure):
@@ -196,6 +207,7 @@ def sweep(
         retry_failed=retry_failed,
         observer=SweepProgress(messages),
         command=command_line(),
+        store=StoreSettings(store, stored=stored),
     )
     print_sweep(Console(), found)
     if charts is not False:
@@ -203,10 +215,7 @@ def sweep(
     say(messages, f"results: {output_dir.absolute()}")
     if not found.complete:
         say(messages, f"interrupted; {RESUME_HINT}: {resume_command()}")
-    missed = any(cell.target is not None and cell.target.batch_size is None for cell in found.cells)
-    too_slow = {"timeout"}  # which ends a sweep as memory does
-    statuses = [case.status for case in found.cases if case.status not in too_slow]
-    raise typer.Exit(exit_code(statuses, interrupted=not found.complete, check_failed=missed))
+    raise typer.Exit(search_exit_code(found))
 
 
 @with_suite_options(*OF_THE_CASE)

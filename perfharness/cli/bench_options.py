@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, split_commas
+from perfharness.cli.options import command_line, split_commas
 from perfharness.cli.settings import Verb, with_parameters
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.render.terminal.console import Console, say
@@ -55,6 +55,22 @@ Charts = Annotated[
         show_default=False,
         rich_help_panel=RESULTS,
     ),
+]
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="PATH_OR_URL",
+        help="The run store to add the result to, as of `perfharness launch`.",
+        show_default=False,
+        rich_help_panel=RESULTS,
+        hidden=True,
+    ),
+]
+Stored = Annotated[
+    bool,
+    typer.Option("--stored/--no-store", help="Add the result to the run store.", rich_help_panel=RESULTS, hidden=True),
 ]
 
 
@@ -225,10 +241,9 @@ def resume_command() -> str:
 
 def exit_code(statuses: Iterable[str], *, interrupted: bool, check_failed: bool = False) -> int:
     """1 where a process failed or all was interrupted, 3 where nothing could be measured or a check failed, else 0."""
-    found = set(statuses)
-    if interrupted or found & {"failed", "timeout", "not-run"}:
-        return EXIT_FAILED
-    return EXIT_CHECK_FAILED if check_failed or "ok" not in found else EXIT_OK
+    from perfharness.analysis.bench_figures import cases_exit_code
+
+    return cases_exit_code(statuses, interrupted=interrupted, check_failed=check_failed)
 
 
 def say_drawn(console: Console, make: Callable[[], Sequence[Picture]], folder: Path, page: str) -> None:

@@ -22,6 +22,7 @@ VERBS = {
     "bench": "Measure models over backends, precisions and batch sizes.",
     "compare-engines": "Compare engines that make a map of an image.",
     "compare-layers": "Find where the outputs of two ONNX models begin to differ.",
+    "runs": "List, show, tag and delete what was measured before.",
     "clocks": "Set the GPUs' clocks to their maximum, and restore them.",
     "doctor": "Check what a measurement needs, and say what is missing.",
 }

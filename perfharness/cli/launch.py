@@ -17,9 +17,7 @@ from perfharness.cli.help import GroupedCommand, HelpAll
 from perfharness.cli.live import LaunchView
 from perfharness.cli.options import (
     CONTEXT_OF_A_COMMAND_LINE,
-    EXIT_CHECK_FAILED,
     EXIT_FAILED,
-    EXIT_OK,
     command_line,
     exit_code,
 )
@@ -373,7 +371,7 @@ def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown
     from perfharness.render.charts.drawing import draw as draw_pictures
     from perfharness.render.charts.scaling import SCALING_PAGE, scaling_picture
     from perfharness.render.terminal.series import print_scaling
-    from perfharness.runs.sweep import run_sweep, summarize_sweep
+    from perfharness.runs.sweep import run_sweep, summarize_sweep, sweep_exit_code
 
     output, launches = shown.output, []
     for one in run_sweep(plans, command_line(), shown.watching_one):
@@ -396,25 +394,21 @@ def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown
         except PerfHarnessError as error:
             output.message(str(error))
         output.message(f"results: {swept.folder.absolute()}")
-    rows = [one.row for one in launches]
-    if any(one.interrupted for one in launches) or all(row.status != "ok" for row in rows):
-        return EXIT_FAILED
-    if any(one.error is not None for one in launches) or all(row.items_per_second is None for row in rows):
-        return EXIT_CHECK_FAILED
-    return exit_code(finding for one in launches if one.result is not None for finding in one.result.summary.findings)
+    output.findings(swept.store_findings)
+    return sweep_exit_code(launches)
 
 
 def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown) -> int:
     """Run cold starts and print their table; returns the exit code."""
     from perfharness.render.terminal.series import print_cold_start
-    from perfharness.runs.cold_start import run_cold_start, summarize_cold_start
+    from perfharness.runs.cold_start import cold_start_exit_code, run_cold_start, summarize_cold_start
 
-    output, rows = shown.output, []
+    output, launches = shown.output, []
     for one in run_cold_start(plans, command_line(), shown.watching_one):
-        rows.append(one.row)
+        launches.append(one)
         if one.result is not None:
             shown.draw(one.result)
-    measured = summarize_cold_start(options, plans, rows, command_line())
+    measured = summarize_cold_start(options, plans, launches, command_line())
     if measured.is_kept:
         output.message(f"{measured.folder} keeps the results of an earlier launch: nothing was measured in this one")
     if output.is_json:
@@ -422,11 +416,8 @@ def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: 
     else:
         print_cold_start(output.results, measured.found)
     output.message(f"results: {measured.folder.absolute()}")
-    if not measured.is_complete or not any(row.status == "ok" and row.cache != "unknown" for row in rows):
-        return EXIT_FAILED
-    spreads = (*measured.found.cold.values(), *measured.found.warm.values())
-    is_known = any(spread.median is not None for spread in spreads)
-    return EXIT_OK if is_known and all(row.status != "failed" for row in rows) else EXIT_CHECK_FAILED
+    output.findings(measured.store_findings)
+    return cold_start_exit_code(measured.found, is_complete=measured.is_complete)
 
 
 def check_plots(telemetry: bool) -> None:

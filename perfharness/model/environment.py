@@ -46,3 +46,10 @@ BARRIER_ARRIVALS = "arrivals"
 
 BARRIER_GATE = "gate"
 """FIFO in it: the launch writes to it when it opens the barrier, and no process reads from it."""
+
+STORE = "PERFHARNESS_STORE"
+"""Where runs are stored: a path (SQLite), a `postgresql://` URL, or `off`. `off` in the measured processes, for a trace
+may hold their environment, and a URL a password."""
+
+STORE_OFF = "off"
+"""As its value: nothing is stored."""

@@ -16,12 +16,15 @@ from perfharness.analysis.startup import startup
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.files import read_regular
 from perfharness.model.cold_start import COLD_START_NAME, Cache, CacheState, ColdStart, ColdStartRow, Spread
+from perfharness.model.findings import Finding
 from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.result import BENCHMARK_NAME
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.run_folder import RunSummary, read_manifest
 from perfharness.runs.series import SeriesLaunch, read_series, write_series
+from perfharness.runs.store.records import Figure
+from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
@@ -44,12 +47,14 @@ class ColdStartResult:
     Attributes:
         is_complete: whether every process was run or could not be.
         is_kept: whether an earlier `cold_start.json` stayed, for that has numbers and this one has none.
+        store_findings: why it is not in the run store, where it should be.
     """
 
     found: ColdStart
     folder: Path
     is_complete: bool
     is_kept: bool
+    store_findings: Sequence[Finding] = ()
 
 
 def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions]:
@@ -97,8 +102,7 @@ def cold_start(
     options, _ = launch_options(script, script_arguments, settings, None if config is None else Path(config))
     command = command_of(options, "--cold-start", str(count))
     plans = plan_launches(cold_start_options(options, count))
-    rows = [process.row for process in run_cold_start(plans, command)]
-    return summarize_cold_start(options, plans, rows, command)
+    return summarize_cold_start(options, plans, list(run_cold_start(plans, command)), command)
 
 
 def run_cold_start(
@@ -146,13 +150,48 @@ def _run_one(
 
 
 def summarize_cold_start(
-    options: LaunchOptions, plans: Sequence[LaunchPlan], rows: Sequence[ColdStartRow], command: Sequence[str]
+    options: LaunchOptions,
+    plans: Sequence[LaunchPlan],
+    launches: Sequence[SeriesLaunch[ColdStartRow]],
+    command: Sequence[str],
 ) -> ColdStartResult:
     """Median and range of each figure, written to `cold_start.json`. Raises `ResultError`."""
+    rows = [one.row for one in launches]
     found = summarized(rows, command, options.script, options.script_arguments, plans[0].tracer.kind)
     options.output_dir.mkdir(parents=True, exist_ok=True)
     is_written = write_cold_start(found, options.output_dir)
-    return ColdStartResult(found, options.output_dir, len(rows) == len(plans), is_kept=not is_written)
+    is_complete = len(rows) == len(plans)
+    series = Series(
+        "cold-start",
+        options.output_dir,
+        found.created,
+        found.command,
+        options.script,
+        options.script_arguments,
+        [one.result.manifest for one in launches if one.result is not None],
+        exit_code=cold_start_exit_code(found, is_complete=is_complete),
+        figures=cold_start_figures(found),
+    )
+    not_stored = register_series(series, StoreSettings(options.store, stored=options.stored))
+    return ColdStartResult(found, options.output_dir, is_complete, is_kept=not is_written, store_findings=not_stored)
+
+
+def cold_start_exit_code(found: ColdStart, *, is_complete: bool) -> int:
+    """0: all well; 3: nothing is known, or a process failed; 1: nothing was measured, or it was interrupted."""
+    if not is_complete or not any(row.status == "ok" and row.cache != "unknown" for row in found.rows):
+        return 1
+    is_known = any(spread.median is not None for spread in (*found.cold.values(), *found.warm.values()))
+    return 0 if is_known and all(row.status != "failed" for row in found.rows) else 3
+
+
+def cold_start_figures(found: ColdStart) -> list[Figure]:
+    """For the run store: the medians, by cache and name."""
+    return [
+        Figure(path=cache, metric=name, unit="ms", count=spread.count, p50=spread.median, reason="medians only")
+        for cache, spreads_of in (("cold", found.cold), ("warm", found.warm))
+        for name, spread in spreads_of.items()
+        if spread.median is not None
+    ]
 
 
 def summarized(

@@ -18,6 +18,7 @@ from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.run_folder import RunSummary, read_manifest
 from perfharness.runs.scaling import SCALING_NAME, GpuPoint, Scaling, ScalingRow, find_knee, scaling_points
 from perfharness.runs.series import SeriesLaunch, read_series, write_series
+from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 
@@ -35,12 +36,14 @@ class ProcessSweep:
     Attributes:
         folder: of `scaling.json` and of the runs.
         is_kept: whether an earlier sweep's `scaling.json` stayed, for that has numbers and this one has none.
+        store_findings: why it is not in the run store, where it should be.
     """
 
     scaling: Scaling
     launches: Sequence[SeriesLaunch[ScalingRow]]
     folder: Path
     is_kept: bool
+    store_findings: Sequence[Finding] = ()
 
 
 def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[LaunchOptions]:
@@ -131,7 +134,29 @@ def summarize_sweep(
     )
     options.output_dir.mkdir(parents=True, exist_ok=True)
     is_written = write_series(options.output_dir / SCALING_NAME, scaling, _has_numbers)
-    return ProcessSweep(scaling, launches, options.output_dir, is_kept=not is_written)
+    series = Series(
+        "sweep",
+        options.output_dir,
+        scaling.created,
+        scaling.command,
+        options.script,
+        options.script_arguments,
+        [one.result.manifest for one in launches if one.result is not None],
+        exit_code=sweep_exit_code(launches),
+    )
+    found = register_series(series, StoreSettings(options.store, stored=options.stored))
+    return ProcessSweep(scaling, launches, options.output_dir, is_kept=not is_written, store_findings=found)
+
+
+def sweep_exit_code(launches: Sequence[SeriesLaunch[ScalingRow]]) -> int:
+    """0: all well; 3: some were measured, or none gave a throughput; 1: none was measured, or it was interrupted."""
+    rows = [one.row for one in launches]
+    if any(one.interrupted for one in launches) or all(row.status != "ok" for row in rows):
+        return 1
+    findings = [finding for one in launches if one.result is not None for finding in one.result.summary.findings]
+    has_errors = any(finding.severity is Severity.ERROR for finding in findings)
+    failed = any(one.error is not None for one in launches) or all(row.items_per_second is None for row in rows)
+    return 3 if failed or has_errors else 0
 
 
 def update_scaling(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | None:

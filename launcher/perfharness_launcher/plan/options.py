@@ -253,6 +253,19 @@ class LaunchOptions(BaseModel):
     output_dir: Annotated[Path, Option(("-o", "--output-dir"), OUTPUT, "Folder of the results.", rare=False)] = Path(
         DEFAULT_OUTPUT_DIR
     )
+    store: Annotated[
+        str | None,
+        Option(
+            ("--store",),
+            OUTPUT,
+            "The run store to add the run to: a path (SQLite), or a postgresql:// URL."
+            " [default: PERFHARNESS_STORE, or $XDG_DATA_HOME/perfharness/runs.sqlite]",
+            metavar="PATH_OR_URL",
+        ),
+    ] = None
+    stored: Annotated[bool, Option(("--stored",), OUTPUT, "Add the run to the run store.", negative="--no-store")] = (
+        True
+    )
 
     @field_validator("gpus", "env_allow", mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
+from perfharness.analysis.bench_figures import cases_exit_code
 from perfharness.bench.search.sweep import SweepInterruptedError, largest_batch, sweep
 from perfharness.bench.suite.case_run import BenchObserver, MeasuringRun
 from perfharness.bench.suite.check import load_suite
@@ -19,6 +20,7 @@ from perfharness.bench.suite.suite import Suite, doubling_sizes, read_suite
 from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import CellSweep, SweepFile, TargetFigure
+from perfharness.runs.store.register import DEFAULT_STORE, StoreSettings, check_store, register_suite
 
 
 def load_sweep(
@@ -45,21 +47,23 @@ def run_sweep(
     retry_failed: bool = False,
     observer: BenchObserver | None = None,
     command: Sequence[str] = (),
+    store: StoreSettings = DEFAULT_STORE,
 ) -> SweepFile:
     """Measure growing batch sizes of each cell until memory ends them, or search for the largest within a target.
 
     Args:
         suite: as `load_sweep` makes it; its batch sizes are not used.
         target_ms: of the latency's `figure`, milliseconds; None: sweep without a target.
-        resume, retry_failed, observer, command: see `run_suite`.
+        resume, retry_failed, observer, command, store: see `run_suite`.
 
     Raises `UsageError` and `LaunchError` as `run_suite` does. `output_dir` then has `sweep.json` and the cases.
     """
     doubling_sizes(largest, smallest)
+    check_store(store.store, stored=store.stored)
     plan = plan_suite(suite)
     with measuring(output_dir) as interrupts:
         SWEEP.prepare(output_dir, resume=resume)
-        return SweepRun(
+        result = SweepRun(
             suite,
             output_dir,
             plan,
@@ -72,6 +76,18 @@ def run_sweep(
             retry_failed=retry_failed,
             command=command,
         ).run()
+    found = register_suite(result, output_dir, search_exit_code(result), store)
+    return result.model_copy(update={"remarks": [*result.remarks, *(one.message for one in found)]})
+
+
+def search_exit_code(found: SweepFile) -> int:
+    """0: done; 1: a case failed, or it was interrupted; 3: nothing was measured, or no size is known to meet a target.
+
+    A case that takes too long ends a sweep as memory does.
+    """
+    missed = any(cell.target is not None and cell.target.batch_size is None for cell in found.cells)
+    statuses = [case.status for case in found.cases if case.status != "timeout"]
+    return cases_exit_code(statuses, interrupted=not found.complete, check_failed=missed)
 
 
 @dataclass

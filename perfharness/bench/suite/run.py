@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from perfharness.analysis.bench_figures import cell_of, direction_of, is_named
-from perfharness.analysis.recommendation import recommend
+from perfharness.analysis.bench_figures import cases_exit_code, cell_of, direction_of, gives_wrong_answers, is_named
+from perfharness.analysis.recommendation import is_any_unmet, recommend
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import RESULT_NAME, CaseSpec
 from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, MeasuringRun
@@ -22,6 +22,7 @@ from perfharness.bench.suite.suite import ConstraintsTable, Suite
 from perfharness.errors import UsageError
 from perfharness.model.bench import CaseResult, CaseStatus
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints
+from perfharness.runs.store.register import DEFAULT_STORE, StoreSettings, check_store, register_suite
 
 INTERRUPTED = "the suite was interrupted before it was run; --resume goes on"
 
@@ -34,6 +35,7 @@ def run_suite(
     retry_failed: bool = False,
     observer: BenchObserver | None = None,
     command: Sequence[str] = (),
+    store: StoreSettings = DEFAULT_STORE,
 ) -> BenchSuiteResult:
     """Measure every case of a suite, each in its own process; writes `bench.json` and the cases to `output_dir`.
 
@@ -43,17 +45,27 @@ def run_suite(
         retry_failed: run everything again that is not `ok`, not only what failed for a temporary reason.
         observer: called during the run.
         command: the command line, for the results.
+        store: where the result is stored; where that fails, the last remark of the result that is returned says why.
 
     Raises `UsageError` where the suite cannot be run or the folder holds other results, `LaunchError` where another
     process writes to it. An interrupt ends the running case: `complete` is False then.
     """
     suite = load_suite(suite) if isinstance(suite, Path) else suite
+    check_store(store.store, stored=store.stored)
     plan = plan_suite(suite)
     with measuring(output_dir) as interrupts:
         SUITE.prepare(output_dir, resume=resume)
         seen = observer or BenchObserver()
         run = SuiteRun(suite, output_dir, plan, interrupts, seen, retry_failed=retry_failed, command=command)
-        return run.run()
+        result = run.run()
+    found = register_suite(result, output_dir, suite_exit_code(result), store)
+    return result.model_copy(update={"remarks": [*result.remarks, *(one.message for one in found)]})
+
+
+def suite_exit_code(result: BenchSuiteResult) -> int:
+    """0: all well; 1: a case failed, or it was interrupted; 3: nothing measured, wrong answers, constraints not met."""
+    bad = any(gives_wrong_answers(case) for case in result.cases) or is_any_unmet(result)
+    return cases_exit_code([case.status for case in result.cases], interrupted=not result.complete, check_failed=bad)
 
 
 def case_order(suite: Suite) -> list[PlannedCase]:

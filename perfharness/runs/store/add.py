@@ -1,0 +1,77 @@
+"""Store what lies in folders: what was measured without a store, or on another machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from perfharness.errors import ResultError, UsageError
+from perfharness.files import read_regular, reason_of
+from perfharness.model.cold_start import COLD_START_NAME, ColdStart
+from perfharness.model.findings import Finding
+from perfharness.model.manifest import BENCHMARK_MEAN_NAME, FindingRecord, RunManifest
+from perfharness.runs.cold_start import cold_start_exit_code, cold_start_figures
+from perfharness.runs.inputs import locate
+from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.scaling import SCALING_NAME, Scaling
+from perfharness.runs.series import read_series
+from perfharness.runs.store.gather import stored_launch
+from perfharness.runs.store.records import StoredRun
+from perfharness.runs.store.register import Series, add_series
+from perfharness.runs.store.store import RunStore
+
+
+def add_folder(store: RunStore, folder: Path) -> list[StoredRun]:
+    """Store the run in a folder, or the launches of a series and the series; returns what was stored.
+
+    Raises `ResultError` where there are no results, `UsageError` for a trace or one process, `StoreError`.
+    """
+    located = locate(folder)
+    if located.process is not None or not located.runs:
+        raise UsageError(f"{folder} is no whole run; give the folder of a run, a series of launches or a suite")
+    found, manifests = [], []
+    for run_dir in located.runs:
+        manifest = read_manifest(run_dir)
+        mean = _mean_of(run_dir)
+        run = stored_launch(manifest, mean, _findings_of(mean), run_dir)
+        store.add(run)
+        found.append(run)
+        manifests.append(manifest)
+    series = _series_in(folder, manifests) if located.is_series else None
+    return [*found, add_series(store, series)] if series is not None else found
+
+
+def _mean_of(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / BENCHMARK_MEAN_NAME
+    try:
+        content = json.loads(read_regular(path, follow=False))
+    except OSError as error:
+        raise ResultError(f"{path}: {reason_of(error)}; `perfharness analyze {run_dir}` makes it") from error
+    except ValueError as error:
+        raise ResultError(f"{path} is no JSON ({error}); `perfharness analyze {run_dir}` makes it anew") from error
+    if not isinstance(content, dict):
+        raise ResultError(f"{path} is no result of perfharness")
+    return content
+
+
+def _findings_of(mean: dict[str, Any]) -> list[Finding]:
+    return [FindingRecord.model_validate(one).to_finding() for one in mean.get("meta", {}).get("findings", [])]
+
+
+def _series_in(folder: Path, manifests: list[RunManifest]) -> Series | None:
+    """The series whose file lies in the folder."""
+    if (sweep := read_series(folder / SCALING_NAME, Scaling)) is not None:
+        rows = [point.row for point in sweep.points]
+        has_numbers = any(row.items_per_second is not None for row in rows)
+        code = 0 if has_numbers and all(row.status == "ok" for row in rows) else 3
+        return _series("sweep", folder, sweep, manifests, code)
+    if (cold := read_series(folder / COLD_START_NAME, ColdStart)) is not None:
+        is_complete = all(row.status != "not_run" for row in cold.rows)
+        made = _series("cold-start", folder, cold, manifests, cold_start_exit_code(cold, is_complete=is_complete))
+        return Series(**{**vars(made), "figures": cold_start_figures(cold)})
+    return None
+
+
+def _series(kind: Any, folder: Path, file: Scaling | ColdStart, manifests: list[RunManifest], code: int) -> Series:
+    return Series(kind, folder, file.created, file.command, file.script, file.script_arguments, manifests, code)

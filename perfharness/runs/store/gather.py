@@ -1,0 +1,292 @@
+"""From results to what the run store holds of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from perfharness.model.bench import CaseResult, Estimate
+from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
+from perfharness.model.conventions import printable
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import RunManifest
+from perfharness.model.result import RESERVED_KEYS, Tree, path_text
+from perfharness.model.result import Path as StagePath
+from perfharness.runs.store.records import (
+    BUSY,
+    BUSY_PER_ITEM,
+    CPU,
+    CPU_PER_ITEM,
+    DEVICE_MEMORY,
+    ENERGY_PER_BATCH,
+    ENERGY_PER_ITEM,
+    GPU,
+    GPU_PER_ITEM,
+    HOST_MEMORY,
+    LATENCY,
+    THROUGHPUT,
+    UNITS,
+    Figure,
+    Kind,
+    StoredRun,
+)
+
+LONGEST_PATH_BYTES = 1000
+"""A database index has no room for more; a longer path is cut, and ends in a digest of the whole."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+STAGE_METRICS = (CPU, CPU_PER_ITEM)
+GPU_METRICS = (GPU, BUSY, GPU_PER_ITEM, BUSY_PER_ITEM)
+"""Without a GPU their zeros mean nothing, and are not stored."""
+
+
+def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding], folder: Path) -> StoredRun:
+    """A launch: what its manifest and the content of its `benchmark_mean.json` say."""
+    severities = [finding.severity for finding in findings]
+    has_gpu = any(process.gpu_uuid is not None for process in manifest.processes)
+    ok = sum(process.ended == "ok" and _has_trace(manifest, process.trace) for process in manifest.processes)
+    facts = {
+        "script": Path(manifest.script).name,
+        "arguments": manifest.script_arguments,
+        "machine": manifest.environment.hostname,
+        "cpu": manifest.environment.cpu,
+        "gpus": _gpus(manifest),
+        "tracer": manifest.tracer.kind,
+        "processes_per_gpu": manifest.num_processes_per_gpu,
+        "warmup_batches": manifest.warmup_batches,
+    }
+    commit, dirty = _git(manifest)
+    return StoredRun(
+        run_id=manifest.run_id,
+        kind="launch",
+        folder=str(folder.absolute()),
+        created=manifest.created,
+        created_unix_ns=_began_ns(manifest),
+        command=manifest.command,
+        script=manifest.script,
+        script_path=_script_path(manifest),
+        script_arguments=manifest.script_arguments,
+        setup=digest(facts),
+        setup_facts=facts,
+        environment={
+            **manifest.environment.model_dump(mode="json"),
+            "tracer": manifest.tracer.model_dump(mode="json", include={"kind", "version"}),
+        },
+        git_commit=commit,
+        git_dirty=dirty,
+        num_processes=len(manifest.processes),
+        processes_ok=ok,
+        exit_code=_exit_code(ok == len(manifest.processes), severities),
+        errors=severities.count(Severity.ERROR),
+        warnings=severities.count(Severity.WARNING),
+        notes=severities.count(Severity.NOTE),
+        figures=list(launch_figures(mean, has_gpu=has_gpu)),
+    )
+
+
+def _began_ns(manifest: RunManifest) -> int:
+    """When the first process began; `created` has whole seconds."""
+    starts = [process.start_unix_ns for process in manifest.processes if process.start_unix_ns is not None]
+    return min(starts, default=unix_ns(manifest.created))
+
+
+def _has_trace(manifest: RunManifest, trace: str | None) -> bool:
+    return trace is not None or manifest.tracer.kind == "none"
+
+
+def _exit_code(all_well: bool, severities: Sequence[Severity]) -> int:
+    """As `perfharness launch` ends."""
+    if not all_well:
+        return 1
+    return 3 if Severity.ERROR in severities else 0
+
+
+def _gpus(manifest: RunManifest) -> list[str]:
+    """Names of the GPUs that processes ran on."""
+    names = {gpu.uuid: gpu.name or gpu.uuid for gpu in manifest.environment.gpus}
+    used = dict.fromkeys(process.gpu_uuid for process in manifest.processes if process.gpu_uuid is not None)
+    return [names.get(uuid, uuid) for uuid in used]
+
+
+def _git(manifest: RunManifest) -> tuple[str | None, bool | None]:
+    """Commit and whether files differed from it, of a manifest that has them."""
+    found = manifest.model_dump(mode="json").get("git")
+    if not isinstance(found, dict):
+        return None, None
+    commit, dirty = found.get("commit"), found.get("dirty")
+    return (commit if isinstance(commit, str) else None), (dirty if isinstance(dirty, bool) else None)
+
+
+def _script_path(manifest: RunManifest) -> str | None:
+    path = Path(manifest.working_dir or "", manifest.script)
+    return os.path.normpath(path) if path.is_absolute() and path.suffix == ".py" else None
+
+
+def launch_figures(mean: Tree, *, has_gpu: bool) -> Iterator[Figure]:
+    """The figures of a launch: of the whole, and of every stage that has statistics without warm-up."""
+    throughput = mean.get("throughput") or {}
+    yield whole(THROUGHPUT, throughput.get(THROUGHPUT), throughput.get("reason"))
+    energy = mean.get("energy") or {}
+    for metric in (ENERGY_PER_ITEM, ENERGY_PER_BATCH):
+        if energy.get(metric) is not None or has_gpu:
+            yield whole(metric, energy.get(metric), energy.get("reason") or "not measured")
+    metrics = (*STAGE_METRICS, *GPU_METRICS) if has_gpu else STAGE_METRICS
+    for path, statistics in _stages(mean.get("stats_minus_warmup") or {}):
+        for metric in metrics:
+            found = statistics.get(metric)
+            if isinstance(found, dict) and found.get("count"):
+                yield Figure(
+                    path=short(path_text(path)),
+                    metric=metric,
+                    unit=UNITS[metric],
+                    count=found["count"],
+                    **{name: finite(found.get(name)) for name in ("mean", "p50", "p95")},
+                    reason=None if finite(found.get("mean")) is not None else "not measured in every batch",
+                )
+
+
+def _stages(tree: Tree, path: StagePath = ()) -> Iterator[tuple[StagePath, Tree]]:
+    if path and CPU in tree:
+        yield path, tree
+    for name, below in tree.items():
+        if isinstance(below, dict) and (not path or name not in RESERVED_KEYS):
+            yield from _stages(below, (*path, name))
+
+
+def whole(metric: str, value: float | None, reason: str | None = None) -> Figure:
+    """A figure of the run as a whole."""
+    value = finite(value)
+    reason = None if value is not None else reason or "not measured"
+    return Figure(metric=metric, unit=UNITS.get(metric, ""), mean=value, reason=reason)
+
+
+def stored_series(
+    kind: Kind,
+    *,
+    folder: Path,
+    created: str,
+    command: Sequence[str],
+    script: str,
+    script_arguments: Sequence[str],
+    launches: Sequence[StoredRun],
+    exit_code: int,
+    figures: Sequence[Figure] = (),
+) -> StoredRun:
+    """A series of launches, each of which has its own row with its figures.
+
+    Args:
+        figures: of the series as a whole.
+    """
+    first = launches[0] if launches else None
+    facts = {"script": Path(script).name, "arguments": list(script_arguments), "kind": kind}
+    return StoredRun(
+        run_id=run_id(kind, folder, created),
+        kind=kind,
+        folder=str(folder.absolute()),
+        created=created,
+        created_unix_ns=first.created_unix_ns if first else unix_ns(created),
+        command=list(command),
+        script=script,
+        script_path=first.script_path if first else None,
+        script_arguments=list(script_arguments),
+        setup=digest({**facts, **(first.setup_facts if first else {})}),
+        setup_facts=facts,
+        environment=first.environment if first else {},
+        git_commit=first.git_commit if first else None,
+        git_dirty=first.git_dirty if first else None,
+        num_processes=len(launches),
+        processes_ok=sum(launch.exit_code == 0 for launch in launches),
+        exit_code=exit_code,
+        figures=list(figures),
+    )
+
+
+def stored_suite(result: BenchSuiteResult | SweepFile, folder: Path, exit_code: int) -> StoredRun:
+    """A suite, or a sweep, of `perfharness bench`: one path for each case."""
+    kind: Kind = "bench" if isinstance(result, BenchSuiteResult) else "bench-sweep"
+    name = result.name if isinstance(result, BenchSuiteResult) else "sweep"
+    machine = result.machine
+    facts = {"suite": name, "kind": kind, "machine": machine.hostname, "cpu": machine.cpu, "gpus": machine.gpus}
+    created = result.created
+    return StoredRun(
+        run_id=run_id(kind, folder, created),
+        kind=kind,
+        folder=str(folder.absolute()),
+        created=created,
+        created_unix_ns=unix_ns(created),
+        command=result.command,
+        script=name,
+        setup=digest(facts),
+        setup_facts=facts,
+        environment=machine.model_dump(mode="json", exclude={"machine_id"}),
+        num_processes=len(result.cases),
+        processes_ok=sum(case.status == "ok" for case in result.cases),
+        exit_code=exit_code,
+        figures=[figure for case in result.cases for figure in case_figures(case)],
+    )
+
+
+def case_figures(case: CaseResult) -> Iterator[Figure]:
+    """The figures of a case."""
+    path, latency = short(case.case.case_id), case.latency
+    if latency is None:
+        yield Figure(path=path, metric=LATENCY, unit=UNITS[LATENCY], reason=case.reason or case.status)
+        return
+    yield Figure(
+        path=path,
+        metric=LATENCY,
+        unit=UNITS[LATENCY],
+        count=latency.iterations,
+        mean=finite(latency.mean.value),
+        p50=finite(latency.p50),
+        p95=None if latency.p95 is None else finite(latency.p95.value),
+    )
+    single: dict[str, Estimate | float | None] = {
+        THROUGHPUT: case.items_per_second,
+        ENERGY_PER_ITEM: case.energy_per_item_j,
+        DEVICE_MEMORY: case.memory.device_peak_bytes,
+        HOST_MEMORY: case.memory.host_peak_bytes,
+    }
+    for metric, found in single.items():
+        value = finite(found.value if isinstance(found, Estimate) else found)
+        if value is not None:
+            yield Figure(path=path, metric=metric, unit=UNITS[metric], mean=value)
+
+
+def finite(value: Any) -> float | None:
+    """A number, or None."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def short(path: str) -> str:
+    """A path that an index has room for, with what no database takes escaped."""
+    path = printable(path)
+    encoded = path.encode()
+    if len(encoded) <= LONGEST_PATH_BYTES:
+        return path
+    return f"{encoded[: LONGEST_PATH_BYTES - 70].decode('utf-8', 'ignore')}…{hashlib.sha256(encoded).hexdigest()}"
+
+
+def digest(facts: Mapping[str, Any]) -> str:
+    """A short text that is equal where the facts are."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def run_id(kind: str, folder: Path, created: str) -> str:
+    """The id of what has none of its own: the same again where it is stored again."""
+    when = datetime.fromtimestamp(unix_ns(created) / 1e9, timezone.utc).strftime("%Y%m%dT%H%M%S")
+    return f"{when}-{digest({'kind': kind, 'folder': str(folder.absolute()), 'created': created})[:8]}"
+
+
+def unix_ns(created: str) -> int:
+    """Nanoseconds since 1970 of a time in ISO 8601; without a zone it is UTC. Raises `ValueError`."""
+    time = datetime.fromisoformat(created.replace("Z", "+00:00"))
+    time = time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+    return (time - EPOCH) // timedelta(microseconds=1) * 1000

@@ -1,0 +1,258 @@
+"""The run store: add what was measured, find it again, tag it, delete it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, or_, select, update
+
+from perfharness.errors import ResultError, StoreError, UsageError
+from perfharness.model.conventions import printable
+from perfharness.model.manifest import MANIFEST_NAME
+from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.store.database import PATIENCE_S, Database
+from perfharness.runs.store.location import Location, require_store
+from perfharness.runs.store.records import WHOLE_RUN, Figure, StoredRun
+from perfharness.runs.store.tables import figures, runs, tags
+
+LATEST = "latest"
+"""As the name of a run: the newest."""
+
+SHORTEST_PART = 4
+"""Characters of a part of a run's id by which it can be named."""
+
+AT_ONCE = 500
+"""Values of one statement: SQLite has a limit."""
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs; None: any.
+
+    Args:
+        script: as it was given to the launch, its absolute path, or the file's name.
+        commit: beginning of a commit's id.
+        since_ns, until_ns: when the run began, UTC; the second is excluded.
+        top_level: not those that are a part of a repeat, sweep or cold start.
+        limit: the newest so many.
+    """
+
+    script: str | None = None
+    tag: str | None = None
+    commit: str | None = None
+    kind: str | None = None
+    since_ns: int | None = None
+    until_ns: int | None = None
+    top_level: bool = True
+    limit: int | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """As SQL."""
+        found: list[ColumnElement[bool]] = []
+        if self.script is not None:
+            name, path = printable(self.script), printable(os.path.normpath(Path(self.script).absolute()))
+            found.append(
+                or_(
+                    runs.c.script == name,
+                    runs.c.script_path == path,
+                    runs.c.script.endswith(f"/{name}", autoescape=True),
+                )
+            )
+        if self.tag is not None:
+            found.append(runs.c.run_id.in_(select(tags.c.run_id).where(tags.c.tag == printable(self.tag))))
+        if self.commit is not None:
+            found.append(runs.c.git_commit.startswith(printable(self.commit).lower(), autoescape=True))
+        if self.kind is not None:
+            found.append(runs.c.kind == self.kind)
+        if self.since_ns is not None:
+            found.append(runs.c.created_unix_ns >= self.since_ns)
+        if self.until_ns is not None:
+            found.append(runs.c.created_unix_ns < self.until_ns)
+        if self.top_level:
+            found.append(runs.c.series_id.is_(None))
+        return found
+
+
+Figures = Literal["none", "whole", "all"]
+"""Which figures are read: those of runs as a whole, or those of stages and cases too."""
+
+EVERYTHING = RunFilter(top_level=False)
+
+
+class RunStore:
+    """An open store; every method is one transaction.
+
+    Args:
+        location: where it is.
+        create: make an SQLite file that does not exist.
+        patience_s: how long other writers are waited for.
+
+    Raises:
+        ToolNotFoundError: its libraries are not installed.
+        StoreError: it cannot be used; from every method.
+    """
+
+    def __init__(self, location: Location, *, create: bool = False, patience_s: float = PATIENCE_S) -> None:
+        require_store(location)
+        self.location = location
+        self._database = Database(location, create=create, patience_s=patience_s)
+
+    def add(self, run: StoredRun, launches: Sequence[str] = ()) -> None:
+        """Add a run, or store one again: its tags, and what it is a part of, stay.
+
+        Args:
+            launches: ids of the stored launches that it consists of, in order.
+        """
+        row = run.model_dump(mode="json", exclude={"tags", "figures"})
+        numbers = [{"run_id": run.run_id, **figure.model_dump()} for figure in _unique(run.figures)]
+        with self._database.writing() as connection:
+            known = connection.execute(select(runs.c.run_id).where(runs.c.run_id == run.run_id)).first()
+            if known is None:
+                connection.execute(insert(runs), row)
+            else:
+                if run.series_id is None:
+                    row = {name: value for name, value in row.items() if name not in ("series_id", "position")}
+                connection.execute(update(runs).where(runs.c.run_id == run.run_id).values(**row))
+                connection.execute(delete(figures).where(figures.c.run_id == run.run_id))
+            if numbers:
+                connection.execute(insert(figures), numbers)
+            for position, launch in enumerate(launches):
+                place = {"series_id": run.run_id, "position": position}
+                connection.execute(update(runs).where(runs.c.run_id == launch).values(**place))
+            _add_tags(connection, run.run_id, run.tags)
+
+    def runs(self, which: RunFilter = EVERYTHING, with_figures: Figures = "none") -> list[StoredRun]:
+        """The runs, the newest first."""
+        statement = select(runs).where(and_(True, *which.conditions()))
+        statement = statement.order_by(runs.c.created_unix_ns.desc(), runs.c.run_id.desc()).limit(which.limit)
+        with self._database.reading() as connection:
+            return _read(connection, connection.execute(statement).all(), with_figures)
+
+    def by_ids(self, ids: Sequence[str]) -> dict[str, StoredRun]:
+        """Those of the runs that are in the store, without their figures."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(runs).where(runs.c.run_id.in_(ids))).all()
+            return {run.run_id: run for run in _read(connection, rows)}
+
+    def find(self, name: str) -> StoredRun:
+        """A run with its figures: by its id, a part of that, its folder, or `latest`.
+
+        Raises `StoreError` where there is none, or there are several.
+        """
+        with self._database.reading() as connection:
+            return _read(connection, [self._find(connection, name)], "all")[0]
+
+    def launches_of(self, run: StoredRun, with_figures: Figures = "all") -> list[StoredRun]:
+        """The launches that a series consists of, in order; of a launch itself."""
+        statement = select(runs).where(runs.c.series_id == run.run_id).order_by(runs.c.position)
+        with self._database.reading() as connection:
+            found = _read(connection, connection.execute(statement).all(), with_figures)
+        return [run] if run.kind == "launch" else found
+
+    def tag(self, names: Sequence[str], add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[StoredRun]:
+        """Add tags to runs, and remove others; returns the runs. Raises `StoreError`, `UsageError`."""
+        for tag in add:
+            check_name(tag, "tag")
+        with self._database.writing() as connection:
+            rows = [self._find(connection, name) for name in names]
+            for row in rows:
+                if remove:
+                    gone = [printable(tag) for tag in remove]
+                    connection.execute(delete(tags).where(tags.c.run_id == row.run_id, tags.c.tag.in_(gone)))
+                _add_tags(connection, row.run_id, add)
+            return _read(connection, rows)
+
+    def delete(self, names: Sequence[str]) -> list[StoredRun]:
+        """Remove runs from the store, with the launches that they consist of; returns them. Folders stay."""
+        with self._database.writing() as connection:
+            rows = {row.run_id: row for row in (self._find(connection, name) for name in names)}
+            gone = _read(connection, list(rows.values()))
+            connection.execute(delete(runs).where(runs.c.series_id.in_(rows)))
+            connection.execute(delete(runs).where(runs.c.run_id.in_(rows)))
+        return gone
+
+    def count(self) -> int:
+        """How many runs there are."""
+        with self._database.reading() as connection:
+            return connection.execute(select(func.count()).select_from(runs)).scalar_one()
+
+    def _find(self, connection: Connection, name: str) -> Row[Any]:
+        """The row of a run that a user named. Raises `StoreError`."""
+        if name == LATEST:
+            newest = select(runs).where(runs.c.series_id.is_(None)).order_by(runs.c.created_unix_ns.desc()).limit(1)
+            if (row := connection.execute(newest).first()) is None:
+                raise StoreError(f"the run store {self.location} is empty")
+            return row
+        rows = connection.execute(select(runs).where(runs.c.run_id == printable(name))).all()
+        if not rows and Path(name).is_dir():
+            rows = connection.execute(select(runs).where(_in_folder(Path(name)))).all()
+            if not rows:
+                raise StoreError(
+                    f"the run in {name} is not in the run store {self.location}; `perfharness runs add` adds it"
+                )
+        if not rows and len(name) >= SHORTEST_PART and "/" not in name:
+            rows = connection.execute(
+                select(runs).where(runs.c.run_id.contains(printable(name), autoescape=True))
+            ).all()
+        if len(rows) > 1:
+            ids = ", ".join(sorted(row.run_id for row in rows)[:5])
+            raise StoreError(f"{name} names {len(rows)} runs ({ids}, …); give more of the id")
+        if not rows:
+            raise StoreError(f"the run store {self.location} has no run {name}; `perfharness runs list` lists them")
+        return rows[0]
+
+
+def _in_folder(folder: Path) -> ColumnElement[bool]:
+    """The run that is in a folder now: its id is in the manifest; a series is known by its folder."""
+    if (folder / MANIFEST_NAME).is_file():
+        try:
+            return runs.c.run_id == read_manifest(folder).run_id
+        except ResultError as error:
+            raise StoreError(str(error)) from error
+    newest = select(func.max(runs.c.created_unix_ns)).where(runs.c.folder == str(folder.absolute())).scalar_subquery()
+    return and_(runs.c.folder == str(folder.absolute()), runs.c.kind != "launch", runs.c.created_unix_ns == newest)
+
+
+def _unique(numbers: Iterable[Figure]) -> Iterable[Figure]:
+    """Without a second one of the same path and metric."""
+    return {(figure.path, figure.metric): figure for figure in numbers}.values()
+
+
+def _add_tags(connection: Connection, run_id: str, names: Sequence[str]) -> None:
+    known = set(connection.execute(select(tags.c.tag).where(tags.c.run_id == run_id)).scalars())
+    for name in dict.fromkeys(map(printable, names)):
+        if name not in known:
+            connection.execute(insert(tags), {"run_id": run_id, "tag": name})
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise `UsageError` where it is no name of a tag or a baseline."""
+    if not name or len(name) > 200 or name != name.strip() or not name.isprintable():
+        raise UsageError(f"{name!r} is no name of a {what}: 1 to 200 printable characters without blanks at the ends")
+
+
+def _read(connection: Connection, rows: Sequence[Row[Any]], with_figures: Figures = "none") -> list[StoredRun]:
+    ids = [row.run_id for row in rows]
+    tags_of: dict[str, list[str]] = {}
+    figures_of: dict[str, list[Mapping[str, Any]]] = {}
+    for begin in range(0, len(ids), AT_ONCE):
+        some = ids[begin : begin + AT_ONCE]
+        for row in connection.execute(select(tags).where(tags.c.run_id.in_(some)).order_by(tags.c.tag)):
+            tags_of.setdefault(row.run_id, []).append(row.tag)
+        if with_figures != "none":
+            wanted = [figures.c.run_id.in_(some), *([figures.c.path == WHOLE_RUN] if with_figures == "whole" else [])]
+            for row in connection.execute(select(figures).where(*wanted).order_by(figures.c.path, figures.c.metric)):
+                numbers = dict(row._mapping)
+                figures_of.setdefault(numbers.pop("run_id"), []).append(numbers)
+    try:
+        return [
+            StoredRun(**row._mapping, tags=tags_of.get(row.run_id, []), figures=figures_of.get(row.run_id, []))  # type: ignore[arg-type]
+            for row in rows
+        ]
+    except ValidationError as error:
+        raise StoreError(f"the run store has a row that cannot be read ({str(error).splitlines()[0]})") from error
