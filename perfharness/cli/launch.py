@@ -17,6 +17,7 @@ from perfharness.cli.help import GroupedCommand, HelpAll
 from perfharness.cli.live import LaunchView
 from perfharness.cli.options import (
     CONTEXT_OF_A_COMMAND_LINE,
+    EXIT_CHECK_FAILED,
     EXIT_FAILED,
     command_line,
     exit_code,
@@ -347,13 +348,14 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
             findings += [
                 replace(finding, process=f"{name}/{finding.process}" if finding.process else name)
                 for finding in one.result.findings
+                if finding not in one.result.store_findings  # the repeat says it once
             ]
     repeat = case.repeat
     if output.is_json:
         output.json(repeat.model_dump(mode="json"))
     else:
         print_repeat(output.results, repeat)
-    findings += [record.to_finding() for record in repeat.findings]
+    findings += [*(record.to_finding() for record in repeat.findings), *case.store_findings]
     output.findings(findings)
     if case.is_kept:
         output.message(f"{case.folder} keeps the results of an earlier repeat: nothing was measured in this one")

@@ -168,7 +168,7 @@ def summarize_cold_start(
         found.command,
         options.script,
         options.script_arguments,
-        [one.result.manifest for one in launches if one.result is not None],
+        [one.result.manifest.run_id for one in launches if one.result is not None],
         exit_code=cold_start_exit_code(found, is_complete=is_complete),
         figures=cold_start_figures(found),
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from perfharness.analysis.launches import CONFIDENCE, ERROR_RATE, error_rate_of_a_look, looks, mean_of_launches
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
-from perfharness.model.findings import Severity
+from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.model.result import TIMES, Tree
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
@@ -32,6 +32,7 @@ from perfharness.runs.repeat_file import (
 )
 from perfharness.runs.run_folder import RunSummary
 from perfharness.runs.series import SeriesLaunch, write_series
+from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness.runs.sweep import why_it_failed
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
@@ -74,6 +75,8 @@ class RepeatCase:
     """Of the rows whose status is `ok`."""
 
     is_kept: bool = False
+    store_findings: Sequence[Finding] = ()
+    """Why it is not in the run store, where it should be."""
 
     @property
     def folder(self) -> Path:
@@ -201,11 +204,35 @@ def plan_repeats(
 def run_repeats(cases: Sequence[RepeatCase], observe: Observe = unobserved) -> Iterator[RepeatedLaunch]:
     """Launch all, one after the other, each when it is requested; `repeat.json` is written after each.
 
-    A launch that fails is a row with the reason, and the others go on; an interrupt ends them.
+    A launch that fails is a row with the reason, and the others go on; an interrupt ends them. At the end each case is
+    entered in the run store.
 
     Raises:
         ResultError: `repeat.json` cannot be written.
     """
+    yield from _run_repeats(cases, observe)
+    for case in cases:
+        settings = StoreSettings(case.options.store, stored=case.options.stored)
+        case.store_findings = register_series(repeat_series(case.folder, case.repeat), settings)
+
+
+def repeat_series(folder: Path, repeat: Repeat) -> Series:
+    """A repeat for the run store; it began with its first launch."""
+    created = next((row.created for row in repeat.rows if row.created is not None), repeat.created)
+    bad = len(repeat.measured) < len(repeat.rows)
+    return Series(
+        "repeat",
+        folder,
+        created,
+        repeat.command,
+        repeat.script,
+        repeat.script_arguments,
+        [row.run_id for row in repeat.rows if row.run_id is not None],
+        exit_code=1 if not repeat.measured else 3 if bad else 0,
+    )
+
+
+def _run_repeats(cases: Sequence[RepeatCase], observe: Observe) -> Iterator[RepeatedLaunch]:
     request = cases[0].request
     interrupted = False
     enough = looks(request.count)

@@ -141,7 +141,7 @@ def summarize_sweep(
         scaling.command,
         options.script,
         options.script_arguments,
-        [one.result.manifest for one in launches if one.result is not None],
+        [one.result.manifest.run_id for one in launches if one.result is not None],
         exit_code=sweep_exit_code(launches),
     )
     found = register_series(series, StoreSettings(options.store, stored=options.stored))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perfharness.runs.store.folders import holds
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.records import CPU
 from perfharness.runs.store.store import RunFilter, RunStore
@@ -91,6 +92,18 @@ def test_a_sweep_is_a_series_of_its_launches(script: Path, place: Path, tmp_path
     assert perfharness("runs", "add", tmp_path / "out", PERFHARNESS_STORE=str(again)).returncode == 0
     (added,) = opened(again).runs(RunFilter())
     assert added == series
+
+
+def test_a_repeat_is_a_series_of_its_launches(script: Path, place: Path, tmp_path: Path) -> None:
+    here = environment(PERFHARNESS_STORE=str(place))
+    done = run_to_the_end((*FAST, "--repeat", "2", "-o", tmp_path / "out", script, tmp_path / "x"), here)
+    assert done.returncode == 0, done.stderr
+    (series,) = opened(place).runs(RunFilter())
+    ids = [manifest(tmp_path / "out" / f"launch_{number}")["run_id"] for number in range(2)]
+    assert [run.run_id for run in opened(place).launches_of(series)] == ids
+    assert holds(tmp_path / "out", series)
+    assert perfharness("runs", "add", tmp_path / "out", PERFHARNESS_STORE=str(place)).returncode == 0
+    assert opened(place).runs(RunFilter()) == [series]
 
 
 def test_four_writers_at_once(place: Path) -> None:

@@ -259,7 +259,10 @@ def test_a_series_holds_its_launches_and_takes_them_along(store: RunStore) -> No
     manifests = [manifest(run_id=f"2026010{day}T000000-0000000{day}") for day in (1, 2)]
     for one in manifests:
         store.add(stored_launch(one, MEAN, [], Path("/runs")))
-    add_series(store, Series("sweep", Path("/runs"), "2026-01-03T00:00:00", [], "pipeline.py", [], manifests))
+    add_series(
+        store,
+        Series("sweep", Path("/runs"), "2026-01-03T00:00:00", [], "pipeline.py", [], [one.run_id for one in manifests]),
+    )
     (series,) = store.runs(RunFilter())
     launches = store.launches_of(series)
     assert [(one.run_id, one.position) for one in launches] == [(one.run_id, n) for n, one in enumerate(manifests)]

@@ -10,9 +10,11 @@ from perfharness.errors import ResultError, UsageError
 from perfharness.files import read_regular, reason_of
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.findings import Finding
-from perfharness.model.manifest import BENCHMARK_MEAN_NAME, FindingRecord, RunManifest
+from perfharness.model.manifest import BENCHMARK_MEAN_NAME, FindingRecord
 from perfharness.runs.cold_start import cold_start_exit_code, cold_start_figures
 from perfharness.runs.inputs import locate
+from perfharness.runs.repeat import repeat_series
+from perfharness.runs.repeat_file import read_repeat
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.scaling import SCALING_NAME, Scaling
 from perfharness.runs.series import read_series
@@ -30,15 +32,15 @@ def add_folder(store: RunStore, folder: Path) -> list[StoredRun]:
     located = locate(folder)
     if located.process is not None or not located.runs:
         raise UsageError(f"{folder} is no whole run; give the folder of a run, a series of launches or a suite")
-    found, manifests = [], []
+    found, ids = [], []
     for run_dir in located.runs:
         manifest = read_manifest(run_dir)
         mean = _mean_of(run_dir)
         run = stored_launch(manifest, mean, _findings_of(mean), run_dir)
         store.add(run)
         found.append(run)
-        manifests.append(manifest)
-    series = _series_in(folder, manifests) if located.is_series else None
+        ids.append(manifest.run_id)
+    series = _series_in(folder, ids) if located.is_series else None
     return [*found, add_series(store, series)] if series is not None else found
 
 
@@ -59,19 +61,21 @@ def _findings_of(mean: dict[str, Any]) -> list[Finding]:
     return [FindingRecord.model_validate(one).to_finding() for one in mean.get("meta", {}).get("findings", [])]
 
 
-def _series_in(folder: Path, manifests: list[RunManifest]) -> Series | None:
+def _series_in(folder: Path, ids: list[str]) -> Series | None:
     """The series whose file lies in the folder."""
+    if (repeat := read_repeat(folder)) is not None:
+        return repeat_series(folder, repeat)
     if (sweep := read_series(folder / SCALING_NAME, Scaling)) is not None:
         rows = [point.row for point in sweep.points]
         has_numbers = any(row.items_per_second is not None for row in rows)
         code = 0 if has_numbers and all(row.status == "ok" for row in rows) else 3
-        return _series("sweep", folder, sweep, manifests, code)
+        return _series("sweep", folder, sweep, ids, code)
     if (cold := read_series(folder / COLD_START_NAME, ColdStart)) is not None:
         is_complete = all(row.status != "not_run" for row in cold.rows)
-        made = _series("cold-start", folder, cold, manifests, cold_start_exit_code(cold, is_complete=is_complete))
+        made = _series("cold-start", folder, cold, ids, cold_start_exit_code(cold, is_complete=is_complete))
         return Series(**{**vars(made), "figures": cold_start_figures(cold)})
     return None
 
 
-def _series(kind: Any, folder: Path, file: Scaling | ColdStart, manifests: list[RunManifest], code: int) -> Series:
-    return Series(kind, folder, file.created, file.command, file.script, file.script_arguments, manifests, code)
+def _series(kind: Any, folder: Path, file: Scaling | ColdStart, ids: list[str], code: int) -> Series:
+    return Series(kind, folder, file.created, file.command, file.script, file.script_arguments, ids, code)

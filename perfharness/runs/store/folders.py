@@ -10,19 +10,28 @@ from perfharness.errors import ResultError
 from perfharness.files import read_regular
 from perfharness.model.bench_suite import BENCH_NAME, SWEEP_NAME
 from perfharness.model.cold_start import COLD_START_NAME
+from perfharness.runs.repeat_file import REPEAT_NAME
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.scaling import SCALING_NAME
 from perfharness.runs.store.records import StoredRun
 
-FILES = {"sweep": SCALING_NAME, "cold-start": COLD_START_NAME, "bench": BENCH_NAME, "bench-sweep": SWEEP_NAME}
+FILES = {
+    "repeat": REPEAT_NAME,
+    "sweep": SCALING_NAME,
+    "cold-start": COLD_START_NAME,
+    "bench": BENCH_NAME,
+    "bench-sweep": SWEEP_NAME,
+}
 """The file of what is no launch; its `created` is that of the run."""
 
 
 def holds(folder: Path, run: StoredRun) -> bool:
     """Whether the folder holds this run."""
-    with suppress(ResultError, OSError, ValueError, AttributeError):
+    with suppress(ResultError, OSError, ValueError, LookupError, TypeError, StopIteration):
         if run.kind == "launch":
             return folder.is_dir() and read_manifest(folder).run_id == run.run_id
         found = json.loads(read_regular(folder / FILES[run.kind]))
-        return bool(found.get("created") == run.created)
+        if run.kind == "repeat":
+            found = next(row for row in found["rows"] if row.get("created"))
+        return bool(found["created"] == run.created)
     return False

@@ -16,8 +16,8 @@ from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
 from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
-from perfharness.model.result import RESERVED_KEYS, Tree, path_text
-from perfharness.model.result import Path as StagePath
+from perfharness.model.result import Tree, path_text
+from perfharness.runs.launch_figures import stage_entries
 from perfharness.runs.store.records import (
     BUSY,
     BUSY_PER_ITEM,
@@ -138,7 +138,7 @@ def launch_figures(mean: Tree, *, has_gpu: bool) -> Iterator[Figure]:
         if energy.get(metric) is not None or has_gpu:
             yield whole(metric, energy.get(metric), energy.get("reason") or "not measured")
     metrics = (*STAGE_METRICS, *GPU_METRICS) if has_gpu else STAGE_METRICS
-    for path, statistics in _stages(mean.get("stats_minus_warmup") or {}):
+    for path, statistics in stage_entries(mean.get("stats_minus_warmup") or {}):
         for metric in metrics:
             found = statistics.get(metric)
             if isinstance(found, dict) and found.get("count"):
@@ -150,14 +150,6 @@ def launch_figures(mean: Tree, *, has_gpu: bool) -> Iterator[Figure]:
                     **{name: finite(found.get(name)) for name in ("mean", "p50", "p95")},
                     reason=None if finite(found.get("mean")) is not None else "not measured in every batch",
                 )
-
-
-def _stages(tree: Tree, path: StagePath = ()) -> Iterator[tuple[StagePath, Tree]]:
-    if path and CPU in tree:
-        yield path, tree
-    for name, below in tree.items():
-        if isinstance(below, dict) and (not path or name not in RESERVED_KEYS):
-            yield from _stages(below, (*path, name))
 
 
 def whole(metric: str, value: float | None, reason: str | None = None) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +42,7 @@ class Series:
     """A series of launches.
 
     Args:
-        launches: the manifests of those that ran, in order.
+        launches: run ids of those that ran, in order.
         figures: of the series as a whole.
     """
 
@@ -52,7 +52,7 @@ class Series:
     command: Sequence[str]
     script: str
     script_arguments: Sequence[str]
-    launches: Sequence[RunManifest]
+    launches: Sequence[str]
     exit_code: int = 0
     figures: Sequence[Figure] = ()
 
@@ -101,8 +101,8 @@ def add_series(store: RunStore, series: Series) -> StoredRun:
     """Store a series, and that its launches are parts of it. Raises `StoreError`."""
     from perfharness.runs.store.gather import stored_series
 
-    ids = [manifest.run_id for manifest in series.launches]
-    by_id: Mapping[str, StoredRun] = store.by_ids(ids)
+    ids = list(series.launches)
+    by_id = store.by_ids(ids)
     run = stored_series(
         series.kind,
         folder=series.folder,
