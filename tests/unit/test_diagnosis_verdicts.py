@@ -394,6 +394,23 @@ def test_first_use_leaks_only_past_a_cut_that_is_too_short(tmp_path: Path) -> No
     assert activity["launch"] == pytest.approx((30.0 - 28.99 + 18 * 0.004) / 18)
 
 
+@pytest.mark.parametrize(
+    ("inner_us", "verdict"), [(500, Verdict.CPU_BOUND), (499, Verdict.CANNOT_TELL), (0, Verdict.CANNOT_TELL)]
+)
+def test_where_calls_are_not_recorded_ranges_without_any_show_computing(
+    inner_us: int, verdict: Verdict, tmp_path: Path
+) -> None:
+    """A kernel is launched at 900 us of 1 ms; before it may be allocations, but for a range that starts no GPU work."""
+    inner = {"decode": (0.0, float(inner_us))} if inner_us else {}
+    diagnosis = diagnosed(
+        tmp_path, lambda batch: batch.kernel(900, 910, 920), {"stage": (0.0, 1000.0), **inner}, meta=EMBEDDED
+    )
+    assert stage_of(diagnosis).verdict.verdict is verdict
+    assert all(stage_of(diagnosis, name).verdict.verdict is Verdict.CPU_BOUND for name in inner)
+    complete = diagnosed(tmp_path, lambda batch: batch.kernel(900, 910, 920))
+    assert stage_of(complete).verdict.verdict is Verdict.CPU_BOUND
+
+
 def test_cannot_tell_without_gpu_rows(tmp_path: Path) -> None:
     builder = TraceBuilder(cuda_traced=False)
     for index in range(3):
@@ -415,7 +432,7 @@ def test_the_embedded_tracer_leaves_unrecorded_calls_null(tmp_path: Path) -> Non
     activity = host_of(stage).activity_ms
     assert (activity["synchronize"], activity["outside"], host_of(stage).calls["allocate"]) == (None, None, None)
     assert activity["launch"] == pytest.approx(0.004)
-    assert stage.verdict.verdict is Verdict.CPU_BOUND
+    assert stage.verdict.verdict is Verdict.CANNOT_TELL
     assert "not recorded" in stage.verdict.missing[0]
 
 

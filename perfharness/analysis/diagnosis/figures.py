@@ -57,6 +57,7 @@ def stage_figures(
         waiting_share=waiting_share,
         ready_share=ready_share,
         api_is_complete=workload.api_is_complete,
+        without_calls=0.0 if workload.api_is_complete else _without_calls(events),
         limits=limits,
         gpu_shares=_gpu_shares(events),
         uses_gpu=bool(len(workload.trace.api) or len(workload.trace.operations)),
@@ -75,6 +76,18 @@ def _ready_shares(events: StageEvents) -> tuple[float | None, float | None]:
     if of_threads is not None:
         return of_threads
     return None if used is None or (thread != thread[0]).any() else used.waiting_share(start, end), None
+
+
+def _without_calls(events: StageEvents) -> float:
+    """Of the host time, ns: in the stage's ranges, and ranges inside of them, that have no CUDA call."""
+    workload, stages = events.workload, events.workload.stages
+    free = np.flatnonzero(workload.is_without_calls)
+    thread, spent = stages.thread[events.stage.rows], 0.0
+    for one in np.unique(thread).tolist():
+        mine, of_thread = free[stages.thread[free] == one], thread == one
+        line = BusyLine(stages.start_ns[mine], stages.end_ns[mine])
+        spent += float(line.within(events.start_ns[of_thread], events.end_ns[of_thread]).sum())
+    return spent
 
 
 def _kept_cpu(events: StageEvents) -> KeptCpu:

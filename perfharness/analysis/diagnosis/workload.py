@@ -96,6 +96,15 @@ class Workload:
         """Whether calls that start no GPU work are in the trace."""
         return api_is_complete(self.trace.meta)
 
+    @cached_property
+    def is_without_calls(self) -> Bool:
+        """Which ranges of the stage table lie on one thread, and have no CUDA call of the trace in them."""
+        stages = self.stages
+        first, last = self.calls.lines.slices(
+            stages.thread, stages.start_ns, np.maximum(stages.end_ns - 1, stages.start_ns)
+        )
+        return (first == last) & ~self.trace.ranges.crosses_threads[stages.index]
+
 
 @dataclass(frozen=True)
 class StageRows:

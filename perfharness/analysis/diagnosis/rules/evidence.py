@@ -8,8 +8,8 @@ from perfharness.model.diagnosis import Cause, FunctionTime, GpuLimit, GpuLimits
 from perfharness.model.trace import OsWaitKind
 
 MISSING_CALLS = (
-    "calls that start no GPU work (synchronise, allocate, load) are not recorded by the embedded tracer; they look "
-    "like time outside of CUDA (--tracer nsys records them)"
+    "calls that start no GPU work (synchronise, allocate, load) are not recorded by the embedded tracer in the measured "
+    "pass; they look like time outside of CUDA (--explain records them, and so does --tracer nsys)"
 )
 MISSING_OS = (
     "whether the time outside of CUDA calls is computing or waiting (a lock, a sleep, a file): the operating system's "
@@ -165,7 +165,8 @@ class Figures:
     operations, or waits, while other processes were at work on the GPU; `blocked`: outside of CUDA calls in the
     operating system, None where that was not recorded; `loading`: loading modules; `slow_start`: what batches before
     the steady state took more; `waiting_share`, `ready_share`: of `wall`, what its threads waited, and what they
-    computed or waited for a CPU, at least, without samples.
+    computed or waited for a CPU, at least, without samples; `without_calls`: in ranges without any CUDA call, 0 where
+    `api_is_complete`.
     """
 
     wall: float
@@ -197,6 +198,7 @@ class Figures:
     host: HostEvidence | None = None
     """None without an explaining pass."""
     kept: KeptCpu = field(default_factory=KeptCpu)
+    without_calls: float = 0.0
 
     @property
     def idle(self) -> str:

@@ -38,6 +38,7 @@ FAULT_NS = 500
 """Of host time, at least: the kernel is entered, finds a page and clears its 4 KiB."""
 KEEP_MEMORY_STEP = "Keep its memory between batches and write into it (out=, copy_) rather than allocate it anew."
 PROFILE_STEP = "Profile the stage: --explain names the function{}."
+CALLS_STEP = "Record all calls: --explain names those that take the time, or the function that computes."
 
 
 def garbage_collection(f: Figures) -> Match | None:
@@ -75,10 +76,10 @@ def cpu_bound(f: Figures) -> Match | None:
     if f.uses_gpu:
         outside = percent(f.outside, f.wall)
         evidence = [f"{outside} of its host time is outside of CUDA calls; the GPU is idle for {f.idle} of it."]
-    if f.uses_gpu and not f.api_is_complete and f.gpu_idle < CPU_BOUND_SHARE * f.wall:
-        either = f"{evidence[0]} It may compute, or wait for the GPU."
-        next_step = "Trace it with --tracer nsys."
-        return Match(Verdict.CANNOT_TELL, 0.0, f.wall, [either], next_step, missing=[MISSING_CALLS])
+    if f.uses_gpu and not f.api_is_complete and (unknown := _unrecorded(f)) is not None:
+        return Match(
+            Verdict.CANNOT_TELL, 0.0, f.wall, [f"{evidence[0]} {unknown}"], CALLS_STEP, missing=[MISSING_CALLS]
+        )  # fmt: skip
     launch = launching(f)  # what leads to launches has that name where they limit the stage
     dispatching = (
         f.issuing.launching_ns - f.issuing.launch_calls_ns if launch is not None and launch.is_verdict else 0.0
@@ -126,6 +127,18 @@ def cpu_bound(f: Figures) -> Match | None:
         where_reason=f.no_line, missing=[*f.missing_calls, *unknown] if f.uses_gpu else unknown,
         native=None if f.host is None else f.host.native,
     )  # fmt: skip
+
+
+def _unrecorded(f: Figures) -> str | None:
+    """What the time outside of CUDA calls may be instead of computing, where only calls that start GPU work were
+    recorded; None: computing is most of it.
+    """
+    if f.gpu_idle < CPU_BOUND_SHARE * f.wall:
+        return "It may compute, or wait for the GPU."
+    if f.host is not None or f.without_calls >= CPU_BOUND_SHARE * f.wall:
+        return None
+    free = f", and only {percent(f.without_calls, f.wall)} in ranges without any CUDA call" if f.without_calls else ""
+    return f"It may compute, or allocate, free or load{free}: such calls were not recorded."
 
 
 def _compiling(f: Figures) -> float:
