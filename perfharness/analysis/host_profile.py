@@ -135,6 +135,7 @@ def host_profile(probe: HostProbe, spans: Spans, rows: Int64) -> HostProfile:
         cpus_used=_cpus_used(probe.events, spans),
         cpus=probe.cpus,
         native=None,
+        longest=next(iter(own_functions(samples, rows, scale)), None),
         **_counts(samples, rows, spans.batches),
     )
 

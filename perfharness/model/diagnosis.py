@@ -364,6 +364,8 @@ class HostProfile:
     """Cores that it may run on."""
     native: NativeProfile | None = None
     """None where native code could not be sampled; `missing` has the reason."""
+    longest: FunctionTime | None = None
+    """The function outside of libraries in which most of the host time passed, whatever the thread did there."""
 
 
 @dataclass(frozen=True)
@@ -427,6 +429,9 @@ class Cause:
     saves_ms: float | None
     native: NativeFunction | None = None
     """The native code that `where` spends most of its CPU time in, which `share` is of; None of Python's own time."""
+    share_at_most: float | None = None
+    """Where an explaining pass shows the cause that is not trusted in its proportions: `share` is the least, this the
+    most that it can be. None: `share` is a measured figure."""
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,8 @@ def changed_stages(folder: str, diagnosis: Diagnosis) -> list[Finding]:
     first, reason = doubted[0]
     more = f", and {len(doubted) - 1} more" if len(doubted) > 1 else ""
     message = (
-        f"The explaining pass is not used for {path_text(first.path)} ({reason}){more}: verdicts there are those of "
-        "the measured pass alone."
+        f"The explaining pass is not used for {path_text(first.path)} ({reason}){more}: shares there are those of "
+        "the measured pass, or bounds."
     )
     hint = (
         "Have the script do the same work in every run, and leave it free CPUs; `perfharness explain RUN` runs the "

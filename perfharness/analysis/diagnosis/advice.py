@@ -146,11 +146,13 @@ def _of_process(process: str, diagnosis: Diagnosis) -> Iterator[Advice]:
         for cause in _distinct(stage.causes) or _from_verdict(stage):
             gpu_ms = None if stage.gpu is None else stage.gpu.busy_ms
             times = (stage.cpu_ms, gpu_ms, batch, _worth(stage, cause), cause.saves_ms)
-            yield Advice((stage.path,), cause, process, 1, *times, doubt=_doubt(stage))
+            yield Advice((stage.path,), cause, process, 1, *times, doubt=_doubt(stage, cause))
 
 
-def _doubt(stage: StageDiagnosis) -> str | None:
-    return None if stage.explained is None or stage.explained.trusted else stage.explained.reason
+def _doubt(stage: StageDiagnosis, cause: Cause) -> str | None:
+    if cause.share_at_most is not None or stage.explained is None or stage.explained.trusted:
+        return None
+    return stage.explained.reason
 
 
 def _batch_of(path: Path, diagnosis: Diagnosis, by_path: Mapping[Path, StageDiagnosis]) -> float | None:

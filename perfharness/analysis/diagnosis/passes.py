@@ -1,6 +1,7 @@
 """The measured and the explaining pass laid onto each other, stage by stage: totals of the first, causes of the second.
 
-A stage's causes are taken over where the explaining pass did the same in the same proportions. Compared are, per stage:
+A stage's causes are taken over where the explaining pass did the same in the same proportions; where only the
+proportions changed, as far as the size of the change allows (`bounds.py`). Compared are, per stage:
 its host time, alone and against the rest of its batch; how its time is divided among the stages directly inside it; the
 GPU's busy time and the number of GPU operations, per item. A ratio has changed where the two passes differ by more than
 the spread between batches allows, and by more than a limit: their logarithms differ by more than Welch's t of 95 %,
@@ -19,6 +20,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perfharness.analysis.diagnosis.bounds import with_bounds
+from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS
 from perfharness.analysis.diagnosis.rules.machine import OF_MACHINE
 from perfharness.analysis.statistics import student_t
 from perfharness.model.diagnosis import (
@@ -90,7 +93,10 @@ def lay_onto(measured: Pass, explaining: Pass) -> Diagnosis:
     found = {stage.path: stage for stage in explaining.diagnosis.stages}
     comparison = _Comparison(measured, explaining)
     stages = [_explain(stage, found.get(stage.path), comparison) for stage in measured.diagnosis.stages]
-    return replace(measured.diagnosis, stages=stages)
+    is_known = MISSING_CALLS not in explaining.diagnosis.missing
+    is_known = is_known and all(stage.explained is not None and stage.explained.trusted for stage in stages)
+    missing = [one for one in measured.diagnosis.missing if one != MISSING_CALLS or not is_known]
+    return replace(measured.diagnosis, stages=stages, missing=missing)
 
 
 def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _Comparison) -> StageDiagnosis:
@@ -103,7 +109,9 @@ def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _C
         reason += f"; there its threads were ready without a free CPU {ready:.0%} of the time"
     explained = Explained(slowdown, trusted=reason is None, reason=reason)
     if reason is not None:
-        return _unexplained(stage, explained)
+        is_same_work = next(comparison.changes_of_work(stage, found), None) is None
+        bounded = with_bounds(stage, found, slowdown) if slowdown is not None and is_same_work else stage
+        return _unexplained(bounded, explained)
     scale = stage.cpu_ms / found.cpu_ms
     gpu = _gpu(stage.gpu, found.gpu)
     known = {(one.gpu, one.source) for one in stage.counters}
@@ -243,6 +251,7 @@ def _profile(profile: HostProfile, scale: float) -> HostProfile:
         collection_ms=_times(profile.collection_ms, scale),
         recorder_ms=_times(profile.recorder_ms, scale),
         gil_holders=[function.scaled(scale) for function in profile.gil_holders],
+        longest=None if profile.longest is None else profile.longest.scaled(scale),
         native=None if profile.native is None else _native(profile.native, scale),
     )
 
@@ -334,7 +343,11 @@ class _Comparison:
                 f"of its time {path_text(inner[-1:])} took {shares[1].value:.0%}, and {shares[0].value:.0%} in the "
                 "measured pass"
             )
-        busy = self._per_item(path, "gpu_busy_time")
+        yield from self.changes_of_work(stage, found)
+
+    def changes_of_work(self, stage: StageDiagnosis, found: StageDiagnosis) -> Iterator[str]:
+        """Reasons to take it for another stage: the GPU did something else."""
+        busy = self._per_item(stage.path, "gpu_busy_time")
         if _has_changed(*busy, MAX_GPU_CHANGE, (_busy(stage), _busy(found))):
             yield "the GPU was busy with it for another time per item than in the measured pass"
         counts = _operations(stage), _operations(found)

@@ -103,7 +103,7 @@ class Workload:
         first, last = self.calls.lines.slices(
             stages.thread, stages.start_ns, np.maximum(stages.end_ns - 1, stages.start_ns)
         )
-        return (first == last) & ~self.trace.ranges.crosses_threads[stages.index]
+        return np.asarray((first == last) & ~self.trace.ranges.crosses_threads[stages.index], dtype=np.bool_)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from perfharness.model.diagnosis import Cause, FunctionTime, GpuLimit, GpuLimits
 from perfharness.model.trace import OsWaitKind
 
 MISSING_CALLS = (
-    "calls that start no GPU work (synchronise, allocate, load) are not recorded by the embedded tracer in the measured "
+    "calls that start no GPU work (synchronise, allocate, load) are not recorded by the embedded tracer's measured "
     "pass; they look like time outside of CUDA (--explain records them, and so does --tracer nsys)"
 )
 MISSING_OS = (

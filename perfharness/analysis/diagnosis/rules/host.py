@@ -76,9 +76,9 @@ def cpu_bound(f: Figures) -> Match | None:
     if f.uses_gpu:
         outside = percent(f.outside, f.wall)
         evidence = [f"{outside} of its host time is outside of CUDA calls; the GPU is idle for {f.idle} of it."]
-    if f.uses_gpu and not f.api_is_complete and (unknown := _unrecorded(f)) is not None:
+    if f.uses_gpu and not f.api_is_complete and (unrecorded := _unrecorded(f)) is not None:
         return Match(
-            Verdict.CANNOT_TELL, 0.0, f.wall, [f"{evidence[0]} {unknown}"], CALLS_STEP, missing=[MISSING_CALLS]
+            Verdict.CANNOT_TELL, 0.0, f.wall, [f"{evidence[0]} {unrecorded}"], CALLS_STEP, missing=[MISSING_CALLS]
         )  # fmt: skip
     launch = launching(f)  # what leads to launches has that name where they limit the stage
     dispatching = (

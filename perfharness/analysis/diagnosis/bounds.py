@@ -1,0 +1,139 @@
+"""What an explaining pass that is not trusted in its proportions still shows of a stage: bounds.
+
+Recording adds time, and it is not known to what. Of a stage that took M in the measured pass and E in the explaining
+one, a part that took P of E took at least P - (E - M) of M, if all of what was added was its own, and at most P, if
+none was. Where the explaining pass was the faster one, by chance or for another state of the machine, the part took
+between P and P + (M - E). So whatever changed, what takes almost all of E takes most of M.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfharness.analysis.diagnosis.rules.evidence import call_of, percent, place
+from perfharness.analysis.diagnosis.rules.machine import OF_MACHINE
+from perfharness.model.diagnosis import Cause, FunctionTime, StageDiagnosis, StageVerdict, Verdict
+
+DOMINATES = 0.5
+"""Of the stage's time in the measured pass, at least: then nothing else can be the larger part of it."""
+
+RESIDUAL = frozenset({Verdict.CPU_BOUND, Verdict.CANNOT_TELL})
+"""Verdicts of one pass that only say what is left: a cause with a name is better, where it dominates."""
+
+OF_SPAN = frozenset({
+    Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.PAGEABLE_COPIES, Verdict.WAITING_ON_STAGE,
+    Verdict.WAITING_ON_PROCESS,
+})  # fmt: skip
+"""Their shares may be of the time until the GPU has done the stage's work, where it has any."""
+
+OF_ONE_PASS = OF_MACHINE | {Verdict.FIRST_USE}
+"""What was in the one pass need not have been in the other."""
+
+
+def share_bounds(share: float, slowdown: float) -> tuple[float, float]:
+    """The least and the most that a part took of the measured time, 0 to 1.
+
+    Args:
+        share: of the explaining pass's time, 0 to 1.
+        slowdown: that time by the measured one.
+    """
+    part, added = share * slowdown, slowdown - 1
+    first, last = sorted((part - added, part))
+    return min(max(first, 0.0), 1.0), min(max(last, 0.0), 1.0)
+
+
+def with_bounds(stage: StageDiagnosis, found: StageDiagnosis, slowdown: float) -> StageDiagnosis:
+    """A stage of the measured pass with what dominates it in the explaining pass beyond all that may have changed; what
+    does not is a candidate in the evidence of the verdict.
+
+    Args:
+        found: the same stage of the explaining pass, which did the same work on the GPU.
+        slowdown: host time of the explaining pass by that of the measured one.
+    """
+    cause = _first_cause(found)
+    if cause is not None and stage.causes and stage.causes[0].code == cause.code:
+        return _with_line(stage, found, cause, slowdown)
+    if stage.verdict.verdict not in RESIDUAL:
+        return stage
+    if cause is not None and share_bounds(cause.share, slowdown)[0] >= DOMINATES:
+        return _limited_by(stage, found, cause, slowdown)
+    if cause is not None:
+        at = "" if cause.where is None else f" At {place(cause.where)}."
+        stage = _with_evidence(stage, f"The explaining pass would say {cause.code}: {cause.what}{at}")
+    longest = None if found.profile is None else found.profile.longest
+    return stage if longest is None else _at_line(stage, found, longest, slowdown)
+
+
+def _first_cause(found: StageDiagnosis) -> Cause | None:
+    """What limits the stage in the explaining pass, where its share is of the host time."""
+    if not found.causes or found.causes[0].code != found.verdict.verdict.value:
+        return None
+    uses_gpu = found.gpu is not None and found.gpu.busy_ms > 0
+    verdict = found.verdict.verdict
+    return None if verdict in OF_ONE_PASS or (uses_gpu and verdict in OF_SPAN) else found.causes[0]
+
+
+def _limited_by(stage: StageDiagnosis, found: StageDiagnosis, cause: Cause, slowdown: float) -> StageDiagnosis:
+    """With the cause as its verdict, and its share between bounds."""
+    least, most = share_bounds(cause.share, slowdown)
+    bounded = replace(
+        cause,
+        what=f"At least {percent(least, 1)} of its host time, whatever the explaining pass added. There: {cause.what}",
+        share=least,
+        share_at_most=most,
+        saves_ms=None,
+        where=None if cause.where is None else _bounded(stage, found, cause.where, slowdown),
+        native=None,
+    )
+    others = [one for one in stage.causes if one.code not in {cause.code, *(each.value for each in RESIDUAL)}]
+    verdict = StageVerdict(
+        found.verdict.verdict, [bounded.what, *stage.verdict.evidence], cause.try_this, stage.verdict.missing
+    )
+    return replace(stage, verdict=verdict, causes=[bounded, *others])
+
+
+def _with_line(stage: StageDiagnosis, found: StageDiagnosis, cause: Cause, slowdown: float) -> StageDiagnosis:
+    """With the line of the same cause in the explaining pass. Of time outside of calls, where the line dominates: there
+    the cause is only what is left.
+    """
+    first, where = stage.causes[0], cause.where
+    if where is None or not found.cpu_ms or first.where is not None:
+        return stage
+    if stage.verdict.verdict is Verdict.CPU_BOUND:
+        return _at_line(stage, found, where, slowdown)
+    if where.self_ms < DOMINATES * cause.share * found.cpu_ms:
+        return stage
+    first = replace(first, where=_bounded(stage, found, where, slowdown), where_reason=None)
+    return replace(stage, causes=[first, *stage.causes[1:]])
+
+
+def _at_line(stage: StageDiagnosis, found: StageDiagnosis, line: FunctionTime, slowdown: float) -> StageDiagnosis:
+    """With a line, as that of the cause where it dominates, and in the evidence."""
+    if not found.cpu_ms:
+        return stage
+    share = min(line.self_ms / found.cpu_ms, 1.0)
+    least, most = share_bounds(share, slowdown)
+    between = f"{percent(least, 1)} to {percent(most, 1)}"
+    text = f"In the explaining pass {percent(share, 1)} of it passes in {place(line)}: of this one, {between}."
+    stage = _with_evidence(stage, text)
+    if not stage.causes or stage.verdict.verdict is not Verdict.CPU_BOUND:
+        return stage
+    first = replace(stage.causes[0], what=f"{stage.causes[0].what} {text}")
+    if least >= DOMINATES:
+        where, step = _bounded(stage, found, line, slowdown), f"Make {call_of(line)} cheaper."
+        first = replace(first, where=where, where_reason=None, try_this=step)
+        stage = replace(stage, verdict=replace(stage.verdict, next_step=step))
+    return replace(stage, causes=[first, *stage.causes[1:]])
+
+
+def _with_evidence(stage: StageDiagnosis, text: str) -> StageDiagnosis:
+    return replace(stage, verdict=replace(stage.verdict, evidence=[*stage.verdict.evidence, text]))
+
+
+def _bounded(stage: StageDiagnosis, found: StageDiagnosis, line: FunctionTime, slowdown: float) -> FunctionTime:
+    """A line whose own time is between bounds: the middle of them, with half of what is between as its error."""
+    measured, explaining = stage.cpu_ms or 0.0, found.cpu_ms or 0.0
+    share = min(line.self_ms / explaining, 1.0) if explaining else 0.0
+    least, most = share_bounds(share, slowdown)
+    middle, half = (least + most) / 2 * measured, (most - least) / 2 * measured
+    return replace(line, self_ms=middle, cumulative_ms=middle, error_ms=half)
