@@ -322,6 +322,7 @@ def make_manifest(
         placement_reason=plan.placement_reason,
         tracer=plan.tracer,
         environment=plan.environment,
+        source=plan.source,
         processes=list(planned if records is None else records),
         findings=[FindingRecord(**finding.to_json()) for finding in findings],
     )

@@ -96,7 +96,38 @@ class EnvironmentRecord(_Model):
     nvtx: str | None = None
     driver: str | None = None
     cuda_driver: str | None = None
+    packages: dict[str, str] = Field(default_factory=dict)
+    """Versions of the numeric libraries and frameworks that the measured interpreter would import."""
+
     gpus: list[GpuRecord] = Field(default_factory=list)
+
+
+class InputFileRecord(_Model):
+    """A file that an argument of the script names."""
+
+    argument: Int64
+    """Place of the argument, from 0."""
+
+    name: MaskedText
+    """Without its folder."""
+
+    bytes: Int64
+    sha256: str | None = None
+    """None: it was too large to be read, or could not be."""
+
+
+class SourceRecord(_Model):
+    """What was measured."""
+
+    git_commit: str | None = None
+    """That is checked out where the script is; `git_reason`: why it is not known."""
+
+    git_dirty: bool | None = None
+    """Whether tracked files differ from it."""
+
+    git_reason: str | None = None
+    script_sha256: str | None = None
+    input_files: list[InputFileRecord] = Field(default_factory=list)
 
 
 class PlacementRecord(_Model):
@@ -210,6 +241,9 @@ class RunManifest(_Model):
 
     working_dir: str | None = None
     """Where the launch ran: what relative paths of `command` are relative to."""
+
+    source: SourceRecord | None = None
+    """None in files of earlier versions."""
 
     tracer: TracerRecord
     environment: EnvironmentRecord

@@ -13,7 +13,7 @@ import orjson
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import read_regular
 from perfharness.model.clocks import CLOCKS_COMPANION
-from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.manifest import ProcessRecord, RunManifest, SourceRecord
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, TIMES, path_text
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.cold_start import startup_of
@@ -276,5 +276,21 @@ def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[
         "telemetry": "sampled" if manifest.companions.get("telemetry") else "off",
         "script": Path(manifest.script).name,
         "arguments": " ".join(manifest.script_arguments) or "none",
+        **{f"package {name}": version for name, version in sorted(machine.packages.items())},
     }
+    if manifest.source is not None:
+        found |= _of_source(manifest.source)
     return found
+
+
+def _of_source(source: SourceRecord) -> dict[str, str | None]:
+    commit = source.git_commit and source.git_commit + (" with changes" if source.git_dirty else "")
+    files = {
+        f"file of argument {file.argument + 1}": f"{file.name}, {file.bytes} bytes, {_short(file.sha256)}"
+        for file in source.input_files
+    }
+    return {"git commit": commit, "script's digest": source.script_sha256 and _short(source.script_sha256), **files}
+
+
+def _short(sha256: str | None) -> str:
+    return "not read" if sha256 is None else sha256[:12]

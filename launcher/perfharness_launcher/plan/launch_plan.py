@@ -12,7 +12,7 @@ from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.model import environment
 from perfharness.model.annotations import Annotations
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, TracerRecord
+from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord, TracerRecord
 from perfharness_launcher.nsys.command_line import NsysTracing
 from perfharness_launcher.plan.gpus import choose_gpus
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
@@ -36,6 +36,7 @@ class LaunchPlan:
     processes: tuple[ProcessSpec, ...]
     interpreter: InterpreterFacts
     environment: EnvironmentRecord = field(default_factory=EnvironmentRecord)
+    source: SourceRecord | None = None
     placement_reason: str = ""
     annotations: Annotations | None = None
     findings: tuple[Finding, ...] = ()
@@ -89,6 +90,7 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         processes=tuple(_processes(options, facts, decision.record.kind, of_process, placed.placements)),
         interpreter=facts.interpreter,
         environment=facts.environment,
+        source=facts.source,
         placement_reason=placed.reason,
         annotations=facts.annotations,
         findings=(*decision.findings, *_gpu_findings(options, facts)),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perfharness.boot import ASK_INTERPRETER
 from perfharness.model.annotations import Annotations
-from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord
+from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord
 from perfharness.model.version import VERSION
 from perfharness.run_swap import is_explaining_pass
 from perfharness_launcher.nsys.command_line import NsysInstall
@@ -23,6 +23,7 @@ from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotati
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import CpuTopology, GpuLocality, gpu_localities, read_topology
+from perfharness_launcher.plan.source import find_source
 
 INTERPRETER_TIMEOUT_S = 60
 
@@ -35,6 +36,7 @@ class InterpreterFacts:
         nvtx: version of the nvtx package that it would import, or None.
         has_perfharness: whether it can import perfharness, which the embedded tracer needs.
         problem: why nothing could be found out, one sentence.
+        packages: versions of the libraries that may decide how long a pipeline takes.
     """
 
     executable: str
@@ -42,6 +44,7 @@ class InterpreterFacts:
     nvtx: str | None = None
     has_perfharness: bool = False
     problem: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class MachineFacts:
         topology: the CPUs; None where not asked for.
         near_gpus: what is near each GPU, by UUID.
         environment: the machine and the software, for the manifest.
+        source: what is measured, for the manifest.
     """
 
     gpus: tuple[GpuRecord, ...] = ()
@@ -77,6 +81,7 @@ class MachineFacts:
     topology: CpuTopology | None = None
     near_gpus: Mapping[str, GpuLocality] = field(default_factory=dict)
     environment: EnvironmentRecord = field(default_factory=EnvironmentRecord)
+    source: SourceRecord | None = None
 
 
 def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
@@ -101,6 +106,7 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
         topology=topology,
         near_gpus=gpu_localities([gpu.uuid for gpu in gpus.gpus], topology) if topology and gpus.gpus else {},
         environment=fingerprint(gpus, interpreter),
+        source=find_source(options.script if options.is_python_script else None, options.script_arguments),
     )
 
 
@@ -140,7 +146,9 @@ def ask_interpreter(python: str) -> InterpreterFacts:
         answer = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return InterpreterFacts(executable, problem=f"--python {python} does not behave like a Python interpreter")
-    return InterpreterFacts(executable, answer["version"], answer["nvtx"], answer["has_perfharness"])
+    return InterpreterFacts(
+        executable, answer["version"], answer["nvtx"], answer["has_perfharness"], packages=answer["packages"]
+    )
 
 
 def _script_problem(options: LaunchOptions) -> str | None:
@@ -196,6 +204,7 @@ def fingerprint(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRec
         nvtx=interpreter.nvtx,
         driver=gpus.driver,
         cuda_driver=dotted(gpus.cuda_driver) if gpus.cuda_driver else None,
+        packages=dict(interpreter.packages),
         gpus=list(gpus.gpus),
     )
 
