@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
@@ -206,20 +207,35 @@ def _cut_off(folder: Path, manifest: RunManifest) -> RunManifest:
     return manifest.model_copy(update={"processes": records, "findings": [*manifest.findings, found]})
 
 
-def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNCHED) -> RunSummary:
+Visit = Callable[[str, Analysis], None]
+"""Sees the analysis of a process, by its folder, before it is released."""
+
+
+def analyze_run(
+    run_dir: Path,
+    manifest: RunManifest,
+    read_as: ReadAs = AS_LAUNCHED,
+    *,
+    write: bool = True,
+    visit: Visit | None = None,
+) -> RunSummary:
     """Recompute both kinds of JSON files of a run.
 
     Processes without a readable trace get no benchmark.json; the others' are written nevertheless. All files are put in
     place together, at the end; results that were made from more than exists now stay (`results-kept`).
+
+    Args:
+        write: False: only read. The files stay as they are, and the mean has no `mean_all_batches`.
+        visit: sees each process of the measured pass.
     """
     findings = [record.to_finding() for record in manifest.findings] + explaining_pass_missing(run_dir, manifest)
     explaining: dict[str, Pass] = {}
     if (explaining_dir := explaining_folder(run_dir, manifest)) is not None:
         findings = [finding for finding in findings if finding.code != FAILED]  # of one that was run again since
-        explaining, problems = _analyze_explaining(explaining_dir, manifest, read_as)
+        explaining, problems = _analyze_explaining(explaining_dir, manifest, read_as, write=write)
         findings += problems
     all_analysed: dict[str, Analysed] = {}
-    analyzer = ProcessAnalyzer(run_dir, manifest, read_as)
+    analyzer = ProcessAnalyzer(run_dir, manifest, read_as, visit)
     for process in manifest.processes:
         analysed, problems = analyzer.analyze(process)
         findings.extend(problems)
@@ -233,7 +249,7 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
     options = analyzer.options
     machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled)
     findings.extend(machine.findings)
-    files = ResultFiles(run_dir, [process.folder for process in manifest.processes])
+    files = ResultFiles(run_dir, [process.folder for process in manifest.processes]) if write else None
     for process in manifest.processes:
         if (analysed := all_analysed.get(process.folder)) is None:
             continue
@@ -243,20 +259,23 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
         )
         meta["sources"]["trace_bytes"] = analysed.trace_bytes
         results[process.folder] = replace(analysed.result, meta=meta)
-        body = {
-            **benchmark_tree(results[process.folder]),
-            **machine.process_tree(process.folder),
-            **_startup(process, analysed),
-        }
-        files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
+        if files is not None:
+            body = {
+                **benchmark_tree(results[process.folder]),
+                **machine.process_tree(process.folder),
+                **_startup(process, analysed),
+            }
+            files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
     included, partial = _included(manifest, results)
     findings.extend(partial)
     mean = {
-        **combine(included, failed=_failed(manifest)),
+        **combine(included, with_data=write, failed=_failed(manifest)),
         **_pooled_diagnosis(included),
         **machine.mean_tree(),
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
+    if files is None:
+        return RunSummary(run_dir, mean, results, findings)
     files.write(BENCHMARK_MEAN_NAME, mean)
     losses = list(files.losses({folder: analysed.trace_bytes for folder, analysed in all_analysed.items()}))
     if losses:
@@ -275,12 +294,14 @@ def analyze_run(run_dir: Path, manifest: RunManifest, read_as: ReadAs = AS_LAUNC
     return RunSummary(run_dir, mean, results, findings, files.problem, is_kept=bool(losses))
 
 
-def _analyze_explaining(folder: Path, measured: RunManifest, read_as: ReadAs) -> tuple[dict[str, Pass], list[Finding]]:
+def _analyze_explaining(
+    folder: Path, measured: RunManifest, read_as: ReadAs, *, write: bool
+) -> tuple[dict[str, Pass], list[Finding]]:
     """Analyse the explaining pass of a run: what it adds to each process, and what of it is missing."""
     try:
         manifest = read_manifest(folder)
-        with alone_in(folder):
-            results = analyze_run(folder, manifest, read_as).results
+        with alone_in(folder) if write else contextlib.nullcontext():
+            results = analyze_run(folder, manifest, read_as, write=write).results
     except ResultError as error:
         return {}, [explaining_pass_failed(str(error))]
     usable = usable_processes(measured, manifest)
@@ -349,8 +370,9 @@ class ProcessAnalyzer:
         options: how their traces are read.
     """
 
-    def __init__(self, run_dir: Path, manifest: RunManifest, read_as: ReadAs) -> None:
+    def __init__(self, run_dir: Path, manifest: RunManifest, read_as: ReadAs, visit: Visit | None = None) -> None:
         self.options = read_as.options(manifest)
+        self._visit = visit
         self.telemetry = RunTelemetry(run_dir, manifest)
         self._run_dir = run_dir
         self._manifest = manifest
@@ -373,6 +395,7 @@ class ProcessAnalyzer:
                 with_gpu_work=telemetry.log is not None,
                 gpm=telemetry.gpm,
                 used_cpu=telemetry.cpu_time(process),
+                visit=None if self._visit is None else partial(self._visit, process.folder),
             )
         except TraceError as error:
             unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
@@ -393,6 +416,7 @@ def analyze_trace(
     with_gpu_work: bool = False,
     gpm: Mapping[str, GpmReadings] | None = None,
     used_cpu: CpuTime | None = None,
+    visit: Callable[[Analysis], None] | None = None,
 ) -> tuple[ProcessResult, TraceMeta]:
     """The result of one trace file, checked against the recorders' counts where these exist.
 
@@ -406,6 +430,7 @@ def analyze_trace(
         with_gpu_work: list when the GPU worked, for telemetry.
         gpm: the GPUs' counters, UTC, by UUID without its prefix; None: not sampled.
         used_cpu: CPU time of the process, UTC; None: not sampled.
+        visit: sees the analysis before it is released.
     """
     journals = journals_of(path) if journals is None else journals
     trace = on_utc(open_trace(path, parents=journals.parents, with_details=others is not None), machine)
@@ -423,6 +448,8 @@ def analyze_trace(
         diagnosis=diagnosis,
         gpu_work=gpu_work(analysis) if with_gpu_work else None,
     )
+    if visit is not None:
+        visit(analysis)
     return result, trace.meta
 
 

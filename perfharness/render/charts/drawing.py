@@ -76,11 +76,22 @@ class Picture:
         name: of its file, without the ending.
         chart: Vega-Lite, which refers to rows by name.
         rows: by those names.
+        content, title, notes: what `chart` is made of, for a page that sets title and notes itself.
     """
 
     name: str
     chart: Specification
     rows: Mapping[str, Sequence[Row]]
+    content: Specification | None = None
+    title: str = ""
+    notes: tuple[str, ...] = ()
+
+    def specification(self) -> Specification:
+        """All of it as JSON has it (gaps are null), for a page; without title and notes where these are apart."""
+        content = self.chart if self.content is None else self.content
+        whole = {"$schema": SCHEMA, **content, "datasets": self.rows, "config": CONFIG}
+        made: Specification = orjson.loads(orjson.dumps(_printable(whole)))
+        return made
 
     def save(self, path: Path) -> Path:
         """Write a `.png`, `.svg`, `.pdf` or `.html`, atomically. Raises `ResultError`."""
@@ -184,7 +195,8 @@ class Sheet:
 
     def made(self, content: Specification, title: str) -> Picture:
         """The picture."""
-        return Picture(self.name, titled(content, title, self.notes), self._rows)
+        notes = tuple(self.notes)
+        return Picture(self.name, titled(content, title, notes), self._rows, content, title, notes)
 
 
 def line_rows(line: str, seconds: Float64, values: Float64) -> list[Row]:

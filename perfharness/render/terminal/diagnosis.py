@@ -53,8 +53,8 @@ def print_diagnosis(
     if name is not None or details:
         for stage in stages:
             say(console, styled(path_text(stage.path), "bold"), ": ", verdict_text(verdict_name(stage)))
-            figures = _figures(stage, has_gpu=bool(diagnosis.gpus)) if name is not None else ()
-            for line in [*_reasons(stage), *figures]:
+            figures = figure_lines(stage, has_gpu=bool(diagnosis.gpus)) if name is not None else ()
+            for line in [*reason_lines(stage), *figures]:
                 say(console, f"  {line}")
     else:
         print_advice(console, {process: diagnosis}, most=None)
@@ -147,7 +147,7 @@ def _number(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.3f}"
 
 
-def _reasons(stage: StageDiagnosis) -> Iterator[str]:
+def reason_lines(stage: StageDiagnosis) -> Iterator[str]:
     """The causes; of the verdict, what is not one of them."""
     for cause in stage.causes:
         yield f"{cause.code}, {100 * cause.share:.0f} % of it: {cause.what}"
@@ -162,7 +162,7 @@ def _reasons(stage: StageDiagnosis) -> Iterator[str]:
         yield f"missing: {missing}"
 
 
-def _figures(stage: StageDiagnosis, *, has_gpu: bool) -> Iterator[str]:
+def figure_lines(stage: StageDiagnosis, *, has_gpu: bool) -> Iterator[str]:
     """All other figures of one stage, one per line."""
     items = f", {stage.items} items" if stage.items is not None else ""
     yield f"{stage.batches} batches{items}; CPU {_number(stage.cpu_ms_per_item)} ms an item"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.text import Text
 
+from perfharness.analysis.range_sums import RANGE_TIMES, sums_of_ranges
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, EntryTable, Path, ProcessResult, Tree, path_text
 from perfharness.render.terminal.advice import limited_by, print_advice
@@ -122,10 +123,10 @@ def print_findings(console: Console, findings: Iterable[Finding], *, least: Seve
             groups.setdefault(replace(finding, process=None), []).append(finding.process or "")
     for finding, processes in groups.items():
         severity = finding.severity
-        say(console, styled(severity.value, SEVERITY_STYLE[severity]), f" {_sentence(finding, processes)}")
+        say(console, styled(severity.value, SEVERITY_STYLE[severity]), f" {finding_sentence(finding, processes)}")
 
 
-def _sentence(finding: Finding, processes: list[str]) -> str:
+def finding_sentence(finding: Finding, processes: Sequence[str] = ()) -> str:
     """Where, what, and what to do; a message that quotes a program's output ends in lines of its own."""
     where = listed_processes(processes)
     text = (f"{where}: " if where else "") + finding.message
@@ -191,12 +192,9 @@ def _cell(figure: float | None) -> str:
     return NOT_MEASURED if figure is None else str(figure) if isinstance(figure, int) else f"{figure:.3f}"
 
 
-RANGE_TIMES = {"CPU": "cpu_time", "GPU": "gpu_time", "busy": "gpu_busy_time"}
-
-
 def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: bool) -> None:
     """Print every range of a run without batches: count, sum and mean of its times."""
-    ranges = _sums_of_ranges(entries)
+    ranges = sums_of_ranges(entries)
     if not ranges:
         return
     shown = [
@@ -222,27 +220,6 @@ def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: b
     print_table(console, columns, rows[:LISTED_RANGES])
     if len(rows) > LISTED_RANGES:
         say(console, f"{len(rows) - LISTED_RANGES} more ranges: `perfharness ranges` prints all")
-
-
-def _sums_of_ranges(entries: Iterable[EntryTable]) -> Mapping[tuple[str, ...], dict[str, float | None]]:
-    """Count and times of each path over all processes, batches of one loop together; None: not measured."""
-    sums: dict[tuple[str, ...], dict[str, float | None]] = {}
-    for table in entries:
-        path: list[str] = []
-        paths = []
-        for name, depth in zip(table.name.tolist(), table.depth.tolist(), strict=True):
-            path[depth:] = [table.names[name]]
-            paths.append(tuple(path))
-        for column in table.numbers:
-            if column.key not in ("count", *RANGE_TIMES.values()):
-                continue
-            for row, value in zip(column.rows.tolist(), column.values.tolist(), strict=True):
-                if table.depth[row] == 0:  # a recorder is no range
-                    continue
-                mine = sums.setdefault(paths[row], {"count": 0.0, **dict.fromkeys(RANGE_TIMES.values(), 0.0)})
-                before = mine[column.key]
-                mine[column.key] = None if before is None or value != value else before + value
-    return sums
 
 
 def _throughput_line(throughput: Tree) -> str:

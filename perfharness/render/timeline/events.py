@@ -16,21 +16,14 @@ import numpy.typing as npt
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.intervals import NO_PARENT
+from perfharness.analysis.operation_names import DIRECTIONS, operation_names
 from perfharness.analysis.stages import NOT_COUNTED
-from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
+from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
 from perfharness.render.timeline.tracks import Ids, make_tracks, name_process, rows_that_nest
 
 SLICE = '{"ph":"X","name":%s,"cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,"args":{%s}}'
 ARROW_START = '{"ph":"s","id":%d,"name":"launch","cat":"launch","pid":%d,"tid":%d,"ts":%.3f}'
 ARROW_END = '{"ph":"f","bp":"e","id":%d,"name":"launch","cat":"launch","pid":%d,"tid":%d,"ts":%.3f}'
-
-DIRECTIONS = {
-    CopyKind.HOST_TO_DEVICE: "host to device",
-    CopyKind.DEVICE_TO_HOST: "device to host",
-    CopyKind.DEVICE_TO_DEVICE: "device to device",
-    CopyKind.PEER_TO_PEER: "peer to peer",
-    CopyKind.HOST_TO_HOST: "host to host",
-}
 
 Column = Callable[[Int64], Sequence[Any]]
 """Values of the events with these indices."""
@@ -170,7 +163,7 @@ class _Device:
     def source(self) -> Source:
         """All operations."""
         kinds = np.asarray(["kernel", "memcpy", "memset", "graph"], dtype=object)
-        names, codes = _operation_names(self.analysis)
+        names, codes = operation_names(self.analysis.trace)
         kind = kinds[self.analysis.trace.operations.kind]
         return _slices(self, np.arange(len(kind)), _escaped(names, codes), kind, _operation_args(self.analysis))
 
@@ -255,17 +248,6 @@ def _range_args(analysis: Analysis, stage_of: Int64) -> Column:
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
-
-
-def _operation_names(analysis: Analysis) -> tuple[list[str], Int64]:
-    """Names, and each operation's code among them: a kernel's own, a copy's direction."""
-    trace, details = analysis.trace, analysis.trace.details
-    kind = trace.operations.kind
-    own = [*("kernel", "copy", "memset", "graph replay"), *(f"copy {text}" for text in DIRECTIONS.values())]
-    code = len(trace.names) + kind.astype(np.int64)
-    for number, direction in enumerate(DIRECTIONS):
-        code[(kind == GpuOperationKind.MEMCPY) & (details.copy_kind == direction)] = len(trace.names) + 4 + number
-    return [*trace.names, *own], np.where(details.name >= 0, details.name, code)
 
 
 def _operation_args(analysis: Analysis) -> Column:

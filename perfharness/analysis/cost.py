@@ -1,0 +1,59 @@
+"""What a million items cost, of prices that the user names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ITEMS = 1e6
+SECONDS_PER_HOUR = 3600.0
+JOULES_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True)
+class Prices:
+    """In any currency; `per_hour` is of the whole machine that the run had."""
+
+    per_hour: float | None = None
+    per_kwh: float | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a million items, in the currency of the prices; None with the reason where it cannot be known.
+
+    `energy_error` is that of the energy that was measured.
+    """
+
+    prices: Prices
+    machine: float | None
+    machine_reason: str | None
+    energy: float | None
+    energy_error: float | None
+    energy_reason: str | None
+
+
+def cost(
+    prices: Prices, items_per_second: float | None, joules_per_item: float | None, relative_error: float | None
+) -> Cost:
+    """Rent by throughput, and energy by item.
+
+    Args:
+        prices: what was asked for.
+        items_per_second: of the whole machine.
+        joules_per_item: of all GPUs together.
+        relative_error: of that energy, 0 to 1.
+    """
+    machine = energy = error = None
+    if prices.per_hour is not None and items_per_second:
+        machine = prices.per_hour / SECONDS_PER_HOUR / items_per_second * ITEMS
+    if prices.per_kwh is not None and joules_per_item is not None:
+        energy = prices.per_kwh / JOULES_PER_KWH * joules_per_item * ITEMS
+        error = None if relative_error is None else energy * relative_error
+    return Cost(
+        prices, machine, None if machine is not None else _reason(prices.per_hour, "throughput", "--price-per-hour"),
+        energy, error, None if energy is not None else _reason(prices.per_kwh, "energy", "--price-per-kwh"),
+    )  # fmt: skip
+
+
+def _reason(price: float | None, what: str, option: str) -> str:
+    return f"{option} was not given" if price is None else f"the {what} per item was not measured"

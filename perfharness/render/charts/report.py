@@ -1,0 +1,209 @@
+"""Charts of a report: stages, batches over time, distributions, and timelines of single batches."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from perfharness.analysis.batch_timeline import Bar, BatchTimeline
+from perfharness.model.result import path_text
+from perfharness.model.text import safe_line
+from perfharness.render.charts.drawing import (
+    GREY,
+    LIGHT_GREY,
+    PALETTE,
+    Picture,
+    Row,
+    Sheet,
+    Specification,
+    layered,
+    unit,
+)
+from perfharness.runs.report.model import LoopSeries, StageDistribution, StageLine
+
+WIDTH = 720
+ROW_HEIGHT = 22
+LABEL_LIMIT = 220
+WARMUP, THROTTLED = "#efe3cb", "#f6c9b2"
+MAX_STAGES = 25
+LABELLED = 0.04
+"""Of the batch: shorter stages have no text in the timeline."""
+
+KINDS: Mapping[str, tuple[str, str]] = {
+    "stage": ("stage", PALETTE[4]),
+    "call": ("CUDA call", GREY),
+    "kernel": ("kernel", PALETTE[0]),
+    "copy": ("copy", PALETTE[1]),
+    "memset": ("memset", PALETTE[3]),
+    "graph": ("graph replay", PALETTE[2]),
+    "other": ("GPU work of others", LIGHT_GREY),
+}
+"""Label and colour of each kind of bar."""
+
+
+def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], *, has_gpu: bool) -> Picture | None:
+    """Mean host time, projected and busy GPU time a batch of each stage; None where nothing is known."""
+    sheet = Sheet(name)
+    alt = sheet.alt
+    kinds = {"CPU": PALETTE[0], **({"GPU": PALETTE[1], "GPU busy": PALETTE[2]} if has_gpu else {})}
+    rows: list[Row] = []
+    shown = list(zip(lines, labels, strict=True))[:MAX_STAGES]
+    texts = _distinct([textwrap.shorten(label.strip(), 40, placeholder="…") for _, label in shown])
+    for (line, _), text in zip(shown, texts, strict=True):
+        of = {"CPU": line.cpu, "GPU": line.gpu, "GPU busy": line.gpu_busy}
+        rows += [
+            {"stage": text, "time": kind, "ms": found.mean}
+            for kind in kinds
+            if (found := of[kind]) is not None and found.mean is not None
+        ]
+    if not rows:
+        return None
+    if len(lines) > len(shown):
+        sheet.notes.append(f"{len(lines) - len(shown)} more stages are in the table only")
+    step = {"step": 9 if has_gpu else 16, "for": "offset" if has_gpu else "position"}
+    chart = sheet.chart("stages", rows, width=WIDTH).mark_bar()
+    y = alt.Y("stage:N", sort=texts, title=None, axis=alt.Axis(labelLimit=LABEL_LIMIT))
+    scale = alt.Scale(domain=list(kinds), range=list(kinds.values()))
+    encoded = chart.encode(
+        x=alt.X("ms:Q", title="ms a batch"),
+        y=y,
+        color=alt.Color("time:N", title=None, scale=scale, legend=alt.Legend(orient="top") if has_gpu else None),
+        tooltip=["stage:N", "time:N", alt.Tooltip("ms:Q", format=",.4~g")],
+        **({"yOffset": alt.YOffset("time:N", sort=list(kinds))} if has_gpu else {}),
+    )
+    return sheet.made({**unit(encoded), "height": step}, "Mean time of a batch, by stage")
+
+
+def _distinct(texts: Sequence[str]) -> list[str]:
+    """Equal ones with a number behind them."""
+    seen: dict[str, int] = {}
+    found = []
+    for text in texts:
+        seen[text] = seen.get(text, 0) + 1
+        found.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+    return found
+
+
+def series_picture(name: str, found: LoopSeries) -> Picture:
+    """Host time of batches in their order; warm-up and throttled batches are shaded."""
+    sheet = Sheet(name)
+    alt, series = sheet.alt, found.series
+    size = series.batches_per_group
+    domain = [0, max(series.batches, 1)]
+    x = alt.X("batch:Q", title="batch", scale=alt.Scale(domain=domain, nice=False), axis=alt.Axis(tickMinStep=1))
+    spans = {"excluded as warm-up": (WARMUP, series.warmup), "GPU throttled": (THROTTLED, series.throttled or [])}
+    shades = {label: color for label, (color, own) in spans.items() if own}
+    layers = [_shade(sheet, label, spans[label][1], x, shades) for label in shades]
+    rows: list[Row] = [
+        {"batch": first + (0.5 if size == 1 else size / 2), "ms": middle, "low": low, "high": high, "number": first}
+        for first, low, middle, high in zip(series.first, series.min_ms, series.median_ms, series.max_ms, strict=True)
+    ]
+    y = alt.Y("ms:Q", title="ms a batch", scale=alt.Scale(zero=True))
+    tooltip = [alt.Tooltip("number:Q", title="batch"), alt.Tooltip("ms:Q", format=",.5~g")]
+    if size == 1:
+        line = sheet.chart("batches", rows).mark_line(strokeWidth=1, color=PALETTE[0], point={"size": 14})
+        layers.append(unit(line.encode(x=x, y=y, tooltip=tooltip)))
+    else:
+        sheet.notes.append(f"line: median of {size} neighbouring batches; grey: their smallest to their largest")
+        area = sheet.chart("batches", rows).mark_area(color=GREY, opacity=0.45, interpolate="step")
+        layers.append(unit(area.encode(x=x, y=alt.Y("low:Q", title="ms a batch"), y2="high:Q")))
+        line = sheet.chart("batches", rows).mark_line(strokeWidth=1.2, color=PALETTE[0])
+        layers.append(unit(line.encode(x=x, y=y, tooltip=[*tooltip, "low:Q", "high:Q"])))
+    if series.throttled is None:
+        sheet.notes.append("throttling of the GPU is not known of these batches")
+    title = f"{found.process}: {path_text(found.loop)}, {series.batches} batches"
+    return sheet.made(layered(layers, WIDTH, 180), title)
+
+
+def _shade(
+    sheet: Sheet, label: str, spans: Sequence[tuple[int, int]], x: object, shades: Mapping[str, str]
+) -> Specification:
+    alt = sheet.alt
+    rows: list[Row] = [{"batch": start, "until": end, "shade": label} for start, end in spans]
+    scale = alt.Scale(domain=list(shades), range=list(shades.values()))
+    legend = alt.Legend(orient="top", title=None)
+    mark = sheet.chart(label.replace(" ", "_"), rows).mark_rect()
+    return unit(mark.encode(x=x, x2="until:Q", color=alt.Color("shade:N", scale=scale, legend=legend)))
+
+
+def distribution_picture(name: str, found: StageDistribution) -> Picture:
+    """A histogram of host times a batch."""
+    sheet = Sheet(name)
+    alt, values = sheet.alt, found.histogram
+    rows: list[Row] = [
+        {"from": low, "to": high, "batches": count}
+        for low, high, count in zip(values.edges_ms, values.edges_ms[1:], values.counts, strict=False)
+    ]
+    if values.beyond:
+        sheet.notes.append(f"{values.beyond} of {values.values} beyond, up to {values.max_ms:,.4g} ms")
+    chart = sheet.chart("bins", rows, width=260, height=110).mark_bar(color=PALETTE[0], stroke="white", strokeWidth=0.5)
+    scale = alt.Scale(nice=False, zero=False)
+    encoded = chart.encode(
+        x=alt.X("from:Q", bin="binned", title="ms a batch", scale=scale, axis=alt.Axis(tickCount=5, grid=False)),
+        x2="to:Q",
+        y=alt.Y("batches:Q", title="batches", axis=alt.Axis(tickCount=4, tickMinStep=1)),
+        tooltip=[alt.Tooltip("from:Q", format=",.5~g"), alt.Tooltip("to:Q", format=",.5~g"), "batches:Q"],
+    )
+    return sheet.made(unit(encoded), path_text(found.path[1:]) or path_text(found.path))
+
+
+def timeline_picture(name: str, found: BatchTimeline) -> Picture:
+    """One batch: stages, CUDA calls and GPU operations over the time since it began; zoomable."""
+    sheet = Sheet(name)
+    alt = sheet.alt
+    rows: list[Row] = [_bar_row(bar) for bar in found.bars]
+    used = [kind for kind in KINDS if any(bar.kind == kind for bar in found.bars)]
+    scale = alt.Scale(domain=[KINDS[kind][0] for kind in used], range=[KINDS[kind][1] for kind in used])
+    zoom = alt.selection_interval(
+        name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey || event.ctrlKey]"
+    )
+    x = alt.X(
+        "start:Q", title="ms since the batch began", axis=alt.Axis(grid=True),
+        scale=alt.Scale(domain=[0, found.end_ms], nice=False),
+    )  # fmt: skip
+    labels = [safe_line(row) for row in found.rows]
+    y = alt.Y("row:N", sort=labels, title=None, axis=alt.Axis(labelLimit=LABEL_LIMIT))
+    bars = sheet.chart("bars", rows).mark_bar(clip=True, strokeWidth=0.6, height={"band": 0.82})
+    color = alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(orient="top"))
+    tooltip = [
+        "name:N", "kind:N",
+        *(alt.Tooltip(f"{field}:Q", title=f"{field} (ms)", format=",.6~g") for field in ("start", "duration")),
+    ]  # fmt: skip
+    encoded = bars.encode(
+        x=x,
+        x2="end:Q",
+        y=y,
+        color=color,
+        stroke=alt.Stroke("kind:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
+        tooltip=tooltip,
+    )
+    layers = [unit(encoded.add_params(zoom))]
+    texts: list[Row] = [
+        row for row, bar in zip(rows, found.bars, strict=True)
+        if bar.kind == "stage" and found.end_ms and bar.end_ms - bar.start_ms > LABELLED * found.end_ms
+    ]  # fmt: skip
+    if texts:
+        mark = sheet.chart("names", texts).mark_text(
+            clip=True, align="left", dx=3, fontSize=10, color="black", limit=WIDTH
+        )
+        layers.append(unit(mark.encode(x=x, y=y, text="short:N")))
+    if found.gpu_reason is not None:
+        sheet.notes.append(f"no GPU operations: {found.gpu_reason}")
+    sheet.notes += [
+        f"{one.shown} of {one.all} {one.what}, the longest ones; the others took {one.left_out_ms:,.3g} ms together"
+        for one in found.left_out
+    ]
+    title = f"{found.which} batch: {found.cpu_ms:,.4g} ms on the host (batch {found.batch_index} of {found.process})"
+    return sheet.made(layered(layers, WIDTH, ROW_HEIGHT * max(len(found.rows), 1)), title)
+
+
+def _bar_row(bar: Bar) -> Row:
+    return {
+        "row": safe_line(bar.row),
+        "name": bar.name,
+        "short": textwrap.shorten(safe_line(bar.name), 48, placeholder="…"),
+        "kind": KINDS[bar.kind][0],
+        "start": round(bar.start_ms, 6),
+        "end": round(bar.end_ms, 6),
+        "duration": round(bar.end_ms - bar.start_ms, 6),
+    }

@@ -1,0 +1,156 @@
+"""The parts of a report, whatever format it is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from perfharness.model.text import safe_line
+from perfharness.render.charts.drawing import Picture
+
+Kind = Literal["text", "ms", "count", "share", "number"]
+Cell = str | float | int | None
+NOT_MEASURED = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Args:
+        heading: above it.
+        kind: of its cells: text, milliseconds, whole numbers, shares (0 to 1), or numbers of any size.
+        meaning: what it is, for who asks.
+        has_bar: whether a bar shows the share.
+    """
+
+    heading: str
+    kind: Kind = "text"
+    meaning: str = ""
+    has_bar: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings. `name` is that of its file or sheet. A text that begins with blanks is indented.
+
+    `full_names`: of the rows, for formats without indentation; else their first cell.
+    """
+
+    name: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    full_names: Sequence[str] = ()
+
+    def flat_rows(self) -> Iterator[Sequence[Cell]]:
+        """The rows, with full names."""
+        for place, row in enumerate(self.rows):
+            yield [self.full_names[place], *row[1:]] if self.full_names else row
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Text."""
+
+    text: str
+    style: Literal["plain", "note", "warning", "error"] = "plain"
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list; `numbered`: the order means something."""
+
+    texts: Sequence[str]
+    numbered: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number that a reader wants first: its label, the number as text, and what must be known about it."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Numbers next to each other."""
+
+    figures: Sequence[Figure]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture; `small`: several of them fit next to each other."""
+
+    picture: Picture
+    small: bool = False
+
+
+@dataclass(frozen=True)
+class Details:
+    """Parts that are folded at first."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+Block = Table | Paragraph | Items | Figures | Chart | Details
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what is below it."""
+
+    title: str
+    blocks: Sequence[Block] = ()
+    sections: Sequence[Section] = ()
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report. The summary is its first page."""
+
+    title: str
+    subtitle: str
+    summary: Sequence[Block]
+    sections: Sequence[Section] = field(default_factory=tuple)
+
+    def tables(self) -> Iterator[Table]:
+        """All of them, in order."""
+        for block in _blocks(self.summary, self.sections):
+            if isinstance(block, Table):
+                yield block
+
+
+def _blocks(blocks: Sequence[Block], sections: Sequence[Section]) -> Iterator[Block]:
+    for block in blocks:
+        yield block
+        if isinstance(block, Details):
+            yield from _blocks(block.blocks, ())
+    for section in sections:
+        yield from _blocks(section.blocks, section.sections)
+
+
+def cell_text(cell: Cell, kind: Kind) -> str:
+    """A cell as text: numbers in the form of their kind, texts in one line."""
+    if cell is None:
+        return NOT_MEASURED
+    if isinstance(cell, str):
+        return safe_line(cell)
+    if kind == "share":
+        return f"{100 * cell:.1f} %"
+    if kind == "ms":
+        return f"{cell:,.3f}"
+    if kind == "count" or isinstance(cell, int):
+        return f"{cell:,.0f}"
+    return number_text(cell)
+
+
+def number_text(value: float) -> str:
+    """Four digits or more."""
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 10_000 else f"{value:,.4g}" if size >= 1e-4 or size == 0 else f"{value:.3g}"

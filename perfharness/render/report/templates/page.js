@@ -1,0 +1,69 @@
+"use strict";
+(() => {
+  // Links of the contents lead to the sections, in order.
+  const sections = document.querySelectorAll("section.level-2");
+  document.querySelectorAll(".contents a").forEach((link, place) => { link.href = "#" + sections[place].id; });
+
+  const NARROW = 640;
+  const options = { mode: "vega-lite", renderer: "svg", ast: true, actions: { export: true, source: false, compiled: false, editor: false } };
+
+  // The specification with all widths multiplied, and on a narrow page with its legends below.
+  const scaled = (part, factor) => {
+    if (Array.isArray(part)) return part.map((inside) => scaled(inside, factor));
+    if (part === null || typeof part !== "object") return part;
+    const made = {};
+    for (const [name, inside] of Object.entries(part)) {
+      if (name === "datasets") made[name] = inside;
+      else if (name === "width" && typeof inside === "number" && inside > 100) made[name] = Math.max(80, Math.round(inside * factor));
+      else made[name] = scaled(inside, factor);
+    }
+    return made;
+  };
+  const arranged = (specification, factor, narrow) => {
+    const made = scaled(specification, factor);
+    if (narrow) {
+      const legend = { ...made.config.legend, orient: "bottom", direction: "vertical", columns: 2, labelLimit: 130 };
+      made.config = { ...made.config, legend, axis: { ...made.config.axis, labelLimit: 90 } };
+    }
+    return made;
+  };
+
+  const charts = [...document.querySelectorAll("figure.chart")].map((figure) => ({
+    place: figure.querySelector(".picture"),
+    specification: JSON.parse(figure.querySelector("script").textContent),
+    view: null,
+    width: 0,
+  }));
+
+  // Draw at the width that the page has: once, and once more where legends took more room than expected.
+  const draw = async (chart) => {
+    const room = chart.place.clientWidth;
+    if (!room || room === chart.width) return;
+    chart.width = room;
+    const narrow = room < NARROW && !chart.place.closest(".small");
+    let factor = Math.min(1.25, chart.factor ?? (room - (narrow ? 60 : 170)) / (chart.specification.width || 900));
+    if (chart.place.closest(".small")) factor = Math.min(1, (room - 70) / (chart.specification.width || 260));
+    for (let turn = 0; turn < 2; turn += 1) {
+      if (chart.view) chart.view.finalize();
+      chart.view = await vegaEmbed(chart.place, arranged(chart.specification, Math.max(factor, 0.15), narrow), options);
+      const drawn = chart.place.querySelector("svg").width.baseVal.value;
+      if (drawn <= room * 1.04) break;
+      factor *= room / drawn;
+    }
+  };
+
+  let turn = Promise.resolve();
+  const drawAll = () => {
+    turn = turn.then(async () => {
+      for (const chart of charts) {
+        try { await draw(chart); } catch (error) { chart.place.textContent = "This chart could not be drawn."; console.error(error); }
+        await new Promise((done) => setTimeout(done));
+      }
+      document.documentElement.dataset.drawn = String(charts.length);
+    });
+  };
+  drawAll();
+  let waiting = 0;
+  window.addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(drawAll, 200); });
+  window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
+})();

@@ -1,0 +1,1 @@
+"""A report: all that is known of runs, gathered for a reader (docs/guides/report.md)."""

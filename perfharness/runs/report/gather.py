@@ -1,0 +1,439 @@
+"""Runs and traces -> the content of a report. Nothing is written into the folders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from perfharness.analysis.activity import ProcessActivity, process_activity
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.batch_rest import Rest, rest_of_batches
+from perfharness.analysis.batch_series import batch_series, histogram
+from perfharness.analysis.batch_timeline import BatchTimeline, batch_timelines
+from perfharness.analysis.combine import combine
+from perfharness.analysis.cost import Cost, Prices, cost
+from perfharness.analysis.diagnosis import ALONE
+from perfharness.analysis.diagnosis.advice import advise, is_explained
+from perfharness.analysis.energy.results import RunEnergy
+from perfharness.analysis.latency_statistics import mean_estimate
+from perfharness.analysis.metrics.results import RunMetrics
+from perfharness.analysis.range_sums import sums_of_ranges
+from perfharness.analysis.statistics import summarise
+from perfharness.analysis.trace_clock import tie_trace_clock
+from perfharness.errors import ResultError
+from perfharness.model.bench import Estimate
+from perfharness.model.cold_start import COLD_START_NAME, ColdStart
+from perfharness.model.diagnosis import Diagnosis, StageDiagnosis
+from perfharness.model.manifest import RunManifest, TracerRecord
+from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, ProcessResult, Statistics, Tree
+from perfharness.model.result import Path as StagePath
+from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.model.trace import TraceMeta
+from perfharness.model.version import VERSION
+from perfharness.runs.benchmark_json import OutsideStage, Throughput
+from perfharness.runs.clocks import machine_clock
+from perfharness.runs.inputs import Located
+from perfharness.runs.report.model import (
+    LoopSeries,
+    Measured,
+    ProcessLine,
+    RangeSum,
+    Report,
+    RunReport,
+    SeriesReport,
+    StageCauses,
+    StageDistribution,
+    StageLine,
+    SuiteReport,
+)
+from perfharness.runs.run import SampledRun
+from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, analyze_run, analyze_trace, read_manifest
+from perfharness.runs.scaling import SCALING_NAME, Scaling
+from perfharness.runs.series import read_series
+from perfharness.telemetry.store import read_sample_log
+
+MAX_DISTRIBUTIONS = 12
+"""Stages with a histogram: the batches, and those that take most of their host time."""
+
+REST = "(outside of stages)"
+"""Last key of the path of what is outside of stages."""
+
+
+def gather(
+    located: Sequence[Located],
+    read_as: ReadAs = AS_LAUNCHED,
+    prices: Prices | None = None,
+    suites: Sequence[SuiteReport] = (),
+) -> Report:
+    """The content of a report of runs, series of runs, and traces.
+
+    Args:
+        located: what was asked for.
+        read_as: warm-up, domain, pattern.
+        prices: for the costs; None: none were given.
+        suites: results of `perfharness bench`, which were read already.
+
+    Raises `ResultError` where a run cannot be read, `TraceError` where a bare trace cannot.
+    """
+    runs: list[RunReport] = []
+    series: list[SeriesReport] = []
+    for one in located:
+        if one.trace is not None:
+            runs.append(_trace_report(one, read_as, prices))
+            continue
+        for run_dir in one.runs:
+            name = f"{one.name}/{run_dir.name}" if one.is_series else one.name
+            runs.append(_run_report(name, run_dir, one.process, read_as, prices))
+        if one.is_series:
+            scaling = read_series(one.path / SCALING_NAME, Scaling)
+            cold_start = read_series(one.path / COLD_START_NAME, ColdStart)
+            series.append(SeriesReport(name=one.name, scaling=scaling, cold_start=cold_start))
+    names = [run.name for run in runs] if not series else [one.name for one in series]
+    return Report(
+        made_by=f"perfharness {VERSION}",
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        title=", ".join([*names, *(suite.name for suite in suites)]),
+        runs=runs,
+        series=series,
+        suites=list(suites),
+    )
+
+
+@dataclass
+class _Seen:
+    """What is taken of each process's analysis before it is released."""
+
+    manifest: RunManifest | None = None
+    only: str | None = None
+    timelines: dict[str, list[BatchTimeline]] = field(default_factory=dict)
+    rests: list[dict[StagePath, Rest]] = field(default_factory=list)
+    activities: dict[str, ProcessActivity] = field(default_factory=dict)
+    metas: dict[str, TraceMeta] = field(default_factory=dict)
+
+    def visit(self, process: str, analysis: Analysis) -> None:
+        """See one process."""
+        if self.only not in (None, process):
+            return
+        self.timelines[process] = batch_timelines(analysis, process)
+        self.rests.append(rest_of_batches(analysis))
+        self.metas[process] = analysis.trace.meta
+        clock = None if self.manifest is None else machine_clock(self.manifest)
+        tied = None if self.manifest is None else tie_trace_clock(analysis.trace, clock)
+        if tied is not None:
+            activity = process_activity(analysis.stages, analysis.stage_times, tied)
+            if activity is not None:
+                self.activities[process] = activity
+
+
+def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, prices: Prices | None) -> RunReport:
+    manifest = read_manifest(run_dir)
+    seen = _Seen(manifest, process)
+    summary = analyze_run(run_dir, manifest, read_as, write=False, visit=seen.visit)
+    mean, results, findings = summary.mean, summary.results, summary.findings
+    if process is not None:
+        results = {of: result for of, result in results.items() if of == process}
+        mean = {**combine(results, with_data=False), "meta": mean["meta"]}
+        findings = [finding for finding in findings if finding.process in (None, process)]
+    energy = _energy(mean)
+    made = Throughput.model_validate(mean["throughput"])
+    measured = Measured(
+        created=manifest.created,
+        script=manifest.script,
+        command=manifest.command,
+        warmup_batches=mean["meta"]["warmup_batches"],
+        tracers=[manifest.tracer],
+        environment=manifest.environment,
+        devices=_devices(seen.metas),
+        processes=[
+            ProcessLine(
+                name=one.folder,
+                ended=one.ended,
+                gpu=one.gpu_uuid,
+                duration_s=one.duration_s,
+                items_per_second=rate.items_per_second if (rate := made.processes.get(one.folder)) else None,
+                cpus=one.placement.cpus if one.placement else None,
+                max_rss_bytes=one.max_rss_bytes,
+            )
+            for one in manifest.processes
+            if process in (None, one.folder)
+        ],
+        sampled="gpu_metrics" in mean,
+        explained=manifest.explained,
+        clock_error_ns=_clock_error(seen.metas),
+        analysed_by=VERSION,
+    )
+    sampled = None
+    if (run_dir / TELEMETRY_NAME).is_file() and "gpu_metrics" in mean:
+        try:
+            log = read_sample_log(run_dir / TELEMETRY_NAME)
+            sampled = SampledRun(f"{Path(manifest.script).name}  {manifest.created}", log, seen.activities)
+        except ResultError:  # the analysis has reported it
+            sampled = None
+    return RunReport(
+        **_common(name, str(run_dir), mean, results, seen),
+        measured=measured,
+        energy=energy,
+        metrics=TypeAdapter(RunMetrics).validate_python(mean["gpu_metrics"]) if "gpu_metrics" in mean else None,
+        cost=None if prices is None else _cost(prices, made, energy),
+        findings=findings,
+        sampled=sampled,
+    )
+
+
+def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunReport:
+    assert one.trace is not None
+    seen, options = _Seen(), read_as.options()
+    result, meta = analyze_trace(
+        one.trace, options, others=ALONE, visit=lambda analysis: seen.visit(one.name, analysis)
+    )
+    results = {one.name: result}
+    mean = combine(results, with_data=False)
+    made = Throughput.model_validate(mean["throughput"])
+    measured = Measured(
+        created=None,
+        script=None,
+        command=[],
+        warmup_batches=options.warmup_batches,
+        tracers=[TracerRecord(kind=meta.tracer, version=meta.tracer_version)],
+        environment=None,
+        devices=_devices(seen.metas),
+        processes=[],
+        sampled=False,
+        explained=False,
+        clock_error_ns=_clock_error(seen.metas),
+        analysed_by=VERSION,
+    )
+    return RunReport(
+        **_common(one.name, str(one.path), mean, results, seen),
+        measured=measured,
+        energy=None,
+        metrics=None,
+        cost=None if prices is None else _cost(prices, made, None),
+        findings=[replace(finding, process=one.name) for finding in result.findings],
+    )
+
+
+def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResult], seen: _Seen) -> dict[str, Any]:
+    """What runs and bare traces have alike."""
+    diagnoses = {of: result.diagnosis for of, result in results.items() if result.diagnosis is not None}
+    stages = list(_stage_lines(mean, list(results.values()), seen.rests, diagnoses))
+    return {
+        "name": name,
+        "path": path,
+        "throughput": Throughput.model_validate(mean["throughput"]),
+        "stages": stages,
+        "outside_batches": [OutsideStage.model_validate(one) for one in mean["outside_batches"]],
+        "ranges": [] if stages else list(_range_sums(results)),
+        "advice": advise(diagnoses),
+        "causes": list(_causes(diagnoses)),
+        "is_explained": is_explained(diagnoses.values()),
+        "series": [
+            LoopSeries(process=of, loop=loop.path, series=batch_series(loop))
+            for of, result in results.items()
+            for loop in result.loops
+            if loop.count
+        ],
+        "distributions": list(_distributions(stages, list(results.values()))),
+        "timelines": _pick(seen.timelines),
+    }
+
+
+def _energy(mean: Tree) -> RunEnergy | None:
+    energy = mean.get("energy")
+    return None if energy is None else TypeAdapter(RunEnergy).validate_python(energy)
+
+
+def _devices(metas: Mapping[str, TraceMeta]) -> list[str]:
+    return list(dict.fromkeys(name for meta in metas.values() for name in meta.device_names))
+
+
+def _clock_error(metas: Mapping[str, TraceMeta]) -> int | None:
+    clocks = [meta.clock for meta in metas.values()]
+    errors = [clock.error_ns for clock in clocks if clock is not None]
+    return max(errors) if errors and len(errors) == len(clocks) else None
+
+
+def _cost(prices: Prices, throughput: Throughput, energy: RunEnergy | None) -> Cost:
+    per_item = relative = None
+    if energy is not None and energy.energy_per_item_j is not None:
+        per_item = energy.energy_per_item_j
+        if energy.energy_j and energy.error_j is not None:
+            relative = energy.error_j / energy.energy_j
+    return cost(prices, throughput.items_per_second, per_item, relative)
+
+
+# ---- stages ----
+
+
+def _stage_lines(
+    mean: Tree,
+    results: Sequence[ProcessResult],
+    rests: Sequence[Mapping[StagePath, Rest]],
+    diagnoses: Mapping[str, Diagnosis],
+) -> Iterator[StageLine]:
+    """Every batch and stage, one around others before these; what is outside of stages behind them."""
+    limits = _limits(diagnoses)
+    batch_paths: list[StagePath] = []
+    pending: list[tuple[StagePath, StageLine]] = []
+    for path, statistics in _walk(mean["stats_minus_warmup"]):
+        while pending and path[: len(pending[-1][0])] != pending[-1][0]:
+            yield pending.pop()[1]
+        is_batch = "total_items" in statistics
+        if is_batch:
+            batch_paths.append(path)
+        around = next((one for one in reversed(batch_paths) if path[: len(one)] == one), None)
+        values = _values(results, path)
+        whole = None if around is None else _values(results, around)
+        verdict, agreement = limits.get(path, (None, None))
+        yield StageLine(
+            path=path,
+            is_batch=is_batch,
+            batches=statistics["cpu_time"]["count"],
+            cpu=Statistics(**statistics["cpu_time"]),
+            gpu=_statistics(statistics.get("gpu_time")),
+            gpu_busy=_statistics(statistics.get("gpu_busy_time")),
+            cpu_mean=_mean(values["cpu_time"]),
+            cpu_per_item=_per_item(statistics, "cpu_time"),
+            gpu_per_item=_per_item(statistics, "gpu_time"),
+            gpu_busy_per_item=_per_item(statistics, "gpu_busy_time"),
+            cpu_share=None if whole is None else _share(values["cpu_time"], whole["cpu_time"]),
+            gpu_busy_share=None if whole is None else _share(values["gpu_busy_time"], whole["gpu_busy_time"]),
+            limited_by=verdict,
+            agreement=agreement,
+        )
+        if is_batch and (rest := _rest_line(path, values["cpu_time"], statistics, rests)) is not None:
+            pending.append((path, rest))
+    yield from (line for _, line in reversed(pending))
+
+
+def _walk(tree: Tree, path: StagePath = ()) -> Iterator[tuple[StagePath, Tree]]:
+    """All stages of a statistics tree that occur without the warm-up, a parent before its children."""
+    if path and "cpu_time" in tree and tree["cpu_time"]["count"]:
+        yield path, tree
+    for name, below in tree.items():
+        if not path or name not in RESERVED_KEYS:
+            yield from _walk(below, (*path, name))
+
+
+def _per_item(statistics: Tree, key: str) -> float | None:
+    mean: float | None = statistics.get(f"{key}_per_item", {}).get("mean")
+    return mean
+
+
+def _statistics(found: Tree | None) -> Statistics | None:
+    return None if found is None else Statistics(**found)
+
+
+def _values(results: Sequence[ProcessResult], path: StagePath) -> dict[str, Float64]:
+    """One value a batch of all processes, by key; empty where a process has it under another key."""
+    own = [result.values_minus_warmup[path] for result in results if path in result.values_minus_warmup]
+    return {key: np.concatenate([np.empty(0), *(columns[key] for columns in own)]) for key in TIMES}
+
+
+def _mean(values: Float64) -> Estimate | None:
+    return mean_estimate(values) if len(values) and not np.isnan(values).any() else None
+
+
+def _share(part: Float64, whole: Float64) -> float | None:
+    total = float(whole.sum())
+    found = float(part.sum()) / total if len(part) and total > 0 else float("nan")
+    return None if np.isnan(found) else found
+
+
+def _rest_line(
+    path: StagePath, whole: Float64, statistics: Tree, rests: Sequence[Mapping[StagePath, Rest]]
+) -> StageLine | None:
+    """What the batches spent outside of their stages; None where they have no stages."""
+    found = [rest[path] for rest in rests if path in rest]
+    if not found:
+        return None
+    reason = next((rest.reason for rest in found if rest.values_ms is None), None)
+    values = np.concatenate([rest.values_ms for rest in found if rest.values_ms is not None] or [np.empty(0)])
+    known = reason is None and len(values) > 0
+    items = statistics["total_items"]["mean"]
+    per_item = float(values.mean()) / items if known and items and len(values) == len(whole) else None
+    return StageLine(
+        path=(*path, REST),
+        is_batch=False,
+        is_rest=True,
+        batches=len(values) if known else len(whole),
+        cpu=summarise(values) if known else Statistics(len(whole), *(None,) * 8),
+        cpu_mean=_mean(values) if known else None,
+        gpu=None,
+        gpu_busy=None,
+        cpu_per_item=per_item,
+        gpu_per_item=None,
+        gpu_busy_per_item=None,
+        cpu_share=_share(values, whole) if known else None,
+        gpu_busy_share=None,
+        reason=reason,
+    )
+
+
+def _limits(diagnoses: Mapping[str, Diagnosis]) -> dict[StagePath, tuple[str, str | None]]:
+    """What limits each stage in most processes, and in how many where not in all."""
+    names: dict[StagePath, list[str]] = {}
+    for diagnosis in diagnoses.values():
+        for stage in diagnosis.stages:
+            names.setdefault(stage.path, []).append(stage.verdict.verdict.value)
+    found = {}
+    for path, given in names.items():
+        name, count = Counter(given).most_common(1)[0]
+        found[path] = (name, None if count == len(given) else f"{count}/{len(given)}")
+    return found
+
+
+def _causes(diagnoses: Mapping[str, Diagnosis]) -> Iterator[StageCauses]:
+    by_path: dict[StagePath, list[tuple[str, StageDiagnosis]]] = {}
+    for process, diagnosis in diagnoses.items():
+        for stage in diagnosis.stages:
+            by_path.setdefault(stage.path, []).append((process, stage))
+    for found in by_path.values():
+        verdicts = Counter(stage.verdict.verdict.value for _, stage in found)
+        usual = verdicts.most_common(1)[0][0]
+        having = [one for one in found if one[1].verdict.verdict.value == usual]
+        process, stage = max(having, key=lambda one: one[1].cpu_ms or 0.0)
+        yield StageCauses(process=process, processes=len(found), verdicts=dict(verdicts), diagnosis=stage)
+
+
+def _range_sums(results: Mapping[str, ProcessResult]) -> Iterator[RangeSum]:
+    for path, sums in sums_of_ranges(result.entries for result in results.values()).items():
+        yield RangeSum(
+            path=path,
+            count=sums["count"] or 0.0,
+            cpu=sums["cpu_time"],
+            gpu=sums["gpu_time"],
+            gpu_busy=sums["gpu_busy_time"],
+        )
+
+
+def _distributions(stages: Sequence[StageLine], results: Sequence[ProcessResult]) -> Iterator[StageDistribution]:
+    chosen = sorted(
+        (line for line in stages if not line.is_rest), key=lambda line: (not line.is_batch, -(line.cpu_share or 0.0))
+    )[:MAX_DISTRIBUTIONS]
+    for line in stages:
+        if line in chosen:
+            found = histogram(_values(results, line.path)["cpu_time"])
+            if found is not None:
+                yield StageDistribution(path=line.path, histogram=found)
+
+
+def _pick(timelines: Mapping[str, Sequence[BatchTimeline]]) -> list[BatchTimeline]:
+    """Of several processes the typical batch in the middle of theirs, the best and the worst of all."""
+    every = [one for own in timelines.values() for one in own]
+    if not every:
+        return []
+    typical = sorted((one for one in every if one.which == "typical"), key=lambda one: one.cpu_ms)
+    best, worst = (extreme(every, key=lambda one: one.cpu_ms) for extreme in (min, max))
+    middle = typical[len(typical) // 2]
+    picked = [middle]
+    picked += [replace(best, which="best")] if best.cpu_ms < middle.cpu_ms else []
+    picked += [replace(worst, which="worst")] if worst.cpu_ms > middle.cpu_ms else []
+    return picked

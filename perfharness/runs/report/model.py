@@ -1,0 +1,211 @@
+"""The content of a report: what `perfharness report --format json` writes, and all other formats are made of.
+
+Times are milliseconds, unless a name states otherwise. None was not measured; a `reason` next to it has the cause.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
+
+from perfharness.analysis.batch_series import BatchSeries, Histogram
+from perfharness.analysis.batch_timeline import BatchTimeline
+from perfharness.analysis.cost import Cost
+from perfharness.analysis.diagnosis.advice import Advice
+from perfharness.analysis.energy.results import RunEnergy
+from perfharness.analysis.metrics.results import RunMetrics
+from perfharness.model.bench import Estimate
+from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
+from perfharness.model.cold_start import ColdStart
+from perfharness.model.diagnosis import StageDiagnosis
+from perfharness.model.findings import Finding
+from perfharness.model.manifest import EnvironmentRecord, TracerRecord
+from perfharness.model.result import Statistics
+from perfharness.runs.benchmark_json import OutsideStage, Throughput
+from perfharness.runs.run import SampledRun
+from perfharness.runs.scaling import Scaling
+
+REPORT_VERSION = 1
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class StageLine(_Model):
+    """A batch, a stage in batches, or (`is_rest`) the host time of batches outside of their stages; warm-up left out.
+
+    Times without further words are means over the batches in which it occurs.
+    """
+
+    path: tuple[str, ...]
+    is_batch: bool
+    is_rest: bool = False
+    batches: int
+    cpu: Statistics
+    cpu_mean: Estimate | None
+    """With its interval: within this launch only."""
+
+    gpu: Statistics | None
+    gpu_busy: Statistics | None
+    cpu_per_item: float | None
+    gpu_per_item: float | None
+    gpu_busy_per_item: float | None
+    cpu_share: float | None
+    """Of the host time of all batches of its loop, 0 to 1."""
+
+    gpu_busy_share: float | None
+    """Of their busy time, 0 to 1. Stages may be at work on the GPU at the same time."""
+
+    limited_by: str | None = None
+    agreement: str | None = None
+    """How many of the processes say so (`3/4`); None: all."""
+
+    reason: str | None = None
+
+
+class StageCauses(_Model):
+    """The diagnosis of a stage, of the process that it takes most host time in among those with the usual verdict."""
+
+    process: str
+    processes: int
+    verdicts: dict[str, int]
+    """How many processes give each verdict."""
+
+    diagnosis: StageDiagnosis
+
+
+class LoopSeries(_Model):
+    """The batches of a loop of a process in order."""
+
+    process: str
+    loop: tuple[str, ...]
+    series: BatchSeries
+
+
+class StageDistribution(_Model):
+    """Host times a batch of a path, all processes together, warm-up left out."""
+
+    path: tuple[str, ...]
+    histogram: Histogram
+
+
+class RangeSum(_Model):
+    """A range of a run without batches: sums over all its occurrences, of all processes."""
+
+    path: tuple[str, ...]
+    count: float
+    cpu: float | None
+    gpu: float | None
+    gpu_busy: float | None
+
+
+class ProcessLine(_Model):
+    """A measured process."""
+
+    name: str
+    ended: str
+    gpu: str | None
+    duration_s: float | None
+    items_per_second: float | None
+    cpus: str | None
+    max_rss_bytes: int | None
+
+
+class Measured(_Model):
+    """How it was measured, and on what."""
+
+    created: str | None
+    script: str | None
+    command: list[str]
+    warmup_batches: int
+    tracers: list[TracerRecord]
+    environment: EnvironmentRecord | None
+    """None of a bare trace."""
+
+    devices: list[str]
+    """GPUs that the traces name."""
+
+    processes: list[ProcessLine]
+    sampled: bool
+    explained: bool
+    clock_error_ns: int | None
+    """The largest of the traces' clocks against UTC; None where one is not known."""
+
+    analysed_by: str
+
+
+class RunReport(_Model):
+    """One launch, or bare traces."""
+
+    name: str
+    path: str
+    measured: Measured
+    throughput: Throughput
+    stages: list[StageLine]
+    outside_batches: list[OutsideStage]
+    ranges: list[RangeSum]
+    """Only of a run without batches."""
+
+    advice: list[Advice]
+    """The most valuable first."""
+
+    causes: list[StageCauses]
+    is_explained: bool
+    series: list[LoopSeries]
+    distributions: list[StageDistribution]
+    timelines: list[BatchTimeline]
+    energy: RunEnergy | None
+    metrics: RunMetrics | None
+    cost: Cost | None
+    """None: no price was given."""
+
+    findings: list[Finding]
+    sampled: SampledRun | None = Field(default=None, exclude=True)
+    """Telemetry for charts; its figures are in `metrics`."""
+
+    @field_serializer("throughput")
+    def _as_written(self, throughput: Throughput) -> dict[str, Any]:
+        """What the files leave out is left out here too."""
+        return throughput.model_dump(mode="json", exclude_unset=True)
+
+
+class SeriesReport(_Model):
+    """A sweep over numbers of processes, or cold starts."""
+
+    name: str
+    scaling: Scaling | None
+    cold_start: ColdStart | None
+
+
+class SuiteReport(_Model):
+    """A suite of `perfharness bench`, or a sweep of it."""
+
+    name: str
+    suite: BenchSuiteResult
+    sweep: SweepFile | None = None
+
+
+class Report(_Model):
+    """What was asked for, in its order."""
+
+    schema_version: int = REPORT_VERSION
+    made_by: str
+    created: str
+    """UTC, ISO 8601."""
+
+    title: str
+    runs: list[RunReport]
+    series: list[SeriesReport]
+    suites: list[SuiteReport]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of all runs."""
+        return [finding for run in self.runs for finding in run.findings]
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there is a time of anything."""
+        return bool(self.suites or any(run.stages or run.ranges for run in self.runs))
