@@ -54,7 +54,7 @@ def html_page(document: Document) -> str:
     script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), _library()
     has_charts = any(isinstance(block, Chart) for block in _all_blocks(document))
     page = _environment().get_template("page.html.jinja")
-    return page.render(
+    made: str = page.render(
         document=document,
         style=_trusted((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         library=_trusted(library) if has_charts else "",
@@ -62,12 +62,14 @@ def html_page(document: Document) -> str:
         script_hashes=" ".join(_hash(one) for one in ([library, script] if has_charts else [script])),
         numbered=_Numbers(),
     )
+    return made
 
 
 def html_fragment(blocks: Sequence[Block]) -> str:
     """Blocks without charts, for a notebook: no script, and a style of its own for each element."""
     require_report("showing it in a notebook")
-    return _environment().get_template("fragment.html.jinja").render(blocks=blocks)
+    made: str = _environment().get_template("fragment.html.jinja").render(blocks=blocks)
+    return made
 
 
 class _Numbers:
@@ -86,7 +88,7 @@ def _library() -> str:
     """Vega, Vega-Lite and Vega-Embed, as vl-convert bundles them."""
     import vl_convert
 
-    bundle = str(vl_convert.javascript_bundle())
+    bundle = str(vl_convert.javascript_bundle(None))
     return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

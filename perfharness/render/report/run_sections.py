@@ -22,6 +22,7 @@ from perfharness.render.charts.telemetry import telemetry_pictures
 from perfharness.render.places import file_and_line
 from perfharness.render.report.document import (
     Block,
+    Cell,
     Chart,
     Column,
     Details,
@@ -227,7 +228,9 @@ def _ranges(run: RunReport) -> Section | None:
         Column("GPU busy total", "ms"),
     ]  # fmt: skip
     names = row_names([one.path for one in run.ranges])
-    rows = [[name, one.count, one.cpu, one.gpu, one.gpu_busy] for name, one in zip(names, run.ranges, strict=True)]
+    rows: list[list[Cell]] = [
+        [name, one.count, one.cpu, one.gpu, one.gpu_busy] for name, one in zip(names, run.ranges, strict=True)
+    ]
     note = "There are no batches. Sums over all occurrences of all processes, ms, warm-up included."
     full = [path_text(one.path) for one in run.ranges]
     return Section("Ranges", [Table("ranges", columns, rows, note, full)])
@@ -364,7 +367,7 @@ def _kernels(kernels: Sequence[KernelGroup], stage: str) -> Table:
         Column("kernel"), Column("launches", "number"), Column("time", "ms"), Column("share", "share", has_bar=True),
         Column("mean (µs)", "number"), Column("kind"), Column("occupancy", "share"),
     ]  # fmt: skip
-    rows = [
+    rows: list[list[Cell]] = [
         [short_function(one.name), one.count, one.time_ms, one.share, one.mean_us, one.kind.value, one.occupancy]
         for one in kernels
     ]
@@ -375,7 +378,9 @@ def _functions(functions: Sequence[FunctionTime], stage: str) -> Table:
     columns = [
         Column("function"), Column("where"), Column("own time", "ms"), Column("±", "ms"), Column("with callees", "ms"),
     ]  # fmt: skip
-    rows = [[one.function, file_and_line(one), one.self_ms, one.error_ms, one.cumulative_ms] for one in functions]
+    rows: list[list[Cell]] = [
+        [one.function, file_and_line(one), one.self_ms, one.error_ms, one.cumulative_ms] for one in functions
+    ]
     return Table(
         f"functions of {stage}", columns, rows, "Host time, ms a batch, by the samples of the explaining pass."
     )
@@ -420,7 +425,7 @@ def _is_known(found: MetricFigures | None) -> bool:
     return found is not None and found.mean is not None
 
 
-def _metric_row(name: str, found: MetricFigures) -> list[str | float | int | None]:
+def _metric_row(name: str, found: MetricFigures) -> list[Cell]:
     scale, label = 1.0, name
     if name.endswith("_bytes"):
         scale, label = 1 / MIB, f"{name.removesuffix('_bytes')} (MiB)"
@@ -474,7 +479,7 @@ def _stage_energy(gpu: GpuEnergy, name: str) -> Iterator[Block]:
         Column("stage"), Column("busy (s)", "number"), Column("energy (J)", "number"), Column("95 %"),
         Column("power (W)", "number"), Column("J/batch", "number"), Column("J/item", "number"), Column("remark"),
     ]  # fmt: skip
-    rows: list[list[str | float | int | None]] = [
+    rows: list[list[Cell]] = [
         [
             last_key(one.stage), one.busy_s, one.energy_j, _interval(one.energy_j_low, one.energy_j_high),
             one.power_mean_w, one.energy_per_batch_j, one.energy_per_item_j, one.reason or METHODS[one.method],
@@ -552,7 +557,7 @@ def _measured(run: RunReport) -> Section:
     return Section("How it was measured", blocks, below)
 
 
-def _how(run: RunReport) -> Iterator[list[str | float | int | None]]:
+def _how(run: RunReport) -> Iterator[list[Cell]]:
     of = run.measured
     yield ["measured", of.created]
     yield ["script", of.script]
@@ -568,10 +573,11 @@ def _how(run: RunReport) -> Iterator[list[str | float | int | None]]:
     yield ["analysed by", f"perfharness {of.analysed_by}"]
 
 
-def _environment(run: RunReport) -> Iterator[list[str | float | int | None]]:
+def _environment(run: RunReport) -> Iterator[list[Cell]]:
     of = run.measured.environment
     if of is None:
-        yield from (["GPU", name] for name in run.measured.devices)
+        for device in run.measured.devices:
+            yield ["GPU", device]
         return
     names = ("hostname", "os", "kernel", "cpu", "cpu_count", "python", "perfharness", "nvtx", "driver", "cuda_driver")
     for name in names:
