@@ -88,7 +88,7 @@ def _library() -> str:
     """Vega, Vega-Lite and Vega-Embed, as vl-convert bundles them."""
     import vl_convert
 
-    bundle = str(vl_convert.javascript_bundle(None))
+    bundle = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
     return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

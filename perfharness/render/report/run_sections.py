@@ -178,7 +178,7 @@ def _latency(run: RunReport) -> Section | None:
         Column("p50", "ms"), Column("p90", "ms"), Column("p95", "ms"), Column("p99", "ms"),
         Column("min", "ms"), Column("max", "ms"), Column("std", "ms"),
     ]  # fmt: skip
-    rows = []
+    rows: list[list[Cell]] = []
     for name, line in zip(_names(run.stages), run.stages, strict=True):
         cpu = line.cpu
         rows.append([
@@ -355,7 +355,7 @@ def _evidence(stage: StageDiagnosis, *, has_gpu: bool) -> Iterator[Block]:
         yield _functions(profile.top_functions, path_text(stage.path))
     if profile is not None and profile.native is not None and profile.native.functions:
         columns = [Column("native function"), Column("CPU", "ms"), Column("share", "share", has_bar=True)]
-        rows = [[native_text(one), one.cpu_ms, one.share] for one in profile.native.functions]
+        rows: list[list[Cell]] = [[native_text(one), one.cpu_ms, one.share] for one in profile.native.functions]
         yield Table(f"native functions of {path_text(stage.path)}", columns, rows, "CPU time, ms a batch.")
     lines = [line.strip() for line in figure_lines(stage, has_gpu=has_gpu)]
     if lines:
