@@ -26,6 +26,7 @@ from perfharness_launcher.companions.companion import (
 from perfharness_launcher.companions.cool_down import CoolDownCompanion
 from perfharness_launcher.companions.exclusive import ExclusiveGpus
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
+from perfharness_launcher.companions.yardstick import YardstickCompanion
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.nsys.collect import collect
 from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics, gpu_metrics_hz
@@ -123,7 +124,7 @@ def companions_for(plan: LaunchPlan, say: Callable[[str], None]) -> list[Compani
             options.sample_interval_ms, options.measure_idle_s, gpu_counters=options.gpu_counters, cpus=cpus
         )
         companions.append(telemetry)
-    return companions
+    return [*companions, YardstickCompanion()]
 
 
 @contextmanager

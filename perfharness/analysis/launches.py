@@ -22,6 +22,14 @@ FIRST_LOOK = 5
 LOOK_GROWTH = 1.4
 """They are looked at when there are 5, and then each time that there are 1.4 times as many: 5, 7, 10, 14, 20, 28."""
 
+SHARED_ERROR_RATES = {1: 0.05, 2: 0.0305, 3: 0.0217, 4: 0.0176, 5: 0.0143, 6: 0.0122, 7: 0.0108}
+"""Of each of so many looks, so that all together miss in 5 % of the cases where launches are normal (Pocock, Group
+sequential methods in the design and analysis of clinical trials, Biometrika 64, 1977; here for Student's t and these
+looks, simulated by `scripts/repeat_coverage`)."""
+
+MIN_FOR_DRIFT = 5
+"""Four launches in order are chance in one of twelve cases."""
+
 
 @dataclass(frozen=True)
 class LaunchMean:
@@ -73,4 +81,38 @@ def error_rate_of_a_look(limit: int) -> float:
 
     Who stops as soon as an interval is narrow takes more of those that are narrow by chance.
     """
-    return ERROR_RATE / len(looks(limit))
+    number = len(looks(limit))
+    return SHARED_ERROR_RATES.get(number, ERROR_RATE / number)
+
+
+@dataclass(frozen=True)
+class LaunchDrift:
+    """Whether launches became slower or faster, one after the other.
+
+    Args:
+        tau: Kendall's, between the order of the launches and their values.
+        p_value: exact up to 33 launches without ties, else of the normal law.
+        per_launch: the median of all slopes between two launches (Theil and Sen).
+    """
+
+    tau: float
+    p_value: float
+    per_launch: float
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether it is more than chance, in 95 % of the cases."""
+        return self.p_value < ERROR_RATE
+
+
+def drift_of_launches(values: Sequence[float]) -> LaunchDrift | None:
+    """Of launches in their order (Mann and Kendall's test); None where there are too few."""
+    if len(values) < MIN_FOR_DRIFT:
+        return None
+    from scipy import stats  # takes longer to import than most commands to run
+
+    found = stats.kendalltau(range(len(values)), values)
+    if not np.isfinite(found.statistic):  # all alike
+        return LaunchDrift(0.0, 1.0, 0.0)
+    slope = stats.theilslopes(values)[0]
+    return LaunchDrift(float(found.statistic), float(found.pvalue), float(slope))

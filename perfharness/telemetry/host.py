@@ -17,7 +17,7 @@ from perfharness.telemetry.source import FollowingSource, Metric, SamplerContext
 SHARE_PERIODS_NS = (200_000_000, 1 << 62)
 """The kernel counts CPU time in steps of 10 ms: shares of less than the first would be steps of more than 5 %."""
 
-
+CPUINFO = Path("/proc/cpuinfo")
 NO_STEAL = "this virtual machine has counted none since it started: its hypervisor may not report it"
 
 
@@ -80,10 +80,10 @@ class HostSource(Source):
     )  # fmt: skip
     period_limits_ns = SHARE_PERIODS_NS
 
-    def __init__(self, context: SamplerContext, system: Any = psutil, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
+    def __init__(self, context: SamplerContext, system: Any = psutil, cpuinfo: Path = CPUINFO) -> None:
         super().__init__(context)
         self._system = system
-        self._is_virtual = _is_virtual(cpuinfo)
+        self._is_virtual = is_virtual(cpuinfo)
         self._machine = _Share()
         self._shares = [_Share() for _ in range(system.cpu_count() or 0)]
 
@@ -120,7 +120,7 @@ class HostSource(Source):
                 tape.write(HOST, metric, getattr(storage, metric))
 
 
-def _is_virtual(cpuinfo: Path) -> bool:
+def is_virtual(cpuinfo: Path = CPUINFO) -> bool:
     """Whether the CPUs say so (x86)."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
