@@ -13,6 +13,8 @@ from math import sqrt
 
 import numpy as np
 
+from perfharness.model.result import Float64
+
 ERROR_RATE = 0.05
 CONFIDENCE = 1 - ERROR_RATE
 MIN_LAUNCHES = 2
@@ -26,6 +28,12 @@ SHARED_ERROR_RATES = {1: 0.05, 2: 0.0305, 3: 0.0217, 4: 0.0176, 5: 0.0143, 6: 0.
 """Of each of so many looks, so that all together miss in 5 % of the cases where launches are normal (Pocock, Group
 sequential methods in the design and analysis of clinical trials, Biometrika 64, 1977; here for Student's t and these
 looks, simulated by `scripts/repeat_coverage`)."""
+
+MIN_FOR_AUTOCORRELATION = 20
+LEAST_AUTOCORRELATION = 0.2
+"""With less, batches are worth two thirds of independent ones at least."""
+
+AUTOCORRELATION_ERROR = 0.01
 
 MIN_FOR_DRIFT = 5
 """Four launches in order are chance in one of twelve cases."""
@@ -44,6 +52,13 @@ class LaunchMean:
     high: float | None = None
     std: float | None = None
     reason: str | None = None
+
+    @property
+    def relative_half_width(self) -> float | None:
+        """Half of the interval's width over the mean."""
+        if not self.mean or self.low is None or self.high is None:
+            return None
+        return (self.high - self.low) / 2 / self.mean
 
 
 def mean_of_launches(values: Sequence[float | None], error_rate: float = ERROR_RATE) -> LaunchMean:
@@ -116,3 +131,86 @@ def drift_of_launches(values: Sequence[float]) -> LaunchDrift | None:
         return LaunchDrift(0.0, 1.0, 0.0)
     slope = stats.theilslopes(values)[0]
     return LaunchDrift(float(found.statistic), float(found.pvalue), float(slope))
+
+
+@dataclass(frozen=True)
+class SpreadLevels:
+    """How far a number spreads at each level, as sample standard deviations; None where there are too few.
+
+    Args:
+        batches: of one process, pooled.
+        processes: their means in one launch, pooled.
+        launches: their means.
+        expected: of launches, were independent batches all that differs; what an interval of batches rests on.
+    """
+
+    batches: float | None
+    processes: float | None
+    launches: float | None
+    expected: float | None
+
+
+def spread_levels(launches: Sequence[Sequence[Float64]]) -> SpreadLevels:
+    """Of values by launch and process, one a batch."""
+    processes = [[values for values in launch if len(values)] for launch in launches]
+    processes = [launch for launch in processes if launch]
+    batches = _pooled_deviation([values for launch in processes for values in launch])
+    of_launches = _pooled_deviation([np.asarray([np.concatenate(launch).mean() for launch in processes])])
+    counts = [sum(len(values) for values in launch) for launch in processes]
+    return SpreadLevels(
+        batches=batches,
+        processes=_pooled_deviation([np.asarray([values.mean() for values in launch]) for launch in processes]),
+        launches=of_launches,
+        expected=None if batches is None else batches * sqrt(float(np.mean([1 / count for count in counts]))),
+    )
+
+
+def _pooled_deviation(groups: Sequence[Float64]) -> float | None:
+    freedom = sum(len(values) - 1 for values in groups)
+    if freedom < 1:
+        return None
+    return sqrt(sum(float(((values - values.mean()) ** 2).sum()) for values in groups if len(values)) / freedom)
+
+
+@dataclass(frozen=True)
+class Autocorrelation:
+    """Of neighbouring batches, over all series.
+
+    Args:
+        mean: of the lag-one coefficients.
+        worth: how many independent batches one batch is worth for a mean, were it a first-order process.
+        p_value: that it is chance.
+    """
+
+    mean: float
+    worth: float
+    p_value: float
+
+    @property
+    def is_found(self) -> bool:
+        """Whether it is more than chance, and matters."""
+        return self.p_value < AUTOCORRELATION_ERROR and self.mean >= LEAST_AUTOCORRELATION
+
+
+def autocorrelation(series: Sequence[Float64]) -> Autocorrelation | None:
+    """Of batches in their order, a series a process; None where all are shorter than `MIN_FOR_AUTOCORRELATION`.
+
+    Ranks are correlated, which long batches do not decide, and which have a variance of nearly 1 / n and a mean of
+    -1 / n where batches are independent (Bartels, Journal of the American Statistical Association 77, 1982).
+    """
+    from scipy import stats  # takes longer to import than most commands to run
+
+    found, weights = [], []
+    for values in series:
+        if len(values) < MIN_FOR_AUTOCORRELATION or values.min() == values.max():
+            continue
+        ranks = stats.rankdata(values)
+        ranks -= ranks.mean()
+        found.append(float(ranks[1:] @ ranks[:-1] / (ranks @ ranks)) + 1 / len(values))
+        weights.append(len(values))
+    if not found:
+        return None
+    mean = float(np.average(found, weights=weights))
+    p_value = float(stats.norm.sf(mean * sqrt(sum(weights))))
+    kept = min(max(mean, 0.0), 0.999)
+    return Autocorrelation(mean, (1 - kept) / (1 + kept), p_value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -12,48 +12,30 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from perfharness.analysis.launches import CONFIDENCE, ERROR_RATE, error_rate_of_a_look, looks, mean_of_launches
+from perfharness.analysis.launches import looks
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME
-from perfharness.model.result import TIMES, Tree
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.launch_figures import Figures, loop_paths, run_figures, stage_figures
 from perfharness.runs.repeat_file import (
     DEFAULT_COUNT,
     DEFAULT_LIMIT,
     LAUNCH_FOLDER,
     REPEAT_NAME,
-    OverLaunches,
     Repeat,
     RepeatRequest,
     RepeatRow,
     read_repeat,
 )
-from perfharness.runs.run_folder import RunSummary
+from perfharness.runs.repeat_numbers import LaunchNumbers, findings_of_repeat, is_stable, numbers_of_repeat
+from perfharness.runs.run_folder import RunSummary, read_manifest
 from perfharness.runs.series import SeriesLaunch, write_series
 from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness.runs.sweep import why_it_failed
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 
-GPU_TIMES = tuple(time for time in TIMES if time.startswith("gpu"))
-STABLE_METRIC = "cpu_time"
 NO_NUMBERS = "nothing was measured in it"
-
-
-@dataclass(frozen=True)
-class LaunchNumbers:
-    """The numbers of one launch; its traces are not kept."""
-
-    stages: Mapping[str, Figures]
-    run: Figures
-    loops: Sequence[str]
-
-    @staticmethod
-    def of(mean: Tree) -> LaunchNumbers:
-        """Of a launch, by what is in its `benchmark_mean.json`."""
-        return LaunchNumbers(stage_figures(mean), run_figures(mean), loop_paths(mean))
 
 
 @dataclass
@@ -91,7 +73,7 @@ class RepeatCase:
     @property
     def repeat(self) -> Repeat:
         """What was measured so far."""
-        return Repeat(
+        repeat = Repeat(
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             command=list(self.command),
             script=self.options.script,
@@ -100,16 +82,15 @@ class RepeatCase:
             order=list(self.order),
             rows=self.rows,
             is_stable=None if self.request.until_stable is None else self.is_stable,
-            **_over_launches(self.numbers, self.request),
+            **numbers_of_repeat(self.numbers, self.request),
         )
+        return repeat.model_copy(update={"findings": findings_of_repeat(repeat, self.numbers)})
 
     @property
     def is_stable(self) -> bool:
         """Whether the time of a batch, of each loop, has an interval as narrow as was asked for."""
-        found = _over_launches(self.numbers, self.request)
-        widths = [_relative_half_width(found["stages"][path].get(STABLE_METRIC)) for path in found["loops"]]
         wanted = self.request.until_stable
-        return wanted is not None and bool(widths) and all(width is not None and width <= wanted for width in widths)
+        return wanted is not None and is_stable(self.numbers, wanted, self.request.count)
 
     def add(self, row: RepeatRow, numbers: LaunchNumbers | None = None) -> None:
         """Take a launch, and write `repeat.json`. Raises `ResultError`."""
@@ -319,8 +300,15 @@ def update_repeat(folder: Path, summaries: Sequence[RunSummary]) -> Repeat | Non
     found = [by_folder.get(folder / row.folder) for row in before.measured]
     if any(summary is None for summary in found):
         return before
-    numbers = [LaunchNumbers.of(summary.mean) for summary in found if summary is not None]
-    updated = before.model_copy(update=_over_launches(numbers, before.asked))
+    numbers = [
+        LaunchNumbers.of(row.folder, read_manifest(summary.folder), summary, whole=before.asked.count == 1)
+        for row, summary in zip(before.measured, found, strict=True)
+        if summary is not None
+    ]
+    wanted = before.asked.until_stable
+    settled = None if wanted is None else is_stable(numbers, wanted, before.asked.count)
+    updated = before.model_copy(update={**numbers_of_repeat(numbers, before.asked), "is_stable": settled})
+    updated = updated.model_copy(update={"findings": findings_of_repeat(updated, numbers)})
     if not any(summary.is_kept for summary in summaries):
         with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
             write_series(folder / REPEAT_NAME, updated, _has_numbers)
@@ -342,7 +330,7 @@ def _launch_one(
     except PerfHarnessError as error:
         row = RepeatRow(folder=folder, place=place, status="failed", reason=str(error).splitlines()[0])
         return RepeatedLaunch(row, error=error, case=number), None
-    numbers = LaunchNumbers.of(result.summary.mean)
+    numbers = LaunchNumbers.of(folder, result.manifest, result.summary, whole=case.request.count == 1)
     return RepeatedLaunch(_row(case, place, result, numbers), result, case=number), numbers
 
 
@@ -364,56 +352,6 @@ def _row(case: RepeatCase, place: int, result: LaunchResult, numbers: LaunchNumb
         exit_codes=[process.exit_code for process in manifest.processes],
         findings=sorted({finding.code for finding in result.findings if finding.severity is not Severity.NOTE}),
     )
-
-
-def _over_launches(launches: Sequence[LaunchNumbers], request: RepeatRequest) -> dict[str, Any]:
-    """The numbers of the file."""
-    error_rate = ERROR_RATE if request.until_stable is None else error_rate_of_a_look(request.count)
-    paths = list(dict.fromkeys(path for launch in launches for path in launch.stages))
-    loops = list(dict.fromkeys(path for launch in launches for path in launch.loops))
-    return {
-        "confidence": CONFIDENCE,
-        "loops": loops,
-        "stages": {path: _metrics([launch.stages.get(path, {}) for launch in launches], error_rate) for path in paths},
-        "run": _metrics([launch.run for launch in launches], error_rate),
-    }
-
-
-def _metrics(launches: Sequence[Figures], error_rate: float) -> dict[str, OverLaunches]:
-    names = dict.fromkeys(name for launch in launches for name in launch)
-    columns = {name: [launch.get(name) for launch in launches] for name in names}
-    return {name: over_launches(values, error_rate) for name, values in columns.items() if _is_worth_it(name, values)}
-
-
-def _is_worth_it(name: str, values: Sequence[float | None]) -> bool:
-    """Whether a launch has it; times of a GPU that did nothing are left out."""
-    if name.startswith(GPU_TIMES) and not any(values):
-        return False
-    return any(value is not None for value in values)
-
-
-def over_launches(values: Sequence[float | None], error_rate: float = ERROR_RATE) -> OverLaunches:
-    """One number over launches."""
-    found = mean_of_launches(values, error_rate)
-    return OverLaunches(
-        values=list(values),
-        mean=_figure(found.mean),
-        std=_figure(found.std),
-        low=_figure(found.low),
-        high=_figure(found.high),
-        scope=None if found.low is None else "launches",
-        reason=found.reason,
-    )
-
-
-def _relative_half_width(found: OverLaunches | None) -> float | None:
-    if found is None or not found.mean or found.low is None or found.high is None:
-        return None
-    return (found.high - found.low) / 2 / found.mean
-
-
-def _figure(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
 
 
 def _has_numbers(found: Repeat) -> bool:

@@ -99,7 +99,12 @@ def unsteadiness(launches: Sequence[Path]) -> Unsteadiness:
     Raises `ResultError` where one is no run folder, or its manifest is damaged.
     """
     names = _names(launches)
-    return movements_of([_conditions(folder, name) for folder, name in zip(launches, names, strict=True)])
+    return movements_of(
+        [
+            conditions_of(name, read_manifest(folder), _read_mean(folder) or {})
+            for folder, name in zip(launches, names, strict=True)
+        ]
+    )
 
 
 def movements_of(launches: Sequence[LaunchConditions]) -> Unsteadiness:
@@ -212,9 +217,13 @@ def _names(launches: Sequence[Path]) -> list[str]:
     return [os.path.relpath(folder, above) for folder in folders]
 
 
-def _conditions(folder: Path, name: str) -> LaunchConditions:
-    manifest = read_manifest(folder)
-    metrics = (_read_mean(folder) or {}).get("gpu_metrics") or {}
+def conditions_of(name: str, manifest: RunManifest, mean: Tree) -> LaunchConditions:
+    """What is known about the machine during a launch.
+
+    Args:
+        mean: as in `benchmark_mean.json`.
+    """
+    metrics = mean.get("gpu_metrics") or {}
     host = (metrics.get("host") or {}).get("figures") or {}
     return LaunchConditions(
         name=name,

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfharness.analysis.launches import error_rate_of_a_look, looks, mean_of_launches
+from perfharness.analysis.launches import (
+    SpreadLevels,
+    autocorrelation,
+    drift_of_launches,
+    error_rate_of_a_look,
+    looks,
+    mean_of_launches,
+    spread_levels,
+)
 
 TIMES = st.floats(1e-3, 1e6)
 
@@ -56,3 +64,47 @@ def test_looks_end_at_the_limit_and_share_the_error(limit: int) -> None:
     assert min(found) >= min(5, limit)
     assert 0 < error_rate_of_a_look(limit) <= 0.05
     assert (error_rate_of_a_look(limit) == pytest.approx(0.05)) == (len(found) == 1)
+
+
+@given(st.lists(TIMES, min_size=5, max_size=12, unique=True))
+def test_drift_a_second_way(values: list[float]) -> None:
+    found = drift_of_launches(values)
+    assert found is not None
+    pairs = [(b - a, j - i) for i, a in enumerate(values) for j, b in enumerate(values) if j > i]
+    score = sum(1 if rise > 0 else -1 for rise, _ in pairs)
+    assert found.tau == pytest.approx(score / len(pairs))
+    assert found.per_launch == pytest.approx(np.median([rise / run for rise, run in pairs]))
+
+
+def test_drift_is_exact_and_needs_five_launches() -> None:
+    assert drift_of_launches([1.0, 2.0, 3.0, 4.0]) is None
+    rising = drift_of_launches([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert rising is not None
+    assert rising.p_value == pytest.approx(2 / 120)
+    assert rising.is_drift
+    alike = drift_of_launches([1.0] * 6)
+    assert alike is not None
+    assert not alike.is_drift
+
+
+def test_autocorrelation_has_its_rate_and_is_found_where_there_is_some() -> None:
+    random = np.random.default_rng(7)
+    chance = [autocorrelation([np.exp(random.normal(size=30)) for _ in range(3)]) for _ in range(1000)]
+    assert sum(one is not None and one.p_value < 0.05 for one in chance) == pytest.approx(50, abs=30)
+    series = [np.cumsum(random.normal(size=60)) for _ in range(3)]
+    found = autocorrelation(series)
+    assert found is not None
+    assert found.is_found
+    assert found.worth < 0.2
+    assert autocorrelation([np.ones(50), random.normal(size=5)]) is None
+
+
+def test_levels_by_hand() -> None:
+    one = [np.asarray([1.0, 3.0]), np.asarray([5.0, 7.0])]  # means 2 and 6; of the launch 4
+    other = [np.asarray([11.0, 13.0]), np.asarray([11.0, 13.0])]  # means 12 and 12; 12
+    found = spread_levels([one, other])
+    assert found.batches == pytest.approx(2**0.5)
+    assert found.processes == pytest.approx((8 / 2) ** 0.5)  # (2-4)² + (6-4)², one degree each
+    assert found.launches == pytest.approx(32**0.5)
+    assert found.expected == pytest.approx(2**0.5 / 2)  # four batches a launch
+    assert spread_levels([[np.asarray([1.0])]]) == SpreadLevels(None, None, None, None)

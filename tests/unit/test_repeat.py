@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from perfharness.cli.launch import parse_repeat
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import path_of, path_text
+from perfharness.model.yardstick import LoopTime, OtherProcess, Yardstick
 from perfharness.runs.analyze import analyze
 from perfharness.runs.launch_figures import loop_paths, run_figures, stage_figures
 from perfharness.runs.repeat import (
-    LaunchNumbers,
     RepeatCase,
     plan_repeats,
     repeat_options,
@@ -28,6 +31,8 @@ from perfharness.runs.repeat import (
     update_repeat,
 )
 from perfharness.runs.repeat_file import Repeat, RepeatRow, read_repeat, repeated_launches
+from perfharness.runs.repeat_numbers import LaunchNumbers
+from perfharness.runs.steadiness import LaunchConditions
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.unit.export_runs import two_processes
 
@@ -36,14 +41,25 @@ SCHEMA = ROOT / "docs" / "schema" / "repeat.schema.json"
 BATCH = "toy/pipeline/batch"
 
 
-def launches(*cpu_ms: float | None, until_stable: float | None = None, limit: int = 9) -> list[LaunchNumbers]:
+def conditions(number: int, *, disturbed: bool = False) -> LaunchConditions:
+    loop = LoopTime(turns=1, wall_ms=2.0 if disturbed else 1.0, cpu_ms=1.0, min_ms=1.0)
+    ruler = Yardstick(
+        window_s=1.0, cpus=2, others_cpus=1.5 if disturbed else 0.0, loop_before=loop, loop_after=loop,
+        others=[OtherProcess(pid=7, name="neighbour", cpu_s=1.5)] if disturbed else [],
+    )  # fmt: skip
+    return LaunchConditions(f"launch_{number}", ruler, None)
+
+
+def launches(*cpu_ms: float | None, disturbed: Sequence[int] = ()) -> list[LaunchNumbers]:
     return [
         LaunchNumbers(
             {BATCH: {"cpu_time": value, "gpu_time": 0.0}, f"{BATCH}/load": {"cpu_time": 1.0, "cpu_time_p99": None}},
             {"items_per_second": None if value is None else 1000 / value},
             [BATCH],
+            conditions(number, disturbed=number in disturbed),
+            {} if value is None else {BATCH: [{"cpu_time": np.asarray([value - 1.0, value + 1.0])}]},
         )
-        for value in cpu_ms
+        for number, value in enumerate(cpu_ms)
     ]
 
 
@@ -141,13 +157,75 @@ def test_one_launch_has_no_interval_and_a_launch_without_a_stage_none_either(tmp
 
 
 def test_stability_by_hand(tmp_path: Path) -> None:
-    values = [99.0, 100.0, 101.0, 100.0, 100.0]  # deviation 0.7071; t of 4 degrees at 0.05/2 looks is 3.4954
-    half = 3.495406 * 0.5**0.5 / 5**0.5 / 100
+    values = [99.0, 100.0, 101.0, 100.0, 100.0]  # deviation 0.7071; 7 launches at most are two looks
+    half = float(stats.t.ppf(1 - 0.0305 / 2, 4)) * 0.5**0.5 / 5**0.5 / 100
     for wanted, is_stable in ((half * 1.01, True), (half * 0.99, False)):
         case = case_of(tmp_path / f"{is_stable}", launches(*values), count=7, until_stable=wanted)
         assert case.is_stable == case.repeat.is_stable == is_stable
     assert case_of(tmp_path / "plain", launches(*values), count=5).repeat.is_stable is None
     assert not case_of(tmp_path / "none", [], count=5, until_stable=0.1).is_stable
+
+
+def codes(case: RepeatCase) -> set[str]:
+    return {finding.code for finding in case.repeat.findings}
+
+
+def test_levels_by_hand(tmp_path: Path) -> None:
+    levels = case_of(tmp_path, launches(9.0, 10.0, 11.0), count=3).repeat.levels[BATCH]
+    assert levels.launches == 1.0
+    assert levels.batches == pytest.approx(2**0.5, abs=1e-6)  # each has two, 2 ms apart
+    assert levels.expected == pytest.approx(1.0)  # 2**0.5 / 2**0.5
+    assert levels.processes is None
+
+
+def test_a_machine_that_moved_by_more_than_the_interval_is_a_finding(tmp_path: Path) -> None:
+    values = (10.0, 10.1, 9.9, 10.0)
+    assert codes(case_of(tmp_path / "a", launches(*values), count=4)) == set()
+    case = case_of(tmp_path / "b", launches(*values, disturbed=[2]), count=4)
+    (finding,) = case.repeat.findings
+    assert finding.code == "machine-unsteady"
+    assert "neighbour 7" in finding.message
+    machine = case.repeat.machine
+    assert machine is not None
+    assert {one.worst for one in machine.movements if one.relative} == {"launch_2"}
+    assert machine.relative == 1.0
+    wide = case_of(tmp_path / "c", launches(5.0, 10.0, 15.0, disturbed=[2]), count=3)  # ±124 %
+    assert codes(wide) == set()
+
+
+def test_launches_that_become_slower_are_a_finding(tmp_path: Path) -> None:
+    assert codes(case_of(tmp_path / "a", launches(10.0, 11.0, 12.0, 13.0, 14.0), count=5)) == {"launches-drift"}
+    assert codes(case_of(tmp_path / "b", launches(10.0, 14.0, 12.0, 11.0, 13.0), count=5)) == set()
+
+
+def test_what_is_not_stable_at_the_limit_is_a_finding(tmp_path: Path) -> None:
+    values = (10.0, 14.0, 12.0, 11.0, 13.0)
+    assert codes(case_of(tmp_path / "a", launches(*values), count=5, until_stable=0.01)) == {"not-stable"}
+    assert codes(case_of(tmp_path / "b", launches(*values), count=5, until_stable=0.5)) == set()
+
+
+def test_one_launch_with_many_batches_has_an_interval_of_its_own(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    batches = random.normal(10, 1, 400)
+    numbers = LaunchNumbers(
+        {BATCH: {"cpu_time": float(batches.mean())}}, {}, [BATCH], None, {BATCH: [{"cpu_time": batches}]}
+    )
+    alone = case_of(tmp_path, [numbers], count=1).repeat.stages[BATCH]["cpu_time"]
+    assert alone.scope == "within-launch"
+    assert alone.reason  # why it is not about launches
+    assert alone.low is not None
+    assert alone.high is not None
+    assert alone.high - alone.low == pytest.approx(2 * 1.97 / 20, rel=0.5)
+
+
+def test_batches_that_are_alike_are_a_finding(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    for name, smooth in (("alike", 5), ("not", 1)):
+        made = []
+        for _ in range(3):
+            batches = np.convolve(random.normal(10, 1, 100 + smooth - 1), np.ones(smooth) / smooth, "valid")
+            made.append(LaunchNumbers({BATCH: {"cpu_time": 10.0}}, {}, [BATCH], None, {BATCH: [{"cpu_time": batches}]}))
+        assert codes(case_of(tmp_path / name, made, count=3)) == ({"batches-autocorrelated"} if smooth > 1 else set())
 
 
 def run_id(folder: Path) -> str:
@@ -160,7 +238,8 @@ def repeated(folder: Path, count: int = 3) -> RepeatCase:
         two_processes(folder / f"launch_{place}")
         (summary,) = analyze(folder / f"launch_{place}").summaries  # type: ignore[union-attr]
         row = RepeatRow(folder=f"launch_{place}", place=place, status="ok", run_id=run_id(folder / f"launch_{place}"))
-        case.add(row, LaunchNumbers.of(summary.mean))
+        manifest = RunManifest.model_validate_json((folder / f"launch_{place}" / "manifest.json").read_text())
+        case.add(row, LaunchNumbers.of(f"launch_{place}", manifest, summary))
     return case
 
 

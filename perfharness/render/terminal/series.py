@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from rich.console import Console
 
 from perfharness.model.cold_start import ColdStart, Spread
-from perfharness.model.result import path_of
+from perfharness.model.result import last_key, path_of
 from perfharness.render.terminal.console import Column, print_table, say
 from perfharness.render.terminal.results import MAX_ROWS, NOT_MEASURED, row_names
 from perfharness.runs.repeat_file import OverLaunches, Repeat
@@ -100,7 +100,10 @@ def print_repeat(console: Console, repeat: Repeat) -> None:
     """Print the table with one row per stage, mean and interval over launches, and the throughput."""
     stages = list(repeat.stages.items())[:MAX_ROWS]
     measured = [heading for heading, (key, _) in REPEAT_COLUMNS.items() if any(key in one for _, one in stages)]
-    say(console, f"ms per batch, without warm-up: mean of {_launches(repeat)} ± half of its 95 % interval")
+    say(
+        console,
+        f"ms per batch, without warm-up: mean of {_launches(repeat)} ± half of its 95 % interval{_scope(repeat)}",
+    )
     columns = [Column("stage", is_text=True), *(Column(name, drop=REPEAT_COLUMNS[name][1]) for name in measured)]
     names = row_names([path_of(path) for path, _ in stages])
     rows = [
@@ -113,14 +116,36 @@ def print_repeat(console: Console, repeat: Repeat) -> None:
     for name, unit in {"items_per_second": "items/s"}.items():
         if name in repeat.run:
             say(console, f"Throughput: {_over_launches(repeat.run[name])} {unit}")
+    for path in repeat.loops:
+        if line := _levels_line(path, repeat):
+            say(console, line)
     for row in repeat.rows:
         if row.status != "ok":
             say(console, f"{row.folder}: {row.reason}")
 
 
+def _levels_line(path: str, repeat: Repeat) -> str | None:
+    """How far a loop's batches, processes and launches spread."""
+    levels, stage = repeat.levels.get(path), repeat.stages.get(path, {}).get("cpu_time")
+    if levels is None or stage is None or not stage.mean or levels.launches is None:
+        return None
+    spreads = {"batches": levels.batches, "processes": levels.processes, "launches": levels.launches}
+    known = ", ".join(f"{name} {value / stage.mean:.2%}" for name, value in spreads.items() if value is not None)
+    line = f"Spread of {last_key(path)}: {known}"
+    if levels.expected is None:
+        return line
+    return f"{line}; independent batches alone would make launches differ by {levels.expected / stage.mean:.2%}"
+
+
 def _launches(repeat: Repeat) -> str:
     count = len(repeat.measured)
     return f"{count} launch{'es' if count != 1 else ''}"
+
+
+def _scope(repeat: Repeat) -> str:
+    """Of a single launch, what its intervals are about."""
+    scopes = {one.scope for metrics in repeat.stages.values() for one in metrics.values()}
+    return ", within this launch only" if "within-launch" in scopes else ""
 
 
 def _over_launches(found: OverLaunches | None) -> str:

@@ -1,0 +1,250 @@
+"""The numbers of `repeat.json`: what is kept of each launch, and over launches means, intervals and findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from perfharness.analysis.comparison import holm_adjusted
+from perfharness.analysis.latency_statistics import drift_percent, mean_estimate
+from perfharness.analysis.launches import (
+    CONFIDENCE,
+    ERROR_RATE,
+    LaunchMean,
+    autocorrelation,
+    drift_of_launches,
+    error_rate_of_a_look,
+    mean_of_launches,
+    spread_levels,
+)
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import FindingRecord, RunManifest
+from perfharness.model.result import TIMES, Float64, path_text
+from perfharness.runs.launch_figures import Figures, loop_paths, run_figures, stage_figures
+from perfharness.runs.repeat_file import Levels, OverLaunches, Repeat, RepeatRequest
+from perfharness.runs.run_folder import RunSummary
+from perfharness.runs.steadiness import LaunchConditions, conditions_of, movements_of, unsteady_findings
+
+STABLE_METRIC = "cpu_time"
+"""Of a batch: what `until_stable`, drift and levels are about."""
+
+GPU_TIMES = tuple(time for time in TIMES if time.startswith("gpu"))
+
+
+@dataclass(frozen=True)
+class LaunchNumbers:
+    """What is kept of one launch: its traces are not.
+
+    Attributes:
+        batches: times of the batches of each loop, ms, an array a process: of those that are not excluded.
+    """
+
+    stages: Mapping[str, Figures]
+    run: Figures
+    loops: Sequence[str]
+    conditions: LaunchConditions | None = None
+    batches: Mapping[str, Sequence[Mapping[str, Float64]]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(name: str, manifest: RunManifest, summary: RunSummary, *, whole: bool = False) -> LaunchNumbers:
+        """Of a launch that was analysed.
+
+        Args:
+            whole: keep the times of every stage of each batch, not of the batches only.
+        """
+        loops = loop_paths(summary.mean)
+        batches: dict[str, list[Mapping[str, Float64]]] = {}
+        well = {process.folder for process in manifest.processes if process.ended == "ok"}
+        for folder, result in summary.results.items():
+            for path, values in result.values_minus_warmup.items() if folder in well else ():
+                if whole or path_text(path) in loops:
+                    own = {time: values[time] for time in TIMES if time in values}
+                    batches.setdefault(path_text(path), []).append(own)
+        return LaunchNumbers(
+            stage_figures(summary.mean),
+            run_figures(summary.mean),
+            loops,
+            conditions_of(name, manifest, summary.mean),
+            batches,
+        )
+
+    def series(self, path: str, metric: str = STABLE_METRIC) -> list[Float64]:
+        """Times of the batches of a stage, an array a process; without those that were not measured."""
+        found = (one[metric] for one in self.batches.get(path, ()) if metric in one)
+        return [values for values in found if len(values) and not np.isnan(values).any()]
+
+
+def numbers_of_repeat(launches: Sequence[LaunchNumbers], request: RepeatRequest) -> dict[str, Any]:
+    """The numbers of the file, by its fields."""
+    error_rate = ERROR_RATE if request.until_stable is None else error_rate_of_a_look(request.count)
+    paths = list(dict.fromkeys(path for launch in launches for path in launch.stages))
+    loops = list(dict.fromkeys(path for launch in launches for path in launch.loops))
+    stages = {path: _metrics([launch.stages.get(path, {}) for launch in launches], error_rate) for path in paths}
+    if len(launches) == 1:
+        stages = {path: _within(launches[0], path, metrics) for path, metrics in stages.items()}
+    known = [launch.conditions for launch in launches if launch.conditions is not None]
+    machine = movements_of(known) if len(known) == len(launches) and len(known) > 1 else None
+    return {
+        "confidence": CONFIDENCE,
+        "loops": loops,
+        "stages": stages,
+        "run": _metrics([launch.run for launch in launches], error_rate),
+        "levels": {path: _levels(launches, path) for path in loops if any(one.series(path) for one in launches)},
+        "machine": machine,
+    }
+
+
+def findings_of_repeat(repeat: Repeat, launches: Sequence[LaunchNumbers]) -> list[FindingRecord]:
+    """What a reader of the numbers must know, for the file."""
+    found = [
+        *_unsteady(repeat),
+        *_launch_drift(repeat),
+        *(finding for path in repeat.loops for finding in _batch_findings(path, launches)),
+    ]
+    if repeat.is_stable is False and len(repeat.measured) >= repeat.asked.count:
+        wanted = f"±{repeat.asked.until_stable:.2%}"
+        message = f"After {len(repeat.measured)} launches the interval of a batch's time is still wider than {wanted}."
+        found.append(Finding("not-stable", Severity.WARNING, message, "a higher --repeat, or a quieter machine"))
+    return [FindingRecord(**finding.to_json()) for finding in found]
+
+
+def is_stable(launches: Sequence[LaunchNumbers], wanted: float, limit: int) -> bool:
+    """Whether the time of a batch, of each loop, has an interval that narrow (half of it, over the mean)."""
+    error_rate = error_rate_of_a_look(limit)
+    loops = dict.fromkeys(path for launch in launches for path in launch.loops)
+    found = [
+        mean_of_launches([one.stages.get(path, {}).get(STABLE_METRIC) for one in launches], error_rate)
+        for path in loops
+    ]
+    widths = [one.relative_half_width for one in found]
+    return bool(widths) and all(width is not None and width <= wanted for width in widths)
+
+
+def _metrics(launches: Sequence[Figures], error_rate: float) -> dict[str, OverLaunches]:
+    names = dict.fromkeys(name for launch in launches for name in launch)
+    columns = {name: [launch.get(name) for launch in launches] for name in names}
+    return {
+        name: _over_launches(values, mean_of_launches(values, error_rate))
+        for name, values in columns.items()
+        if _is_worth_it(name, values)
+    }
+
+
+def _is_worth_it(name: str, values: Sequence[float | None]) -> bool:
+    """Whether a launch has it; times of a GPU that did nothing are left out."""
+    if name.startswith(GPU_TIMES) and not any(values):
+        return False
+    return any(value is not None for value in values)
+
+
+def _over_launches(values: Sequence[float | None], found: LaunchMean) -> OverLaunches:
+    return OverLaunches(
+        values=list(values),
+        mean=_figure(found.mean),
+        std=_figure(found.std),
+        low=_figure(found.low),
+        high=_figure(found.high),
+        scope=None if found.low is None else "launches",
+        reason=found.reason,
+    )
+
+
+def _within(launch: LaunchNumbers, path: str, metrics: Mapping[str, OverLaunches]) -> dict[str, OverLaunches]:
+    """Of a single launch: the times with intervals for further batches of that launch."""
+    found = dict(metrics)
+    for metric in TIMES:
+        if metric in found and found[metric].mean is not None:
+            found[metric] = _within_launch(found[metric], launch.series(path, metric))
+    return found
+
+
+def _within_launch(one: OverLaunches, processes: Sequence[Float64]) -> OverLaunches:
+    """Over processes where there are several; over the batches of one, as far as they are worth independent ones."""
+    if len(processes) > 1:
+        over = mean_of_launches([float(values.mean()) for values in processes])
+        half = None if over.low is None or over.mean is None else over.mean - over.low
+    elif processes:
+        estimate = mean_estimate(processes[0])
+        half = None if estimate.low is None or estimate.high is None else (estimate.high - estimate.low) / 2
+    else:
+        half = None
+    if half is None or one.mean is None:
+        return one
+    low, high = _figure(one.mean - half), _figure(one.mean + half)
+    return one.model_copy(update={"low": low, "high": high, "scope": "within-launch"})
+
+
+def _levels(launches: Sequence[LaunchNumbers], path: str) -> Levels:
+    found = spread_levels([launch.series(path) for launch in launches])
+    return Levels(**{name: _figure(value) for name, value in vars(found).items()})
+
+
+def _unsteady(repeat: Repeat) -> Iterator[Finding]:
+    """Where the machine moved by more than the interval of a loop's batches is wide."""
+    if repeat.machine is None:
+        return
+    widths = [
+        (stage.high - stage.low) / 2 / stage.mean
+        for path in repeat.loops
+        if (stage := repeat.stages.get(path, {}).get(STABLE_METRIC)) is not None
+        and stage.mean
+        and stage.low is not None
+        and stage.high is not None
+    ]
+    if widths:
+        yield from unsteady_findings(
+            repeat.machine, min(widths), f"the interval of a batch's time (±{min(widths):.2%})"
+        )
+
+
+def _launch_drift(repeat: Repeat) -> Iterator[Finding]:
+    """Loops whose launches became slower or faster; corrected for how many loops there are."""
+    found = {}
+    for path in repeat.loops:
+        stage = repeat.stages.get(path, {}).get(STABLE_METRIC)
+        values = [] if stage is None else [value for value in stage.values if value is not None]
+        if (drift := drift_of_launches(values)) is not None:
+            found[path] = (drift, float(np.mean(values)))
+    adjusted = holm_adjusted([drift.p_value for drift, _ in found.values()])
+    for (path, (drift, mean)), p_value in zip(found.items(), adjusted, strict=True):
+        if p_value >= ERROR_RATE:
+            continue
+        way = "slower" if drift.tau > 0 else "faster"
+        yield Finding(
+            "launches-drift",
+            Severity.WARNING,
+            f"{path} became {way} from launch to launch, by {abs(drift.per_launch) / mean:.2%} each (Kendall's tau "
+            f"{drift.tau:+.2f}, p = {p_value:.2g}), so the mean is that of no launch to come",
+            "look for what builds up: heat (--cool-down), files, memory; and repeat",
+        )
+
+
+def _batch_findings(path: str, launches: Sequence[LaunchNumbers]) -> Iterator[Finding]:
+    series = [values for launch in launches for values in launch.series(path)]
+    found = autocorrelation(series)
+    if found is not None and found.is_found:
+        yield Finding(
+            "batches-autocorrelated",
+            Severity.NOTE,
+            f"Neighbouring batches of {path} are autocorrelated ({found.mean:.2f}): of a first-order process each is "
+            f"worth {found.worth:.2f} independent ones, so intervals of batches are {found.worth**-0.5:.1f} times too "
+            "narrow. Those over launches do not rest on that",
+        )
+    drifts = [drift_percent(values) for values in series]
+    known = [drift for drift in drifts if drift is not None]
+    if known and len(known) > len(series) / 2 and len({math.copysign(1, drift) for drift in known}) == 1:
+        yield Finding(
+            "batches-drift",
+            Severity.NOTE,
+            f"In {len(known)} of {len(series)} processes the last third of the batches of {path} was "
+            f"{'slower' if known[0] > 0 else 'faster'} than the first, by {np.median(np.abs(known)):.1f} % (median)",
+            "more warm-up batches (-w), or longer runs",
+        )
+
+
+def _figure(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

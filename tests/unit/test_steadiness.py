@@ -1,0 +1,171 @@
+"""What moved on the machine between launches, by hand; and the companion's readings of the kernel's counters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.model.yardstick import LoopTime, Yardstick, yardstick_of
+from perfharness.runs.steadiness import (
+    LEAST,
+    LaunchConditions,
+    Unsteadiness,
+    movements_of,
+    unsteadiness,
+    unsteady_findings,
+)
+from perfharness_launcher.companions import yardstick as companion
+from perfharness_launcher.companions.companion import CompanionContext
+from perfharness_launcher.companions.yardstick import YardstickCompanion, timed_loop
+from tests.unit.export_runs import process_record, recorded_trace, run_folder
+
+
+def ruler(loop_ms: float = 1.0, **more: Any) -> Yardstick:
+    loop = LoopTime(turns=10, wall_ms=loop_ms, cpu_ms=1.0, min_ms=1.0)
+    return Yardstick.model_validate({"window_s": 2.0, "cpus": 2, "loop_before": loop, "loop_after": loop, **more})
+
+
+def launch(name: str, yardstick: Yardstick | None = None, users: list[str] | None = None, **more: Any) -> Any:
+    return LaunchConditions(name, yardstick, users, **more)
+
+
+def sizes(found: Unsteadiness) -> dict[str, float | None]:
+    return {one.measure: one.relative for one in found.movements}
+
+
+def test_by_hand() -> None:
+    found = movements_of(
+        [
+            launch("a", ruler(1.0, others_cpus=0.1, steal_share=0.0, pressure_share=0.05), cpu_mhz=3000.0),
+            launch("b", ruler(1.2, others_cpus=1.1, steal_share=0.03, pressure_share=0.45), cpu_mhz=2500.0),
+        ]
+    )
+    assert sizes(found) == {
+        "others_cpus": pytest.approx(0.5),  # one of two CPUs
+        "pressure_share": pytest.approx(0.4),
+        "loop_ms": pytest.approx(0.2),
+        "cpu_mhz": pytest.approx(0.2),
+        "steal_share": pytest.approx(0.03),
+    }
+    assert found.relative == pytest.approx(0.5)
+    assert {one.worst for one in found.movements} == {"b"}
+    assert [one.measure for one in found.beyond(0.3)] == ["others_cpus", "pressure_share"]
+    assert [one.measure for one in found.beyond(0.0)] == [one.measure for one in found.movements]
+
+
+def test_what_is_not_known_is_left_out_and_one_launch_cannot_move() -> None:
+    found = movements_of([launch("a", ruler(1.0, others_cpus=None)), launch("b", ruler(1.0)), launch("c")])
+    assert sizes(found) == {"loop_ms": 0.0}
+    assert found.missing == ["c"]
+    assert movements_of([launch("a", ruler())]).relative is None
+    assert movements_of([launch("a"), launch("b")]).relative is None
+
+
+def test_another_program_on_the_gpu_of_some_has_no_size_and_is_always_reported() -> None:
+    found = movements_of([launch("a", ruler(), []), launch("b", ruler(), ["train.py"]), launch("c", ruler(), None)])
+    assert found.has_unknown
+    (finding,) = unsteady_findings(found, 0.99, "the interval")
+    assert (finding.code, "train.py" in finding.message) == ("machine-unsteady", True)
+    same = movements_of([launch("a", ruler(), ["x"]), launch("b", ruler(), ["x"])])
+    assert not same.has_unknown
+    assert unsteady_findings(same, 0.0, "the interval") == []
+
+
+def test_clocks_of_gpus_count() -> None:
+    found = movements_of([launch("a", gpu_mhz={"sm": 1900.0}), launch("b", gpu_mhz={"sm": 1520.0})])
+    assert sizes(found) == {"sm": pytest.approx(0.25)}
+    assert found.movements[0].worst == "b"
+
+
+@given(st.lists(st.floats(1.0, 100.0), min_size=2, max_size=8), st.floats(0, 10))
+def test_a_finding_exactly_where_it_moved_by_more(loops: list[float], effect: float) -> None:
+    found = movements_of([launch(f"l{number}", ruler(loop)) for number, loop in enumerate(loops)])
+    relative = max(loops) / min(loops) - 1
+    assert found.relative == pytest.approx(relative, abs=1e-6)
+    if abs(relative - max(effect, LEAST)) > 1e-5:
+        assert bool(unsteady_findings(found, effect, "x")) == (relative > max(effect, LEAST))
+
+
+def test_of_run_folders(tmp_path: Path) -> None:
+    folders = [tmp_path / side / "launch_0" for side in ("a", "b")]
+    for folder, loop in zip(folders, (1.0, 1.5), strict=True):
+        recorded_trace(folder / "proc_0_gpu_0" / "trace.sqlite")
+        run_folder(folder, process_record(0))
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["companions"] = {"yardstick": ruler(loop).model_dump(mode="json")}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    found = unsteadiness(folders)
+    assert sizes(found) == {"loop_ms": pytest.approx(0.5)}
+    assert found.movements[0].by_launch == {"a/launch_0": 1.0, "b/launch_0": 1.5}
+
+
+def test_a_damaged_record_is_none() -> None:
+    assert yardstick_of({}) is None
+    assert yardstick_of({"yardstick": {"cpus": "many"}}) is None
+
+
+def test_the_loop_does_the_same_each_time() -> None:
+    found = timed_loop(turns=3, steps=1000)
+    assert found.turns == 3
+    assert 0 < found.min_ms <= found.wall_ms
+
+
+BUSY = "import sys, time\nwhile time.process_time() < float(sys.argv[1]): pass\nprint(flush=True)\ninput()"
+
+
+def busy(seconds: float) -> subprocess.Popen[str]:
+    """A process that uses so much CPU time, and waits until its input is closed."""
+    return subprocess.Popen(
+        [sys.executable, "-c", BUSY, str(seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def measured(tmp_path: Path, run_id: str, seconds: float, *, is_own: bool) -> tuple[Yardstick, int]:
+    """A yardstick around a process that uses so much CPU time: the launch's own, or another."""
+    stranger = None if is_own else busy(0.0)
+    ruling = YardstickCompanion()
+    ruling.start(CompanionContext(tmp_path, run_id))
+    process = busy(seconds) if is_own else stranger
+    assert process is not None
+    with process:
+        assert process.stdout is not None
+        if is_own:
+            process.stdout.readline()
+        report = ruling.stop()
+        process.communicate("")
+    assert report.record is not None
+    found = yardstick_of({"yardstick": dict(report.record)})
+    assert found is not None
+    return found, process.pid
+
+
+def test_cpu_time_of_a_process_of_the_launch_is_its_own(tmp_path: Path) -> None:
+    found, pid = measured(tmp_path, "run", 0.4, is_own=True)
+    assert found.own_cpu_s is not None
+    assert found.own_cpu_s >= 0.4
+    assert pid not in [one.pid for one in found.others]
+    assert found.cpus == len(os.sched_getaffinity(0))
+    assert (found.others_cpus is None) == (found.others_reason is not None)
+    assert (found.steal_share is None) == (found.steal_reason is not None)
+    assert (found.pressure_share is None) == (found.pressure_reason is not None)
+
+
+def test_a_process_that_was_there_before_is_not_of_the_launch(tmp_path: Path) -> None:
+    found, pid = measured(tmp_path, "run", 0.0, is_own=False)
+    assert pid not in [one.pid for one in found.others]  # it did nothing meanwhile
+
+
+def test_counters_that_a_kernel_lacks_are_null_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(companion, "PRESSURE", tmp_path / "none")
+    monkeypatch.setattr(companion, "LOAD", tmp_path / "none")
+    found, _ = measured(tmp_path, "run", 0.0, is_own=True)
+    assert (found.pressure_share, found.runnable_before) == (None, None)
+    assert found.pressure_reason
