@@ -42,6 +42,8 @@ class MadeUpGpu:
     noise: float = 0.002
     refresh_ms: float | None = None
     """How often the driver refreshes what is sampled, found to 0.7 ms either way; None: at each window's end."""
+    delay_ms: float = 0.0
+    """How much later the driver hands a refresh out."""
     pieces: list[tuple[int, int, Mapping[str, float]]] = field(default_factory=list)
 
     def runs(self, start: int, end: int, counters: Mapping[str, float]) -> None:
@@ -65,6 +67,7 @@ class MadeUpGpu:
         if self.refresh_ms is not None:
             edges = np.arange(7 * MS, end + 200 * MS, round(self.refresh_ms * MS), dtype=np.int64)
             found = edges + random.uniform(-0.7 * MS, 0.7 * MS, len(edges)).astype(np.int64)
+        found = found + round(self.delay_ms * MS)
         times = (found[1:] + T0).tolist()
         log.readings(UUID, GPM_WINDOW, times, np.diff(found).tolist())
         if self.refresh_ms is not None:

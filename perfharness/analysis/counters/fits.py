@@ -30,6 +30,9 @@ WIDE, DEVIATION = 0.5, 0.25
 SETTLED = 0.01
 """Relative change of the variance of the readings that ends a fit."""
 
+SHIFTS = 5
+"""Of the windows that are tried besides none, from the one end to the other of what is likely."""
+
 COPIES = -1
 """Owner of the time in which copies from and to the host ran: they run beside the kernels and take no share of them."""
 
@@ -91,7 +94,7 @@ class WorkInWindows:
             return
         window = int(start_ns[0]) - edge_error_ns, int(end_ns[-1]) + edge_error_ns
         models = [known.plain(window), *(kinds for kinds in known.splits(window) if kinds.name != "pause")]
-        for shift in dict.fromkeys((0, -edge_error_ns, edge_error_ns)):
+        for shift in dict.fromkeys((0, *np.linspace(-edge_error_ns, edge_error_ns, SHIFTS).astype(np.int64).tolist())):
             start, end = start_ns + shift, end_ns + shift
             copying = line.within(start, end) / self.length_ns
             tried = models[: len(models) if shift == 0 else 1]

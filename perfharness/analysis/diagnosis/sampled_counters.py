@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.attribution import stage_of_calls
+from perfharness.analysis.counters.delay import find_delay
 from perfharness.analysis.counters.fits import Estimate, Fits, WorkInWindows
 from perfharness.analysis.counters.readings import GpmReadings
 from perfharness.analysis.diagnosis.calls import stays_inside
@@ -114,12 +115,9 @@ class StageCounters:
             others = OtherProcesses(None, 0)  # they are on another GPU
         if others.busy is None and others.count:
             return f"another process of the run is on the GPU, and when it worked is not known: {others.reason}"
-        window = _measured(workload)
-        inside = (readings.start_ns >= window[0]) & (readings.end_ns <= window[1])
-        if inside.sum() < MIN_WINDOWS:
-            return f"{inside.sum()} readings lie in the measured batches; {MIN_WINDOWS} are needed"
-        readings = readings.select(inside)
-        if readings.edge_error_ns > MAX_EDGE_ERROR * float(np.median(readings.end_ns - readings.start_ns)):
+        if len(readings) and readings.edge_error_ns > MAX_EDGE_ERROR * float(
+            np.median(readings.end_ns - readings.start_ns)
+        ):
             return f"the trace's clock may be {readings.edge_error_ns / 1e6:.1f} ms off the readings'"
         operations, details = workload.trace.operations, workload.details
         mine = np.flatnonzero(workload.gpus.of == position)
@@ -133,6 +131,12 @@ class StageCounters:
         if others.busy is not None and others.count:
             for each in spans:
                 each.append((others.busy.start, others.busy.end))
+        delay, window = find_delay(readings, BusyShares(spans[0])), _measured(workload)
+        readings = readings.moved(-delay.delay_ns, delay.error_ns)
+        inside = (readings.start_ns >= window[0]) & (readings.end_ns <= window[1])
+        if inside.sum() < MIN_WINDOWS:
+            return f"{inside.sum()} readings lie in the measured batches; {MIN_WINDOWS} are needed"
+        readings = readings.select(inside)
         nothing = np.empty(0, dtype=np.int64)
         copies = operations.start_ns[mine[is_copy]], operations.end_ns[mine[is_copy]]
         stray = _stray(readings, BusyShares(spans[1]))

@@ -14,7 +14,7 @@ from perfharness import PerfRecorder
 
 BATCHES = 50
 LAYERS = 200
-SIDE = {"cuda": 3072, "cpu": 16}
+SIDE = {"cuda": 2560, "cpu": 16}
 
 
 def timed(layers: list[torch.Tensor], hidden: torch.Tensor, device: str) -> torch.Tensor:
