@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_OK, NsysOption, command_line, split_commas
+from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_OK, CommandLineError, NsysOption, command_line, split_commas
 from perfharness.cli.output import OUTPUT, Output, QuietOption
-from perfharness.errors import UsageError
+from perfharness.cli.settings import given
+from perfharness.errors import LaunchError, UsageError
 from perfharness.model.text import ascii_json
-from perfharness.render.terminal.console import Console
+from perfharness.render.terminal.console import Console, say
 
 if TYPE_CHECKING:
     from perfharness.runs.compare import CompareRule, Comparison
     from perfharness.runs.compared_launch import Unit
+    from perfharness_launcher.plan.options import LaunchOptions
 
-MATCHING, DECIDING, GATE = "What is compared", "What counts as a difference", "Gate"
+MATCHING, DECIDING, GATE, MEASURE = "What is compared", "What counts as a difference", "Gate", "Measure both"
 """Groups of options in the help."""
+
+OUTPUT_DIR, DEFAULT_COUNT = "compare_out", 5
 
 VERDICTS = ("faster", "slower", "same", "undecided", "not-comparable")
 
@@ -123,6 +129,29 @@ def compare_verb(
             rich_help_panel=GATE,
         ),
     ] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            metavar="LAUNCH",
+            help="Measure it: what stands behind `perfharness launch`. The first is BASE; all are launched in turns.",
+            rich_help_panel=MEASURE,
+        ),
+    ] = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Launches of each --run. [default: 5]", rich_help_panel=MEASURE, min=1),
+    ] = None,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output-dir",
+            help=f"Folder of the launches of --run. [default: {OUTPUT_DIR}]",
+            show_default=False,
+            rich_help_panel=MEASURE,
+        ),
+    ] = None,
     nsys: NsysOption = None,
     output_format: Annotated[
         CompareFormat,
@@ -139,7 +168,8 @@ def compare_verb(
     The launch is the unit: make several of each version with --repeat. Verdicts: faster, slower, same, undecided,
     not-comparable.
 
-    Exit codes: 0 compared; 2 usage; 3 --fail-on or --fail-if was met, or there was nothing to compare.
+    Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
+    met, or there was nothing to compare.
     """
     from perfharness.runs.compare import CompareOptions, compare_sides, read_side
     from perfharness.runs.limits import parse_limit
@@ -154,12 +184,65 @@ def compare_verb(
         metrics=tuple(metric or ()),
         limits=tuple(parse_limit(text) for text in fail_if or ()),
     )
+    if run:
+        if sides:
+            raise UsageError(f"--run measures both sides, so {sides[0]} cannot be one; leave one of the two away")
+        sides = _measure(run, repeat or DEFAULT_COUNT, output_dir or Path(OUTPUT_DIR), output)
+    elif repeat is not None or output_dir is not None:
+        raise UsageError("--repeat and -o are about launches of --run; without it, nothing is launched")
     if sides is None or len(sides) < 2:
         raise UsageError("compare needs BASE and NEW: run folders, repeats, or several joined by commas")
     base, *others = (read_side(side, nsys) for side in sides)
     comparison = compare_sides(base, others, options, command_line())
     _show(comparison, output_format, verdicts, output.results)
     raise typer.Exit(_exit_code(comparison, verdicts, output))
+
+
+def _measure(runs: Sequence[str], count: int, output_dir: Path, output: Output) -> list[str]:
+    """Launch all in turns; returns the folder of each.
+
+    Raises:
+        UsageError: a command line is wrong; nothing was started.
+        LaunchError: it was interrupted, and what was measured is not compared.
+    """
+    from perfharness.cli.launch import Shown
+    from perfharness.runs.repeat import plan_repeats, repeat_request, run_repeats
+    from perfharness_launcher.plan.options import command_of
+
+    if len(runs) < 2:
+        raise UsageError("--run is given once; give it once for BASE and once for each NEW")
+    names = ["base", "new"] if len(runs) == 2 else ["base", *(f"new_{place}" for place in range(1, len(runs)))]
+    cases = [_launch_of(text, output_dir / name) for text, name in zip(runs, names, strict=True)]
+    commands = [command_of(case, "--repeat", str(count)) for case in cases]
+    shown = Shown(output)
+    for one in run_repeats(plan_repeats(cases, repeat_request(count), commands), shown.watching_one):
+        if one.error is not None:
+            say(output.errors, str(one.error))
+        if one.interrupted:
+            raise LaunchError(f"interrupted; what was measured lies in {output_dir}")
+    return [str(case.output_dir) for case in cases]
+
+
+def _launch_of(text: str, folder: Path) -> LaunchOptions:
+    """The options of a launch from what stands behind `perfharness launch`. Raises `UsageError`."""
+    from perfharness.cli.launch import read_command_line
+    from perfharness_launcher.plan.options import LaunchOptions, launch_options
+
+    try:
+        context, values = read_command_line(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--run '{text}': {error}") from error
+    except CommandLineError as error:
+        raise UsageError(f"--run '{text}': {error}; give what stands behind `perfharness launch`") from error
+    named = given(context, values)
+    settings = {*LaunchOptions.model_fields} - {"script", "script_arguments", "output_dir", "explain"}
+    if other := sorted({*named} - settings - {"script", "script_arguments", "config"}):
+        name = "-o" if other[0] == "output_dir" else f"--{other[0].replace('_', '-')}"
+        raise UsageError(f"--run '{text}': {name} is no option of one launch among several; leave it away there")
+    chosen = {name: value for name, value in named.items() if name in settings}
+    chosen |= {"explain": False, "output_dir": folder}
+    options, _ = launch_options(values["script"], values["script_arguments"] or (), chosen, values["config"])
+    return options
 
 
 def _show(comparison: Comparison, output_format: CompareFormat, verdicts: Sequence[str], console: Console) -> None:

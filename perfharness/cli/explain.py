@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from perfharness.cli import launch as launch_module
 from perfharness.cli.help import GroupedCommand, HelpAll
 from perfharness.cli.launch import (
     EPILOG,
@@ -16,10 +15,11 @@ from perfharness.cli.launch import (
     ScriptArguments,
     Shown,
     planned,
+    read_command_line,
     show_launch,
     show_result,
 )
-from perfharness.cli.options import CONTEXT, CONTEXT_OF_A_COMMAND_LINE, EXIT_OK, command_line
+from perfharness.cli.options import CONTEXT_OF_A_COMMAND_LINE, EXIT_OK, command_line
 from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
 from perfharness.cli.settings import given, with_settings
 from perfharness.errors import ResultError, UsageError
@@ -107,11 +107,7 @@ def options_of_run(run_dir: Path, manifest: RunManifest) -> LaunchOptions:
     why = _why_not(manifest)
     if why is not None:
         raise ResultError(f"{run_dir} cannot be launched again: {why}. Launch it anew with --explain.")
-    app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=None)
-    launch_module.register(app)
-    command = typer.main.get_group(app).commands["launch"]
-    context: Any = command.make_context("launch", [*manifest.command[2:]])
-    values = dict(context.params)
+    context, values = read_command_line(manifest.command[2:])
     if values.pop("np_sweep", None) is not None or values.pop("cold_start", None) is not None:
         raise ResultError(f"{run_dir} is a part of a series; launch it alone with --explain")
     for name in ("repeat", "until_stable"):  # one of these launches can be explained, as each is the same

@@ -16,6 +16,7 @@ import typer
 from perfharness.cli.help import GroupedCommand, HelpAll
 from perfharness.cli.live import LaunchView
 from perfharness.cli.options import (
+    CONTEXT,
     CONTEXT_OF_A_COMMAND_LINE,
     EXIT_CHECK_FAILED,
     EXIT_FAILED,
@@ -222,6 +223,14 @@ def launches_of(
 
         return sweep_options(options, np_sweep)
     return [options]
+
+
+def read_command_line(words: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """The context and the values of the words behind `perfharness launch`; what is wrong is an error as of the verb."""
+    app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=None)
+    register(app)
+    context: Any = typer.main.get_group(app).commands["launch"].make_context("launch", [*words])
+    return context, dict(context.params)
 
 
 def options_after_script(arguments: Sequence[str], context: typer.Context) -> list[str]:

@@ -607,7 +607,7 @@ def _remarks(matched: _Matched, *, allows_drift: bool) -> list[str]:
     if allows_drift:
         found.append(
             "One side was measured after the other, so the intervals allow for a machine that drifts, which makes them "
-            "about twice as wide. Measured in turns (compare --run … --run …) they are not."
+            "about twice as wide. `compare --run … --run …` measures both in turns, and needs none of that."
         )
     if matched.order == "unknown" and len(matched.base.used) > 1:
         found.append("When the launches were started is not known, so a drift of the machine cannot be allowed for.")
