@@ -16,6 +16,7 @@ from perfharness.analysis.grouping import distinct, group_rows
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.timeline import ThreadOrder
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.nsys_schema import ONLY_RANGES
 from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, NvtxRanges, Trace, pid_of
 
 MIN_SILENT_RANGES = 3
@@ -30,12 +31,13 @@ def find_untraced_work(trace: Trace, launches: Launches) -> tuple[Bool, list[Fin
     known = np.ones(len(trace.ranges), dtype=np.bool_)
     findings = _driver_newer_than_nsys(trace)
     if trace.meta.gpu_coverage == "untraced":
+        is_asked_for = trace.meta.gpu_coverage_reason == ONLY_RANGES
         findings.append(
             Finding(
                 "gpu-not-traced",
-                Severity.WARNING,
+                Severity.NOTE if is_asked_for else Severity.WARNING,
                 f"GPU times are null: {trace.meta.gpu_coverage_reason}.",
-                "Run `perfharness doctor` to see what GPU tracing needs here.",
+                "" if is_asked_for else "Run `perfharness doctor` to see what GPU tracing needs here.",
             )
         )
         return np.zeros_like(known), findings

@@ -30,7 +30,7 @@ def main() -> None:
     runtime = Runtime(Annotations.from_json(text), os.path.abspath(folder))  # noqa: PTH100 - as the tracer does
     watch_imports(runtime)
     compile_script = script_compiler(runtime)
-    if os.environ.get(environment.TRACER) == "embedded":
+    if os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
         from perfharness.tracer import entry
 
         entry.main(compile_script)

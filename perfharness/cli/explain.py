@@ -122,8 +122,8 @@ def options_of_run(run_dir: Path, manifest: RunManifest) -> LaunchOptions:
 def _why_not(manifest: RunManifest) -> str | None:
     if len(manifest.command) < 3 or manifest.command[1] not in LAUNCHED_BY:
         return "its manifest has no command line of `perfharness launch`"
-    if manifest.tracer.kind == "none":
-        return "it was not traced, so there are no stage times to explain"
+    if manifest.tracer.kind in ("ranges", "none"):
+        return f"it was launched with --tracer {manifest.tracer.kind}, which records nothing that explains"
     if any(MASK in word for word in manifest.command):
         return "its command line held secrets, which are not kept"
     here = printable(str(Path.cwd()))

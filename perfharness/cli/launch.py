@@ -33,7 +33,7 @@ from perfharness.render.charts.drawing import require_charts
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
-from perfharness.runs.repeat_file import DEFAULT_LIMIT, RepeatRequest
+from perfharness.runs.repeat_file import DEFAULT_COUNT, DEFAULT_LIMIT, RepeatRequest
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import (
     PROJECT_NAME,
@@ -128,6 +128,14 @@ def launch_verb(
             rich_help_panel=SERIES,
         ),
     ] = None,
+    overhead: Annotated[
+        bool,
+        typer.Option(
+            "--overhead",
+            help="The same traced and untraced in turns, --repeat times each: what tracing costs, and untraced times.",
+            rich_help_panel=SERIES,
+        ),
+    ] = False,
     config: ConfigOption = None,
     help_all: HelpAll = False,
     **settings: Any,
@@ -142,12 +150,16 @@ def launch_verb(
     asked, terminal = launch_options(script, script_arguments or (), given(context, settings), config)
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
     request = parse_repeat(repeat, until_stable)
+    if overhead and request is None:
+        request = parse_repeat(DEFAULT_COUNT, None)
     with naming_settings(asked):
-        launches = launches_of(asked, parse_np_sweep(np_sweep), cold_start, request)
+        launches = launches_of(asked, parse_np_sweep(np_sweep), cold_start, request, overhead=overhead)
     plans = planned(context, launches, Shown(output, terminal), dry_run=dry_run)
     if dry_run:
         return
     shown = Shown(output, terminal)
+    if request is not None and overhead:
+        raise typer.Exit(show_overhead(asked, request, plans, shown))
     if request is not None:
         raise typer.Exit(show_repeat(asked, request, plans, shown))
     if cold_start is not None:
@@ -199,6 +211,8 @@ def launches_of(
     np_sweep: Sequence[int] | None,
     cold_start: int | None,
     request: RepeatRequest | None = None,
+    *,
+    overhead: bool = False,
 ) -> Sequence[LaunchOptions]:
     """The options of each launch. Raises `UsageError`."""
     if request is not None:
@@ -209,6 +223,10 @@ def launches_of(
                 "--repeat makes the same launch again, so neither --np-sweep nor --cold-start can go with it; leave "
                 "one of them away"
             )
+        if overhead:
+            from perfharness.runs.overhead import overhead_options
+
+            return overhead_options(options, request)
         return repeat_options(options, request)
     if cold_start is not None:
         from perfharness.runs.cold_start import cold_start_options
@@ -372,6 +390,39 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
     if interrupted or not repeat.measured:
         return EXIT_FAILED
     return EXIT_CHECK_FAILED if len(repeat.measured) < len(repeat.rows) else exit_code(findings)
+
+
+def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], shown: Shown) -> int:
+    """Launch traced and untraced in turns, and print what tracing costs.
+
+    Returns 0: all well; 3: a launch failed, or tracing costs so much that traced times mislead, or a check; 1: nothing
+    was measured of one kind, or it was interrupted.
+    """
+    from perfharness.render.terminal.overhead import print_overhead
+    from perfharness.runs.overhead import overhead_cases, summarize_overhead
+    from perfharness.runs.repeat import plan_repeats, run_repeats
+
+    output, interrupted = shown.output, False
+    of_each = [plans[: request.count], plans[request.count :]]
+    cases = plan_repeats(overhead_cases(options), request, [command_line()] * 2, of_each)
+    for one in run_repeats(cases, shown.watching_one):
+        interrupted = interrupted or one.interrupted
+        if one.error is not None:
+            say(output.errors, str(one.error))
+    measured, is_kept = summarize_overhead(options, cases, command_line())
+    if output.is_json:
+        output.json(measured.model_dump(mode="json"))
+    else:
+        print_overhead(output.results, measured)
+    findings = [record.to_finding() for record in measured.findings]
+    output.findings(findings)
+    if is_kept:
+        output.message(f"{options.output_dir} keeps the results of an earlier measurement: this one measured nothing")
+    output.message(f"results: {options.output_dir.absolute()}")
+    if interrupted or not all(case.launches for case in cases):
+        return EXIT_FAILED
+    is_short = any(len(case.launches) < len(case.rows) for case in cases)
+    return EXIT_CHECK_FAILED if is_short else exit_code(findings)
 
 
 def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown) -> int:

@@ -18,7 +18,10 @@ GPU_INDEX = "PERFHARNESS_GPU_INDEX"
 """Index of the GPU on the machine; inside the process it is device 0, for CUDA_VISIBLE_DEVICES holds its UUID."""
 
 TRACER = "PERFHARNESS_TRACER"
-"""`nsys`, `embedded` or `none`."""
+"""`nsys`, `embedded`, `ranges` or `none`."""
+
+LOGGING_TRACERS = ("embedded", "ranges")
+"""Those whose ranges are written into the log of the embedded tracer."""
 
 WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
 """`--warmup-batches`."""

@@ -32,7 +32,8 @@ EXPLAIN_NAME = "explain"
 
 MANIFEST_VERSION = 1
 
-TracerKind = Literal["nsys", "embedded", "none"]
+TracerKind = Literal["nsys", "embedded", "ranges", "none"]
+"""`ranges`: the ranges of the script and nothing else, by the embedded tracer's log; no calls, no GPU work."""
 
 
 class _Model(BaseModel):

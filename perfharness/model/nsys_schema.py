@@ -53,3 +53,6 @@ META_CLOCK_ORIGIN_NS = "clock_origin_ns"  # perf_counter_ns at trace time 0
 META_LOST_EVENTS = "lost_events"  # NVTX events of a process for which the disk had no room, decimal; once a process
 META_MERGED_LOG = "merged_log"  # name of the log of a process whose events are in the trace; once a process
 META_DIAGNOSTIC = "diagnostic"  # a sentence for the user
+
+ONLY_RANGES = "only ranges were recorded (--tracer ranges)"
+"""Why the GPU's work is not in the trace, where that was asked for."""

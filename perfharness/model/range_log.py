@@ -369,6 +369,6 @@ def active() -> RangeLog | None:
     A process that a traced one started (spawned workers, another script) finds none, and makes its own.
     """
     folder = os.environ.get(environment.OUTPUT_DIR)
-    if _active is None and folder and os.environ.get(environment.TRACER) == "embedded":
+    if _active is None and folder and os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
         install(RangeLog(os.path.abspath(folder)))  # noqa: PTH100 - pathlib costs start-up time
     return _active

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfharness.errors import PerfHarnessError, ResultError
-from perfharness.files import is_plain
+from perfharness.files import is_plain, is_plain_folder
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.run_swap import settle
 from perfharness.runs.journals import TRACE_NAME
-from perfharness.runs.repeat_file import repeated_launches
+from perfharness.runs.repeat_file import OVERHEAD_NAME, TRACED, repeated_launches
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.share.archive import is_archive, unpacked
 from perfharness.telemetry.protocol import SPOOL_NAME
@@ -79,6 +79,8 @@ class Located:
 def locate(path: Path, nsys: Path | None = None) -> Located:
     """What the path names; an `.nsys-rep` is exported by nsys next to it, a shared run is unpacked next to it.
 
+    Of `launch --overhead`, the traced launches.
+
     Raises:
         ResultError: that is no result or trace, or a manifest cannot be read.
         ToolNotFoundError, TraceFormatError: an `.nsys-rep` cannot be exported.
@@ -93,6 +95,8 @@ def locate(path: Path, nsys: Path | None = None) -> Located:
     settle(path)  # of a run that was being replaced when its launcher was killed, the manifest comes last
     if (path / MANIFEST_NAME).is_file():
         return Located(path, runs=(path,), name=path.name)
+    if (path / OVERHEAD_NAME).is_file() and is_plain_folder(path / TRACED):
+        path = path / TRACED
     if is_parquet_trace(path):
         return Located(path, trace=path, name=path.name.removesuffix(PARQUET_ENDING))
     if (found := _run_around(path)) is not None:

@@ -23,6 +23,10 @@ REPEAT_VERSION = 1
 LAUNCH_FOLDER = "launch_{}"
 LAUNCH_PREFIX = "launch_"
 
+OVERHEAD_NAME = "overhead.json"
+TRACED, UNTRACED = "traced", "untraced"
+"""Of `launch --overhead`, the file, and the folders of its two repeats next to it."""
+
 DEFAULT_COUNT = 5
 DEFAULT_LIMIT = 30
 """Of launches with `until_stable`."""

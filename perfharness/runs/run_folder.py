@@ -31,6 +31,7 @@ from perfharness.analysis.tabulate import tabulate
 from perfharness.analysis.trace_clock import clock_findings
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
+from perfharness.model.environment import LOGGING_TRACERS
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
@@ -167,7 +168,7 @@ def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:
     """The manifest with the traces of range logs that the launch could not turn into traces: it was killed, or the disk
     was full.
     """
-    if manifest.tracer.kind != "embedded":
+    if manifest.tracer.kind not in LOGGING_TRACERS:
         return manifest
     imported = set()
     for record in manifest.processes:

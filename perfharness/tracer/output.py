@@ -207,7 +207,7 @@ def gpu_records(session: Session) -> tuple[dict[int, Columns] | None, dict[str, 
             reason = f"CUPTI's records could not be read: {error}"
     if reason:
         meta[schema.META_CUDA_UNTRACED_REASON] = reason
-        if session.gpu_present and meta[schema.META_CUDA_USED] == "yes":
+        if reason != schema.ONLY_RANGES and session.gpu_present and meta[schema.META_CUDA_USED] == "yes":
             session.diagnostics.append(f"GPU work is not in this trace: {reason}.")
     return None, meta
 

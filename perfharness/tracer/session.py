@@ -10,7 +10,8 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from perfharness.model import range_log
+from perfharness.model import environment, range_log
+from perfharness.model import nsys_schema as schema
 from perfharness.script import end_by_signal, is_safe_path, own_imports
 from perfharness.tracer import nvtx_hook
 
@@ -70,7 +71,9 @@ class Session:
         session._sys_path = sys.path[:] if is_safe_path() else sys.path[1:]
         range_log.install(session.log)
         nvtx_hook.install(session.log, session.diagnostics)
-        if session.gpu_present:
+        if os.environ.get(environment.TRACER) == "ranges":
+            session.gpu_reason = schema.ONLY_RANGES
+        elif session.gpu_present:
             from perfharness.tracer.gpu import start_gpu_trace
 
             session.gpu, session.gpu_reason = start_gpu_trace(session.output_dir)

@@ -178,9 +178,9 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         yield f"--barrier-timeout {options.barrier_timeout_s:g}: must be more than 0 seconds; --no-barrier holds none"
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
         yield "--gpus names the GPUs, so -ng and -go cannot choose them by number as well; leave one of the two away"
-    if options.explain and options.tracer == "none":
-        yield "--explain needs stage times to explain, and --tracer none records none; leave one of the two away"
-    if options.nsys is not None and options.tracer in ("embedded", "none"):
+    if options.explain and options.tracer in ("ranges", "none"):
+        yield f"--explain needs what a tracer records, and --tracer {options.tracer} is to cost nothing; leave one away"
+    if options.nsys is not None and options.tracer in ("embedded", "ranges", "none"):
         yield f"--nsys names an nsys, but --tracer {options.tracer} does not use it; leave one of the two away"
     yield from _annotation_conflicts(options, facts)
     for name in options.env_allow:
@@ -283,7 +283,7 @@ def _processes(
 def _command(options: LaunchOptions, facts: MachineFacts, tracer: str) -> tuple[str, ...]:
     if not options.is_python_script:
         return (facts.program or options.script, *options.script_arguments)
-    runner = ("-m", "perfharness.tracer") if tracer == "embedded" else ()
+    runner = ("-m", "perfharness.tracer") if tracer in environment.LOGGING_TRACERS else ()
     if facts.annotations is not None:
         runner = ("-m", "perfharness.annotate")  # which takes the embedded tracer in, where it is to trace
     return (facts.interpreter.executable, *runner, options.script, *options.script_arguments)

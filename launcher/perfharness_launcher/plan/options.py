@@ -173,8 +173,13 @@ class LaunchOptions(BaseModel):
         ),
     ] = False
     tracer: Annotated[
-        Literal["auto", "nsys", "embedded", "none"],
-        Option(("--tracer",), TRACING, "auto: nsys where a working one is found, else embedded.", rare=False),
+        Literal["auto", "nsys", "embedded", "ranges", "none"],
+        Option(
+            ("--tracer",),
+            TRACING,
+            "auto: nsys where a working one is found, else embedded; ranges: host times of ranges only.",
+            rare=False,
+        ),
     ] = "auto"
     nsys: Annotated[Path | None, Option(("--nsys",), TRACING, "The nsys to use; otherwise it is looked for.")] = None
     trace_os: Annotated[

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfharness.errors import PerfHarnessError, ToolNotFoundError, UsageError
+from perfharness.model.environment import LOGGING_TRACERS
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import TracerRecord
+from perfharness.model.manifest import TracerKind, TracerRecord
 from perfharness.model.version import VERSION
 from perfharness_launcher.nsys.command_line import NsysInstall
 from perfharness_launcher.nsys.probe import (
@@ -37,8 +38,8 @@ def choose_tracer(options: LaunchOptions, facts: MachineFacts) -> TracerDecision
     """The tracer asked for, or the best one where it is `auto`."""
     if options.tracer == "none":
         return TracerDecision(TracerRecord(kind="none", reason="asked for"))
-    if options.tracer == "embedded":
-        return _embedded(options, facts, "asked for")
+    if options.tracer in LOGGING_TRACERS:
+        return _embedded(options, facts, "asked for", "ranges" if options.tracer == "ranges" else "embedded")
     unusable = [problem for install in facts.nsys for problem in install.problems]
     usable = [install for install in facts.nsys if install.usable]
     if options.nsys is not None and not usable:
@@ -105,11 +106,13 @@ def _automatic(
     return TracerDecision(TracerRecord(kind="none", reason=why), findings=(untraced,))
 
 
-def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> TracerDecision:
+def _embedded(
+    options: LaunchOptions, facts: MachineFacts, reason: str, kind: TracerKind = "embedded"
+) -> TracerDecision:
     if not options.is_python_script:
         return _refused(
             UsageError(
-                f"--tracer embedded records Python scripts only, and {options.script} does not end in .py;"
+                f"--tracer {kind} records Python scripts only, and {options.script} does not end in .py;"
                 " take --tracer nsys"
             )
         )
@@ -120,7 +123,7 @@ def _embedded(options: LaunchOptions, facts: MachineFacts, reason: str) -> Trace
                 " install perfharness there or take --tracer nsys"
             )
         )
-    return TracerDecision(TracerRecord(kind="embedded", version=VERSION, reason=reason))
+    return TracerDecision(TracerRecord(kind=kind, version=VERSION, reason=reason))
 
 
 def _refused(problem: PerfHarnessError) -> TracerDecision:

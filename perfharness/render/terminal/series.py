@@ -107,7 +107,7 @@ def print_repeat(console: Console, repeat: Repeat) -> None:
     columns = [Column("stage", is_text=True), *(Column(name, drop=REPEAT_COLUMNS[name][1]) for name in measured)]
     names = row_names([path_of(path) for path, _ in stages])
     rows = [
-        [name, *(_over_launches(metrics.get(REPEAT_COLUMNS[heading][0])) for heading in measured)]
+        [name, *(over_launches_text(metrics.get(REPEAT_COLUMNS[heading][0])) for heading in measured)]
         for name, (_, metrics) in zip(names, stages, strict=True)
     ]
     print_table(console, columns, rows)
@@ -115,7 +115,7 @@ def print_repeat(console: Console, repeat: Repeat) -> None:
         say(console, f"and {len(repeat.stages) - MAX_ROWS} more stages; all are in the JSON file")
     for name, unit in {"items_per_second": "items/s"}.items():
         if name in repeat.run:
-            say(console, f"Throughput: {_over_launches(repeat.run[name])} {unit}")
+            say(console, f"Throughput: {over_launches_text(repeat.run[name])} {unit}")
     for path in repeat.loops:
         if line := _levels_line(path, repeat):
             say(console, line)
@@ -148,7 +148,8 @@ def _scope(repeat: Repeat) -> str:
     return ", within this launch only" if "within-launch" in scopes else ""
 
 
-def _over_launches(found: OverLaunches | None) -> str:
+def over_launches_text(found: OverLaunches | None) -> str:
+    """Mean and half of the interval."""
     if found is None or found.mean is None:
         return NOT_MEASURED
     if found.low is None or found.high is None:
