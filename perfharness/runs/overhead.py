@@ -119,7 +119,7 @@ def overhead_cases(options: LaunchOptions) -> list[LaunchOptions]:
             f"--overhead: {options.script} does not end in .py, and stages of untraced programs are known of Python "
             "scripts only"
         )
-    untraced = {"tracer": "ranges", "nsys": None, "trace_os": False}
+    untraced = {"tracer": "ranges", "nsys": None, "trace_os": False, "stored": False}  # no run of the script as it is
     return [
         options.model_copy(update={"output_dir": options.output_dir / TRACED}),
         options.model_copy(update={"output_dir": options.output_dir / UNTRACED, **untraced}),
@@ -311,7 +311,7 @@ def _findings(stages: Mapping[str, OverheadRow]) -> list[Finding]:
                 "tracing-costs-much" if grade == "distrust" else "tracing-costs-some",
                 Severity.ERROR if grade == "distrust" else Severity.WARNING,
                 f"Traced, {who} took up to {worst:.0%} longer.",
-                "Take the untraced times: what limits a stage may be the tracer; fewer ranges or another --tracer cost less.",
+                "Take the untraced times: what limits a stage may be the tracer; fewer ranges cost less.",
             )
         )
     return found
