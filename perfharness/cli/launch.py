@@ -133,6 +133,7 @@ def launch_verb(
         typer.Option(
             "--overhead",
             help="The same traced and untraced in turns, --repeat times each: what tracing costs, and untraced times.",
+            hidden=True,
             rich_help_panel=SERIES,
         ),
     ] = False,

@@ -20,7 +20,8 @@ GPU_INDEX = "PERFHARNESS_GPU_INDEX"
 TRACER = "PERFHARNESS_TRACER"
 """`nsys`, `embedded`, `ranges` or `none`."""
 
-LOGGING_TRACERS = ("embedded", "ranges")
+ONLY_RANGES = "ranges"
+LOGGING_TRACERS = ("embedded", ONLY_RANGES)
 """Those whose ranges are written into the log of the embedded tracer."""
 
 WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"

@@ -92,6 +92,9 @@ class LogFacts:
     gpu_present: bool | None = None
     """Whether the machine has an NVIDIA GPU, where that was checked."""
 
+    only_ranges: bool = False
+    """Whether nothing else was to be recorded (`--tracer ranges`)."""
+
 
 class Writer:
     """Writes the events of one thread, or of one thread after another, never of two concurrently.
@@ -327,7 +330,10 @@ class RangeLog:
 
 def _facts(gpu_present: bool | None) -> LogFacts:
     executable = sys.executable or "python"
-    return LogFacts(os.getpid(), os.getppid(), executable, time.perf_counter_ns(), time.time_ns(), gpu_present)
+    only_ranges = os.environ.get(environment.TRACER) == environment.ONLY_RANGES
+    return LogFacts(
+        os.getpid(), os.getppid(), executable, time.perf_counter_ns(), time.time_ns(), gpu_present, only_ranges
+    )
 
 
 def _allocate(descriptor: int, start: int, length: int) -> None:

@@ -96,6 +96,9 @@ class Overhead(_Model):
     stages: dict[str, OverheadRow]
     """By path: host time of a batch (`cpu_time`), excluded batches left out."""
 
+    medians: dict[str, OverheadRow] = Field(default_factory=dict)
+    """By path: the same of the median batch of each launch, which a few slow batches do not move."""
+
     latency: dict[str, dict[str, OverLaunches]] = Field(default_factory=dict)
     """Of each loop, untraced: `cpu_time` of a batch and its percentiles over batches, `cpu_time_p95`."""
 
@@ -174,10 +177,11 @@ def summarize_overhead(
     """
     traced, untraced = (case.repeat for case in cases)
     places = [np.array([row.place for row in repeat.measured], dtype=np.int64) for repeat in (untraced, traced)]
-    stages = {
-        path: _row(_metric(untraced.stages, path), _metric(traced.stages, path), places)
-        for path in dict.fromkeys([*untraced.stages, *traced.stages])
-    }
+    paths = list(dict.fromkeys([*untraced.stages, *traced.stages]))
+    stages, medians = (
+        {path: _row(_metric(untraced.stages, path, time), _metric(traced.stages, path, time), places) for path in paths}
+        for time in (TIME, f"{TIME}_p50")
+    )
     run = {
         name: _row(untraced.run.get(name), traced.run.get(name), places, more_is_better=True)
         for name in dict.fromkeys([*untraced.run, *traced.run])
@@ -197,6 +201,7 @@ def summarize_overhead(
         grade=grade,
         loops=untraced.loops,
         stages=stages,
+        medians={path: row for path, row in medians.items() if row.overhead is not None},
         latency={path: _latency(untraced, path) for path in untraced.loops},
         run=run,
         findings=[FindingRecord(**finding.to_json()) for finding in _findings(stages)],
@@ -206,8 +211,8 @@ def summarize_overhead(
     return overhead, not is_written
 
 
-def _metric(stages: Mapping[str, Mapping[str, OverLaunches]], path: str) -> OverLaunches | None:
-    return stages.get(path, {}).get(TIME)
+def _metric(stages: Mapping[str, Mapping[str, OverLaunches]], path: str, time: str) -> OverLaunches | None:
+    return stages.get(path, {}).get(time)
 
 
 def _latency(repeat: Repeat, path: str) -> dict[str, OverLaunches]:

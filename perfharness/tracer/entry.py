@@ -35,6 +35,10 @@ def main(compile_script: script.Compile = script.compile_plainly) -> None:
 
 
 def _write_trace(session: Session) -> None:
+    """Of ranges alone the launcher makes the trace, so that the process ends as it would without a tracer."""
+    only_ranges = os.environ.get(environment.TRACER) == environment.ONLY_RANGES
+    if only_ranges and session.log_name in os.listdir(session.output_dir) and not session.diagnostics:  # noqa: PTH208
+        return
     from perfharness.tracer.output import write_trace
 
     write_trace(session)

@@ -25,6 +25,7 @@ from perfharness.tracer.tables import SCHEMA_VERSION
 if TYPE_CHECKING:
     from perfharness.tracer.session import Session
 
+KILLED = "the process was killed before it could write what the GPU did"
 TIMESTAMP_OF_TARGET = 1
 SOURCE_INJECTION = 1
 SEVERITY_WARNING = 2
@@ -53,8 +54,8 @@ def write_trace(session: Session) -> Path:
 def complete_trace(folder: Path, *, of_running: bool = True) -> Path | None:
     """Merge the logs that processes left in the folder into its trace, made if there is none; None: there is no log.
 
-    For processes that were killed, or outlived the one that wrote the trace. May be called again at any time: a log is
-    merged once. Raises OSError or sqlite3.Error where the trace cannot be written.
+    For processes that were killed, outlived the one that wrote the trace, or left that to the launcher. May be called
+    again at any time: a log is merged once. Raises OSError or sqlite3.Error where the trace cannot be written.
 
     Args:
         of_running: merge the logs of running processes too; events that they record later are lost.
@@ -81,7 +82,7 @@ def complete_trace(folder: Path, *, of_running: bool = True) -> Path | None:
             meta = {
                 schema.META_CUDA_TRACED: "no",
                 schema.META_CUDA_USED: "no" if facts.gpu_present is False else "yes",
-                schema.META_CUDA_UNTRACED_REASON: "the process was killed before it could write what the GPU did",
+                schema.META_CUDA_UNTRACED_REASON: schema.ONLY_RANGES if facts.only_ranges else KILLED,
                 schema.META_TRACER_VERSION: VERSION,
                 schema.META_CLOCK_ORIGIN_NS: str(facts.started_ns),
             }

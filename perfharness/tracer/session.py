@@ -71,7 +71,7 @@ class Session:
         session._sys_path = sys.path[:] if is_safe_path() else sys.path[1:]
         range_log.install(session.log)
         nvtx_hook.install(session.log, session.diagnostics)
-        if os.environ.get(environment.TRACER) == "ranges":
+        if os.environ.get(environment.TRACER) == environment.ONLY_RANGES:
             session.gpu_reason = schema.ONLY_RANGES
         elif session.gpu_present:
             from perfharness.tracer.gpu import start_gpu_trace

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from perfharness.errors import UsageError
+from perfharness.runs.launch_figures import Figures
 from perfharness.runs.overhead import Overhead, overhead_cases, overhead_options, summarize_overhead
 from perfharness.runs.repeat import LaunchNumbers, RepeatCase, repeat_request
 from perfharness.runs.repeat_file import RepeatRow
@@ -30,7 +31,10 @@ def case(folder: Path, times: list[float], first: int, *, stage: str = "load", c
         run.mkdir(parents=True)
         record = process(0, duration_s=time, user_s=cpu_s, system_s=1.0)
         (run / "manifest.json").write_text(manifest_of(record).model_dump_json())
-        stages = {BATCH: {"cpu_time": time, "cpu_time_p95": 2 * time}, f"{BATCH}/{stage}": {"cpu_time": time / 2}}
+        stages: dict[str, Figures] = {
+            BATCH: {"cpu_time": time, "cpu_time_p50": 0.5 * time, "cpu_time_p95": 2 * time},
+            f"{BATCH}/{stage}": {"cpu_time": time / 2},
+        }
         numbers = LaunchNumbers(stages, {"items_per_second": 1000 / time}, [BATCH])
         made.add(RepeatRow(folder=run.name, place=2 * number + first, status="ok", run_id=f"{number}"), numbers)
     return made
@@ -91,6 +95,8 @@ def test_the_file(tmp_path: Path) -> None:
     assert Overhead.model_validate(written) == found
     assert found.loops == [BATCH]
     assert found.latency[BATCH]["cpu_time_p95"].mean == pytest.approx(2 * np.mean(BASE))
+    assert set(found.medians) == {BATCH}
+    assert found.medians[BATCH].overhead == found.stages[BATCH].overhead
     assert found.run["items_per_second"].overhead == pytest.approx(-1 / 6, abs=1e-3)
     assert found.run["items_per_second"].grade == "warn", "a rate that is lost by 17 % is a time that is 20 % longer"
     assert found.run["duration_s"].overhead == found.stages[BATCH].overhead

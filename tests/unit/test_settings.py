@@ -101,7 +101,7 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
         ('[launch]\nnum-processes = "4"', "num-processes = '4' should be a valid integer"),
         ("[launch]\nnum-processes = 4.5", "num-processes"),
         ("[launch]\nnum-processes = true", "num-processes"),
-        ('[launch]\ntracer = "magic"', "tracer = 'magic' should be 'auto', 'nsys', 'embedded' or 'none'"),
+        ('[launch]\ntracer = "magic"', "tracer = 'magic' should be 'auto', 'nsys', 'embedded', 'ranges' or 'none'"),
         ("[launch]\nbarrier = 1", "barrier"),
         ("[launch]\ngpus = [0]", "gpus"),
         ("[launch]\nplots = 3", "plots"),

@@ -28,7 +28,9 @@ def print_overhead(console: Console, overhead: Overhead) -> None:
     )
     paths = list(overhead.stages)[:MAX_ROWS]
     names = row_names([path_of(path) for path in paths])
-    rows = [_cells(name, overhead.stages[path]) for name, path in zip(names, paths, strict=True)]
+    rows = [
+        _cells(name, overhead.stages[path], overhead.medians.get(path)) for name, path in zip(names, paths, strict=True)
+    ]
     rows += [_cells(RUN_LABELS.get(name, name), row, graded=False) for name, row in overhead.run.items()]
     columns = [
         Column("stage", is_text=True),
@@ -36,6 +38,7 @@ def print_overhead(console: Console, overhead: Overhead) -> None:
         Column("traced", drop=1),
         Column("overhead"),
         Column("95 %", drop=2),
+        Column("of medians", drop=3),
         Column("grade", is_text=True, is_whole=True),
     ]
     print_table(console, columns, rows)
@@ -57,14 +60,18 @@ def print_overhead(console: Console, overhead: Overhead) -> None:
         say(console, f"--repeat {needed} would probably decide it")
 
 
-def _cells(name: str, row: OverheadRow, *, graded: bool = True) -> list[str]:
+def _cells(name: str, row: OverheadRow, median: OverheadRow | None = None, *, graded: bool = True) -> list[str]:
     interval = NOT_MEASURED if row.low is None or row.high is None else f"{row.low:+.1%} … {row.high:+.1%}"
-    share = NOT_MEASURED if row.overhead is None else f"{row.overhead:+.1%}"
     return [
         name,
         over_launches_text(row.untraced),
         over_launches_text(row.traced),
-        share,
+        _share(row),
         interval,
+        _share(median) if graded else "",
         row.grade if graded else "",
     ]
+
+
+def _share(row: OverheadRow | None) -> str:
+    return NOT_MEASURED if row is None or row.overhead is None else f"{row.overhead:+.1%}"
