@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.analysis.comparison import ALPHA, Pair, Reason, Rule, compare
+from perfharness.analysis.launches import mean_of_launches
 from perfharness.errors import UsageError
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.findings import Finding, Severity
@@ -20,13 +21,13 @@ from perfharness.runs.launch import Observe, unobserved
 from perfharness.runs.launch_figures import QUANTILES
 from perfharness.runs.repeat import (
     RepeatCase,
-    over_launches,
     plan_repeats,
     repeat_options,
     repeat_request,
     run_repeats,
 )
 from perfharness.runs.repeat_file import OVERHEAD_NAME, TRACED, UNTRACED, OverLaunches, Repeat, RepeatRequest
+from perfharness.runs.repeat_numbers import over_launches
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.series import write_series
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
@@ -204,7 +205,11 @@ def summarize_overhead(
         medians={path: row for path, row in medians.items() if row.overhead is not None},
         latency={path: _latency(untraced, path) for path in untraced.loops},
         run=run,
-        findings=[FindingRecord(**finding.to_json()) for finding in _findings(stages)],
+        findings=[
+            *(FindingRecord(**finding.to_json()) for finding in _findings(stages)),
+            *(one.model_copy(update={"process": TRACED}) for one in traced.findings),
+            *(one.model_copy(update={"process": UNTRACED}) for one in untraced.findings),
+        ],
     )
     options.output_dir.mkdir(parents=True, exist_ok=True)
     is_written = write_series(options.output_dir / OVERHEAD_NAME, overhead, _has_numbers)
@@ -229,7 +234,7 @@ def _process_figures(cases: Sequence[RepeatCase]) -> dict[str, tuple[OverLaunche
         users = [_total([process.user_s for process in launch]) for launch in records]
         systems = [_total([process.system_s for process in launch]) for launch in records]
         cpus = [_total(pair) for pair in zip(users, systems, strict=True)]
-        found.append((over_launches(durations), over_launches(cpus)))
+        found.append(tuple(over_launches(values, mean_of_launches(values)) for values in (durations, cpus)))
     (untraced_s, untraced_cpu_s), (traced_s, traced_cpu_s) = found
     return {"duration_s": (untraced_s, traced_s), "cpu_s": (untraced_cpu_s, traced_cpu_s)}
 

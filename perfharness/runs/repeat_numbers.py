@@ -128,7 +128,7 @@ def _metrics(launches: Sequence[Figures], error_rate: float) -> dict[str, OverLa
     names = dict.fromkeys(name for launch in launches for name in launch)
     columns = {name: [launch.get(name) for launch in launches] for name in names}
     return {
-        name: _over_launches(values, mean_of_launches(values, error_rate))
+        name: over_launches(values, mean_of_launches(values, error_rate))
         for name, values in columns.items()
         if _is_worth_it(name, values)
     }
@@ -141,7 +141,8 @@ def _is_worth_it(name: str, values: Sequence[float | None]) -> bool:
     return any(value is not None for value in values)
 
 
-def _over_launches(values: Sequence[float | None], found: LaunchMean) -> OverLaunches:
+def over_launches(values: Sequence[float | None], found: LaunchMean) -> OverLaunches:
+    """One number over launches, as it stands in files."""
     return OverLaunches(
         values=list(values),
         mean=_figure(found.mean),

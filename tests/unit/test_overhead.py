@@ -15,8 +15,9 @@ from scipy import stats
 from perfharness.errors import UsageError
 from perfharness.runs.launch_figures import Figures
 from perfharness.runs.overhead import Overhead, overhead_cases, overhead_options, summarize_overhead
-from perfharness.runs.repeat import LaunchNumbers, RepeatCase, repeat_request
+from perfharness.runs.repeat import RepeatCase, repeat_request
 from perfharness.runs.repeat_file import RepeatRow
+from perfharness.runs.repeat_numbers import LaunchNumbers
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.unit.test_run_folder import manifest_of, process
 
