@@ -29,8 +29,6 @@ MATCHING, DECIDING, GATE, MEASURE = "What is compared", "What counts as a differ
 
 OUTPUT_DIR, DEFAULT_COUNT = "compare_out", 5
 
-VERDICTS = ("faster", "slower", "same", "undecided", "not-comparable")
-
 
 class CompareFormat(str, Enum):
     """Words of --format."""
@@ -274,6 +272,8 @@ def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) 
 
 
 def _verdicts(text: str | None) -> tuple[str, ...]:
+    from perfharness.runs.compare import VERDICTS
+
     chosen = split_commas(text)
     if unknown := [one for one in chosen if one not in VERDICTS]:
         raise UsageError(f"--fail-on {unknown[0]}: no such verdict; there are {', '.join(VERDICTS)}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -33,6 +33,7 @@ from perfharness.runs.limits import Limit, LimitResult, judge_limit, parse_limit
 COMPARISON_VERSION = 1
 
 Verdict = Literal["faster", "slower", "same", "undecided", "not-comparable"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Order = Literal["in-turns", "one-after-the-other", "unknown"]
 
 FEW_LAUNCHES = 3
