@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -12,17 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from perfharness.analysis.startup import startup
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
-from perfharness.files import read_regular
 from perfharness.model.cold_start import COLD_START_NAME, Cache, CacheState, ColdStart, ColdStartRow, Spread
 from perfharness.model.findings import Finding
-from perfharness.model.journal import JOURNAL_NAME, RecorderJournal
-from perfharness.model.manifest import ProcessRecord
-from perfharness.model.result import BENCHMARK_NAME
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.run_folder import RunSummary, read_manifest
 from perfharness.runs.series import SeriesLaunch, read_series, write_series
+from perfharness.runs.startup_file import startup_of
 from perfharness.runs.store.records import Figure
 from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
@@ -237,22 +232,6 @@ def update_cold_start(folder: Path, summaries: Sequence[RunSummary]) -> ColdStar
         with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
             write_cold_start(updated, folder)
     return updated
-
-
-def startup_of(run_dir: Path, process: ProcessRecord) -> dict[str, Any] | None:
-    """The start-up of a process of a run: as analysed, or of an untraced one from what the recorder noted."""
-    folder = run_dir / process.folder
-    try:
-        analysed: dict[str, Any] | None = json.loads(read_regular(folder / BENCHMARK_NAME, follow=False)).get("startup")
-    except (OSError, ValueError):
-        analysed = None
-    if analysed is not None or process.start_unix_ns is None:
-        return analysed
-    try:
-        journal = RecorderJournal.model_validate_json(read_regular(folder / JOURNAL_NAME, follow=False))
-    except (OSError, ValueError):
-        return None
-    return startup(process.start_unix_ns, journal).to_json()
 
 
 def spreads(rows: Sequence[ColdStartRow], cache: str, figures: Iterable[str] = FIGURES) -> dict[str, Spread]:

@@ -16,10 +16,10 @@ from perfharness.model.clocks import CLOCKS_COMPANION
 from perfharness.model.manifest import ProcessRecord, RunManifest, SourceRecord
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, TIMES, path_text
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.cold_start import startup_of
 from perfharness.runs.inputs import Located
 from perfharness.runs.launch_figures import PER_ITEM, entry_figures, stage_entries
 from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.startup_file import startup_of
 
 Unit = Literal["ms", "items/s", "bytes", "J"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -55,6 +55,24 @@ def print_runs(console: Console, runs: Sequence[StoredRun]) -> None:
             str(run.exit_code),
             ", ".join(run.tags),
         ]
+        for run in runs
+    ]
+    print_table(console, columns, rows)
+
+
+def print_baselines(console: Console, found: Mapping[str, Sequence[StoredRun]]) -> None:
+    """Print one row for each run of each baseline."""
+    columns = [
+        Column("baseline", is_text=True, is_whole=True),
+        Column("run", is_text=True, is_whole=True),
+        Column("kind", is_text=True, is_whole=True),
+        Column("began (UTC)", is_text=True, is_whole=True, drop=2),
+        Column("script", is_text=True),
+        Column("commit", is_text=True, drop=1),
+    ]
+    rows = [
+        [name, run.run_id, run.kind, when_text(run), Path(run.script).name or run.script, commit_text(run)]
+        for name, runs in found.items()
         for run in runs
     ]
     print_table(console, columns, rows)

@@ -18,6 +18,7 @@ from perfharness.runs.repeat_file import read_repeat
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.scaling import SCALING_NAME, Scaling
 from perfharness.runs.series import read_series
+from perfharness.runs.store.documents import documents_of
 from perfharness.runs.store.gather import stored_launch
 from perfharness.runs.store.records import StoredRun
 from perfharness.runs.store.register import Series, add_series
@@ -37,7 +38,7 @@ def add_folder(store: RunStore, folder: Path) -> list[StoredRun]:
         manifest = read_manifest(run_dir)
         mean = _mean_of(run_dir)
         run = stored_launch(manifest, mean, _findings_of(mean), run_dir)
-        store.add(run)
+        store.add(run, files=documents_of(manifest, mean, run_dir))
         found.append(run)
         ids.append(manifest.run_id)
     series = _series_in(folder, ids) if located.is_series else None

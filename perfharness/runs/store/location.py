@@ -54,11 +54,19 @@ def find_store(named: str | None = None, environ: Mapping[str, str] | None = Non
 
 def data_home(environ: Mapping[str, str]) -> Path | None:
     """The folder of perfharness in the user's data; None: the user has no home."""
-    named = Path(environ.get("XDG_DATA_HOME", ""))
-    if named.is_absolute():
+    return _home(environ, "XDG_DATA_HOME", ".local/share")
+
+
+def cache_home(environ: Mapping[str, str]) -> Path | None:
+    """The folder of perfharness in the user's cache; None: the user has no home."""
+    return _home(environ, "XDG_CACHE_HOME", ".cache")
+
+
+def _home(environ: Mapping[str, str], variable: str, default: str) -> Path | None:
+    named, home = Path(environ.get(variable, "")), Path(environ.get("HOME", ""))
+    if named.is_absolute():  # others are to be ignored
         return named / "perfharness"
-    home = Path(environ.get("HOME", ""))
-    return home / ".local" / "share" / "perfharness" if home.is_absolute() else None
+    return home / default / "perfharness" if home.is_absolute() else None
 
 
 def parse_location(text: str, what: str) -> Location | None:

@@ -14,6 +14,9 @@ KINDS: tuple[str, ...] = get_args(Kind)
 SERIES: tuple[Kind, ...] = ("repeat", "sweep", "cold-start")
 """Measurements that consist of launches."""
 
+COMPARABLE: tuple[Kind, ...] = ("launch", "repeat")
+"""What can be a side of a comparison: the launches of the others differ on purpose."""
+
 WHOLE_RUN = ""
 """`Figure.path` of what is of a run as a whole."""
 

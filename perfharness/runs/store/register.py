@@ -72,9 +72,10 @@ def register_launch(
     """Store a launch; returns why that did not work, where it did not."""
 
     def add(store: RunStore) -> None:
+        from perfharness.runs.store.documents import documents_of
         from perfharness.runs.store.gather import stored_launch
 
-        store.add(stored_launch(manifest, mean, findings, folder))
+        store.add(stored_launch(manifest, mean, findings, folder), files=documents_of(manifest, mean, folder))
 
     return _register(add, settings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,10 @@ from perfharness.model.conventions import printable
 from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.store.database import PATIENCE_S, Database
+from perfharness.runs.store.documents import Documents
 from perfharness.runs.store.location import Location, require_store
 from perfharness.runs.store.records import WHOLE_RUN, Figure, StoredRun
-from perfharness.runs.store.tables import figures, runs, tags
+from perfharness.runs.store.tables import baseline_runs, baselines, documents, figures, runs, tags
 
 LATEST = "latest"
 """As the name of a run: the newest."""
@@ -102,11 +104,12 @@ class RunStore:
         self.location = location
         self._database = Database(location, create=create, patience_s=patience_s)
 
-    def add(self, run: StoredRun, launches: Sequence[str] = ()) -> None:
+    def add(self, run: StoredRun, launches: Sequence[str] = (), files: Documents | None = None) -> None:
         """Add a run, or store one again: its tags, and what it is a part of, stay.
 
         Args:
             launches: ids of the stored launches that it consists of, in order.
+            files: of a launch, for comparisons; None: those in the store stay.
         """
         row = run.model_dump(mode="json", exclude={"tags", "figures"})
         numbers = [{"run_id": run.run_id, **figure.model_dump()} for figure in _unique(run.figures)]
@@ -121,6 +124,10 @@ class RunStore:
                 connection.execute(delete(figures).where(figures.c.run_id == run.run_id))
             if numbers:
                 connection.execute(insert(figures), numbers)
+            if files is not None:
+                connection.execute(delete(documents).where(documents.c.run_id == run.run_id))
+            for name, content in (files or {}).items():
+                connection.execute(insert(documents), {"run_id": run.run_id, "name": name, "content": content})
             for position, launch in enumerate(launches):
                 place = {"series_id": run.run_id, "position": position}
                 connection.execute(update(runs).where(runs.c.run_id == launch).values(**place))
@@ -167,11 +174,71 @@ class RunStore:
                 _add_tags(connection, row.run_id, add)
             return _read(connection, rows)
 
+    def documents(self, run_id: str) -> Documents:
+        """The files of a launch, as far as comparisons read them; none where they were too large, or never stored."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(documents).where(documents.c.run_id == run_id))
+            return {row.name: row.content for row in rows}
+
+    def save_baseline(self, name: str, run_names: Sequence[str]) -> list[StoredRun]:
+        """Give runs a name by which others are compared with them, in place of those that had it; returns the runs.
+
+        Raises `StoreError`, `UsageError`.
+        """
+        check_name(name, "baseline")
+        with self._database.writing() as connection:
+            rows = {row.run_id: row for row in (self._find(connection, one) for one in run_names)}
+            connection.execute(delete(baselines).where(baselines.c.name == name))
+            connection.execute(insert(baselines), {"name": name, "saved_unix_ns": time.time_ns()})
+            for position, run_id in enumerate(rows):
+                row = {"name": name, "run_id": run_id, "position": position}
+                connection.execute(insert(baseline_runs), row)
+            return _read(connection, list(rows.values()))
+
+    def baseline(self, name: str) -> list[StoredRun]:
+        """The runs of a baseline. Raises `StoreError` where there is none of that name."""
+        return self._baselines(name)[name]
+
+    def baselines(self) -> dict[str, list[StoredRun]]:
+        """The runs of all baselines, by name."""
+        return self._baselines()
+
+    def delete_baseline(self, name: str) -> None:
+        """Remove a baseline; its runs stay. Raises `StoreError` where there is none of that name."""
+        with self._database.writing() as connection:
+            if connection.execute(delete(baselines).where(baselines.c.name == name)).rowcount == 0:
+                raise StoreError(self._no_baseline(connection, name))
+
+    def _baselines(self, name: str | None = None) -> dict[str, list[StoredRun]]:
+        with self._database.reading() as connection:
+            own = [] if name is None else [baselines.c.name == name]
+            found: dict[str, list[StoredRun]] = {}
+            for one in connection.execute(select(baselines.c.name).where(*own).order_by(baselines.c.name)).scalars():
+                members = select(runs).join(baseline_runs).where(baseline_runs.c.name == one)
+                found[one] = _read(connection, connection.execute(members.order_by(baseline_runs.c.position)).all())
+            if name is not None and not found:
+                raise StoreError(self._no_baseline(connection, name))
+            return found
+
+    def _no_baseline(self, connection: Connection, name: str) -> str:
+        known = connection.execute(select(baselines.c.name).order_by(baselines.c.name)).scalars().all()
+        there = f"there are: {', '.join(known)}" if known else "`perfharness baseline save` makes one"
+        return f"the run store {self.location} has no baseline {name}; {there}"
+
     def delete(self, names: Sequence[str]) -> list[StoredRun]:
-        """Remove runs from the store, with the launches that they consist of; returns them. Folders stay."""
+        """Remove runs from the store, with the launches that they consist of; returns them. Folders stay.
+
+        Raises `StoreError` where one belongs to a baseline.
+        """
         with self._database.writing() as connection:
             rows = {row.run_id: row for row in (self._find(connection, name) for name in names)}
             gone = _read(connection, list(rows.values()))
+            all_gone = or_(runs.c.run_id.in_(rows), runs.c.series_id.in_(rows))
+            used = select(baseline_runs.c.name).join(runs).where(all_gone).distinct()
+            if (baseline := connection.execute(used).scalar()) is not None:
+                raise StoreError(
+                    f"the baseline {baseline} has one of these runs; `perfharness baseline delete` it first"
+                )
             connection.execute(delete(runs).where(runs.c.series_id.in_(rows)))
             connection.execute(delete(runs).where(runs.c.run_id.in_(rows)))
         return gone

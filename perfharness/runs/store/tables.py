@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -71,4 +72,28 @@ tags = Table(
     metadata,
     Column("run_id", ForeignKey("perfharness_run.run_id", ondelete="CASCADE"), primary_key=True),
     Column("tag", String(200), primary_key=True),
+)
+
+documents = Table(
+    "perfharness_document",
+    metadata,
+    Column("run_id", ForeignKey("perfharness_run.run_id", ondelete="CASCADE"), primary_key=True),
+    Column("name", String(300), primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+)
+"""Files of a launch, compressed by zlib, as far as a comparison reads them."""
+
+baselines = Table(
+    "perfharness_baseline",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("saved_unix_ns", BigInteger, nullable=False),
+)
+
+baseline_runs = Table(
+    "perfharness_baseline_run",
+    metadata,
+    Column("name", ForeignKey("perfharness_baseline.name", ondelete="CASCADE"), primary_key=True),
+    Column("run_id", ForeignKey("perfharness_run.run_id"), primary_key=True),
+    Column("position", Integer, nullable=False),
 )

@@ -1,0 +1,77 @@
+"""The files of a launch as far as a comparison reads them: into the store, and back into a folder of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfharness.errors import StoreError
+from perfharness.files import reason_of
+from perfharness.model.manifest import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, MANIFEST_NAME, RunManifest
+from perfharness.model.result import Tree
+from perfharness.runs.json_files import json_bytes
+from perfharness.runs.startup_file import startup_of
+from perfharness.runs.store.location import cache_home
+
+KEPT = ("mean_data", "stats_minus_warmup", "throughput", "gpu_metrics", "energy", "meta")
+"""Of `benchmark_mean.json`; the diagnosis, and what is outside of batches, are left out."""
+
+MAX_BYTES = 4 * 2**20
+"""Of all files of a launch, compressed. Larger ones are not stored; such a launch is compared where it is, or not."""
+
+FOLDERS_NAME = "runs"
+_RUN_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
+
+Documents = Mapping[str, bytes]
+"""Content by name, relative to the run folder; compressed."""
+
+
+def documents_of(manifest: RunManifest, mean: Tree, folder: Path) -> Documents:
+    """The files of a launch; none where they are too large."""
+    files = {
+        MANIFEST_NAME: manifest.model_dump_json().encode(),
+        BENCHMARK_MEAN_NAME: json_bytes({name: mean[name] for name in KEPT if name in mean}),
+    }
+    for process in manifest.processes:
+        if "/" not in process.folder and (startup := startup_of(folder, process)) is not None:
+            files[f"{process.folder}/{BENCHMARK_NAME}"] = json.dumps({"startup": startup}).encode()
+    packed = {name: zlib.compress(content) for name, content in files.items()}
+    return packed if sum(map(len, packed.values())) <= MAX_BYTES else {}
+
+
+def restore(run_id: str, documents: Documents, environ: Mapping[str, str] | None = None) -> Path:
+    """A folder with the files of a launch, in the user's cache; made once. Raises `StoreError`."""
+    if not _RUN_ID.fullmatch(run_id):
+        raise StoreError(f"the run store has a run with the id {run_id!r}, which is no name of a folder")
+    home = cache_home(os.environ if environ is None else environ)
+    parent = Path(tempfile.gettempdir()) / f"perfharness-{os.getuid()}" if home is None else home
+    digest = hashlib.sha256(b"\0".join(name.encode() + b"\0" + documents[name] for name in sorted(documents)))
+    folder = parent / FOLDERS_NAME / f"{run_id}-{digest.hexdigest()[:12]}"  # another one where they were stored anew
+    if (folder / MANIFEST_NAME).is_file():
+        return folder
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=f".{run_id}.", dir=folder.parent))
+        try:
+            for name, content in documents.items():
+                place = new / name
+                if not place.resolve().is_relative_to(new.resolve()):
+                    raise StoreError(f"the run store has a file {name!r} of {run_id}, which is in no run folder")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(zlib.decompress(content))
+            if not folder.exists():
+                new.rename(folder)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written ({reason_of(error)}); set XDG_CACHE_HOME to another") from error
+    except zlib.error as error:
+        raise StoreError(f"the files of {run_id} in the run store are damaged ({error})") from error
+    return folder
