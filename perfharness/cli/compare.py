@@ -54,6 +54,21 @@ def compare_verb(
         ),
     ] = None,
     *,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="BASE is this baseline of the run store (`perfharness baseline save`); all that is named is NEW.",
+            show_default=False,
+            rich_help_panel=MATCHING,
+        ),
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH_OR_URL", help="The run store of --baseline.", show_default=False, rich_help_panel=MATCHING
+        ),
+    ] = None,
     renamed: Annotated[
         list[str] | None,
         typer.Option("--map", metavar="OLD=NEW", help="A stage with another name in NEW.", rich_help_panel=MATCHING),
@@ -169,7 +184,7 @@ def compare_verb(
     Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
     met, or there was nothing to compare.
     """
-    from perfharness.runs.compare import CompareOptions, compare_sides, read_side
+    from perfharness.runs.compare import CompareOptions, compare_sides, read_baseline, read_side
     from perfharness.runs.limits import parse_limit
 
     output = Output.of(quiet=quiet)
@@ -188,9 +203,12 @@ def compare_verb(
         sides = _measure(run, repeat or DEFAULT_COUNT, output_dir or Path(OUTPUT_DIR), output)
     elif repeat is not None or output_dir is not None:
         raise UsageError("--repeat and -o are about launches of --run; without it, nothing is launched")
-    if sides is None or len(sides) < 2:
+    if baseline is not None and not sides:
+        raise UsageError(f"--baseline {baseline} needs what is to be compared with it: a run folder or a repeat")
+    if baseline is None and len(sides or ()) < 2:
         raise UsageError("compare needs BASE and NEW: run folders, repeats, or several joined by commas")
-    base, *others = (read_side(side, nsys) for side in sides)
+    read = [read_side(side, nsys) for side in sides or ()]
+    base, *others = read if baseline is None else [read_baseline(baseline, store), *read]
     comparison = compare_sides(base, others, options, command_line())
     _show(comparison, output_format, verdicts, output.results)
     raise typer.Exit(_exit_code(comparison, verdicts, output))

@@ -16,7 +16,8 @@ from perfharness.model.cold_start import COLD_START_NAME, Cache, CacheState, Col
 from perfharness.model.findings import Finding
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.run_folder import RunSummary, read_manifest
-from perfharness.runs.series import SeriesLaunch, read_series, write_series
+from perfharness.runs.series import read_series, write_series
+from perfharness.runs.series_launch import SeriesLaunch
 from perfharness.runs.startup_file import startup_of
 from perfharness.runs.store.records import Figure
 from perfharness.runs.store.register import Series, StoreSettings, register_series

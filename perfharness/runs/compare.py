@@ -273,6 +273,14 @@ def read_side(text: str, nsys: Path | None = None) -> SideInput:
     return SideInput(text if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more", launches)
 
 
+def read_baseline(name: str, store: str | None = None) -> SideInput:
+    """A baseline of the run store as a side. Raises `StoreError`, `ResultError`."""
+    from perfharness.runs.store.baselines import baseline_launches
+
+    launches = [launch for folder in baseline_launches(name, store) for launch in read_launches(locate(folder))]
+    return SideInput(f"baseline {name}", launches)
+
+
 def compare_runs(
     base: str | Path,
     *others: str | Path,

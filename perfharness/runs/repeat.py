@@ -29,7 +29,8 @@ from perfharness.runs.repeat_file import (
 )
 from perfharness.runs.repeat_numbers import LaunchNumbers, findings_of_repeat, is_stable, numbers_of_repeat
 from perfharness.runs.run_folder import RunSummary, read_manifest
-from perfharness.runs.series import SeriesLaunch, write_series
+from perfharness.runs.series import write_series
+from perfharness.runs.series_launch import SeriesLaunch
 from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness.runs.sweep import why_it_failed
 from perfharness_launcher.plan.launch_plan import LaunchPlan

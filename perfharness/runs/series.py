@@ -1,42 +1,18 @@
-"""A series of launches (a repeat, a sweep, cold starts): each one, and the file next to the folders of their runs."""
+"""The file of a series of launches, next to the folders of their runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from perfharness.errors import PerfHarnessError, ResultError
+from perfharness.errors import ResultError
 from perfharness.files import read_regular, write_text
 
-if TYPE_CHECKING:
-    from perfharness.runs.launch import LaunchResult
-
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class SeriesLaunch(Generic[_Model]):
-    """One launch of a series.
-
-    Attributes:
-        row: of the file.
-        result: None: it was not run, or failed as a whole.
-        error: why it failed as a whole.
-    """
-
-    row: _Model
-    result: LaunchResult | None = None
-    error: PerfHarnessError | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether the user ended it, and with it the series."""
-        return self.result is not None and any(one.ended == "interrupted" for one in self.result.manifest.processes)
 
 
 def read_series(path: Path, model: type[_Model]) -> _Model | None:

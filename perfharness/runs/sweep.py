@@ -17,7 +17,8 @@ from perfharness.model.result import ProcessResult, Tree, path_text
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.run_folder import RunSummary, read_manifest
 from perfharness.runs.scaling import SCALING_NAME, GpuPoint, Scaling, ScalingRow, find_knee, scaling_points
-from perfharness.runs.series import SeriesLaunch, read_series, write_series
+from perfharness.runs.series import read_series, write_series
+from perfharness.runs.series_launch import SeriesLaunch
 from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options

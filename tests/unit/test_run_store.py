@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from perfharness.cli.main import run as run_cli
 from perfharness.errors import StoreError, ToolNotFoundError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
+from perfharness.runs.run_folder import read_manifest as manifest_of
+from perfharness.runs.store.baselines import baseline_launches
 from perfharness.runs.store.database import SCHEMAS, Database
 from perfharness.runs.store.gather import (
     LONGEST_PATH_BYTES,
@@ -33,6 +37,7 @@ from perfharness.runs.store.register import Series, StoreSettings, add_series, r
 from perfharness.runs.store.store import RunFilter, RunStore
 from perfharness.runs.store.tables import VERSION_TABLE, metadata
 from tests.unit.bench_results import made_up, suite_of
+from tests.unit.compared_runs import write_side
 
 DAY_NS = 86_400 * 10**9
 PASSWORD = "hunter2secret"
@@ -525,3 +530,86 @@ def test_a_store_of_every_earlier_schema_is_migrated_with_all_that_is_in_it(dump
     assert [run.run_id for run in store.launches_of(sweep)] == ["20260102T000000-00000002"]
     with sqlite3.connect(path) as connection:
         assert connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(SCHEMAS[-1],)]
+
+
+# ---- baselines ----
+
+
+@pytest.fixture
+def measured(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with five launches, stored; the baseline `main`."""
+    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folders = write_side(tmp_path / "base", [10.0, 10.1, 10.2, 9.9, 9.8]).split(",")
+    assert run_cli(["runs", "add", *folders]) == 0
+    ids = [manifest_of(Path(folder)).run_id for folder in folders]
+    assert run_cli(["baseline", "save", "main", *ids]) == 0
+    return tmp_path / "base"
+
+
+def verdicts_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[tuple[Any, ...]]:
+    capsys.readouterr()
+    assert run_cli(["compare", *arguments, "--format", "json"]) == 0
+    (version,) = json.loads(capsys.readouterr().out)["versions"]
+    return [(row["stage"], row["metric"], row["ratio"], row["verdict"]) for row in version["rows"]]
+
+
+@pytest.mark.parametrize("what_is_left", ["all", "nothing", "another run"])
+def test_a_comparison_with_a_baseline_is_that_with_its_launches(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], what_is_left: str
+) -> None:
+    new = write_side(tmp_path / "new", [12.0, 12.1, 12.2, 11.9, 11.8], turn=1)
+    expected = verdicts_of(capsys, ",".join(map(str, sorted(measured.iterdir()))), new)
+    if what_is_left != "all":
+        shutil.rmtree(measured)
+    if what_is_left == "another run":
+        write_side(tmp_path / "base", [1.0, 1.0, 1.0, 1.0, 1.0], run_id="another")
+    assert verdicts_of(capsys, "--baseline", "main", new) == expected
+    assert verdicts_of(capsys, "--baseline", "main", new) == expected
+    assert ("toy/batch/decode", "slower") in {(row[0], row[3]) for row in expected}
+
+
+def test_a_baseline_keeps_its_runs(measured: Path, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = RunStore(Location(path=path))
+    before = store.count()
+    assert run_cli(["runs", "delete", str(measured / "launch_0")]) == 1
+    assert store.count() == before
+    assert run_cli(["baseline", "save", "main", "latest"]) == 0
+    assert [run.run_id for run in store.baseline("main")] == [store.find("latest").run_id]
+    assert run_cli(["runs", "delete", str(measured / "launch_0")]) == 0
+    capsys.readouterr()
+    assert run_cli(["baseline", "list", "--format", "json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["baselines"]) == ["main"]
+    assert run_cli(["baseline", "delete", "main"]) == 0
+    assert run_cli(["baseline", "delete", "main"]) == 1
+
+
+def test_what_can_be_no_baseline(measured: Path, path: Path) -> None:
+    assert run_cli(["compare", "--baseline", "other", str(measured / "launch_0")]) == 1
+    assert run_cli(["compare", "--baseline", "main"]) == 2
+    assert run_cli(["baseline", "save", "x", "nothing"]) == 1
+    RunStore(Location(path=path)).add(stored("suite", kind="bench"))
+    assert run_cli(["baseline", "save", "x", "suite"]) == 2
+
+
+def test_a_launch_that_is_nowhere_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RunStore(Location(path=path), create=True)
+    store.add(stored())  # without the files, as a store of the first schema has it
+    store.save_baseline("main", ["latest"])
+    with pytest.raises(StoreError):
+        baseline_launches("main", str(path))
+
+
+def test_files_of_a_store_lead_out_of_no_folder(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store = RunStore(Location(path=path), create=True)
+    store.add(stored(), files={"../../escaped": zlib.compress(b"x")})
+    store.save_baseline("main", ["latest"])
+    with pytest.raises(StoreError):
+        baseline_launches("main", str(path))
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_the_commit_is_that_of_the_manifest() -> None:
+    run = stored_launch(manifest(source={"git_commit": "4f2a", "git_dirty": True}), MEAN, [], Path("/o"))
+    assert (run.git_commit, run.git_dirty) == ("4f2a", True)

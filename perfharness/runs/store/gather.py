@@ -62,7 +62,6 @@ def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding]
         "processes_per_gpu": manifest.num_processes_per_gpu,
         "warmup_batches": manifest.warmup_batches,
     }
-    commit, dirty = _git(manifest)
     return StoredRun(
         run_id=manifest.run_id,
         kind="launch",
@@ -79,8 +78,8 @@ def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding]
             **manifest.environment.model_dump(mode="json"),
             "tracer": manifest.tracer.model_dump(mode="json", include={"kind", "version"}),
         },
-        git_commit=commit,
-        git_dirty=dirty,
+        git_commit=None if manifest.source is None else manifest.source.git_commit,
+        git_dirty=None if manifest.source is None else manifest.source.git_dirty,
         num_processes=len(manifest.processes),
         processes_ok=ok,
         exit_code=_exit_code(ok == len(manifest.processes), severities),
@@ -113,15 +112,6 @@ def _gpus(manifest: RunManifest) -> list[str]:
     names = {gpu.uuid: gpu.name or gpu.uuid for gpu in manifest.environment.gpus}
     used = dict.fromkeys(process.gpu_uuid for process in manifest.processes if process.gpu_uuid is not None)
     return [names.get(uuid, uuid) for uuid in used]
-
-
-def _git(manifest: RunManifest) -> tuple[str | None, bool | None]:
-    """Commit and whether files differed from it, of a manifest that has them."""
-    found = manifest.model_dump(mode="json").get("git")
-    if not isinstance(found, dict):
-        return None, None
-    commit, dirty = found.get("commit"), found.get("dirty")
-    return (commit if isinstance(commit, str) else None), (dirty if isinstance(dirty, bool) else None)
 
 
 def _script_path(manifest: RunManifest) -> str | None:
