@@ -22,6 +22,7 @@ from perfharness.runs.repeat_file import (
     DEFAULT_LIMIT,
     LAUNCH_FOLDER,
     REPEAT_NAME,
+    GpuWait,
     Repeat,
     RepeatRequest,
     RepeatRow,
@@ -33,9 +34,13 @@ from perfharness.runs.series import write_series
 from perfharness.runs.series_launch import SeriesLaunch
 from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness.runs.sweep import why_it_failed
+from perfharness_launcher.companions.cool_down import as_cool_as_first
+from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.processes.supervise import Observer
 
+INTERRUPTED = "the repeat was interrupted"
 NO_NUMBERS = "nothing was measured in it"
 
 
@@ -104,9 +109,20 @@ class RepeatCase:
 
 @dataclass(frozen=True)
 class RepeatedLaunch(SeriesLaunch[RepeatRow]):
-    """One launch of a repeat; `case` is its place among the cases."""
+    """One launch of a repeat.
+
+    Attributes:
+        case: its place among the cases.
+        called_off: the user ended the repeat before it began.
+    """
 
     case: int = 0
+    called_off: bool = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user ended it, and with it the repeat."""
+        return self.called_off or super().interrupted
 
 
 def repeat_request(
@@ -217,6 +233,7 @@ def repeat_series(folder: Path, repeat: Repeat) -> Series:
 def _run_repeats(cases: Sequence[RepeatCase], observe: Observe) -> Iterator[RepeatedLaunch]:
     request = cases[0].request
     interrupted = False
+    first_c: dict[str, int] = {}
     enough = looks(request.count)
     for place, number in enumerate(shuffled_rounds(len(cases), request)):
         is_look = place % len(cases) == 0 and place // len(cases) in enough
@@ -226,10 +243,10 @@ def _run_repeats(cases: Sequence[RepeatCase], observe: Observe) -> Iterator[Repe
         plan = case.plans[len(case.rows)]
         folder = plan.options.output_dir.name
         if interrupted:
-            row = RepeatRow(folder=folder, place=place, status="not_run", reason="the repeat was interrupted")
+            row = RepeatRow(folder=folder, place=place, status="not_run", reason=INTERRUPTED)
             launched, numbers = RepeatedLaunch(row, case=number), None
         else:
-            launched, numbers = _launch_one(case, plan, place, number, observe)
+            launched, numbers = _launch_one(case, plan, place, number, observe, first_c)
         case.add(launched.row, numbers)
         interrupted = interrupted or launched.interrupted
         yield launched
@@ -322,17 +339,38 @@ def _flags(request: RepeatRequest) -> list[str]:
 
 
 def _launch_one(
-    case: RepeatCase, plan: LaunchPlan, place: int, number: int, observe: Observe
+    case: RepeatCase, plan: LaunchPlan, place: int, number: int, observe: Observe, first_c: dict[str, int]
 ) -> tuple[RepeatedLaunch, LaunchNumbers | None]:
     folder = plan.options.output_dir.name
+    waits: list[GpuWait] = []
     try:
         with observe(plan) as observer:
+            with noting_interrupts() as interrupts:
+                waits = _cool_down(plan, first_c, interrupts, observer)
+            if interrupts:
+                row = RepeatRow(folder=folder, place=place, status="not_run", reason=INTERRUPTED, waits=waits)
+                return RepeatedLaunch(row, case=number, called_off=True), None
             result = run_plan(plan, case.command, observer)
     except PerfHarnessError as error:
-        row = RepeatRow(folder=folder, place=place, status="failed", reason=str(error).splitlines()[0])
+        row = RepeatRow(folder=folder, place=place, status="failed", reason=str(error).splitlines()[0], waits=waits)
         return RepeatedLaunch(row, error=error, case=number), None
     numbers = LaunchNumbers.of(folder, result.manifest, result.summary, whole=case.request.count == 1)
-    return RepeatedLaunch(_row(case, place, result, numbers), result, case=number), numbers
+    row = _row(case, place, result, numbers).model_copy(update={"waits": waits})
+    return RepeatedLaunch(row, result, case=number), numbers
+
+
+def _cool_down(plan: LaunchPlan, first_c: dict[str, int], interrupts: Interrupts, observer: Observer) -> list[GpuWait]:
+    """Wait between launches, unless each waits by itself (--cool-down)."""
+    if plan.options.cool_down_c is not None:
+        return []
+    found = as_cool_as_first(
+        plan.gpus,
+        first_c,
+        limit_s=plan.options.cool_down_limit_s,
+        interrupted=lambda: bool(interrupts),
+        say=observer.stage,
+    )
+    return [GpuWait(**one.to_json()) for one in found]
 
 
 def _row(case: RepeatCase, place: int, result: LaunchResult, numbers: LaunchNumbers) -> RepeatRow:

@@ -52,6 +52,19 @@ class RepeatRequest(_Model):
     """Of the order."""
 
 
+class GpuWait(_Model):
+    """How long a launch waited for a GPU to be as cool as before the first one; degrees Celsius."""
+
+    gpu_uuid: str
+    target_c: float
+    begin_c: int | None
+    end_c: int | None
+    waited_s: float
+    reached: bool
+    reason: str | None = None
+    """Why its temperature could not be read."""
+
+
 class RepeatRow(_Model):
     """One launch."""
 
@@ -71,6 +84,9 @@ class RepeatRow(_Model):
 
     exit_codes: list[int | None] = Field(default_factory=list)
     """Of its processes; None: ended by a signal, or not known."""
+
+    waits: list[GpuWait] = Field(default_factory=list)
+    """For its GPUs; none before the first launch, and with --cool-down, which the launch's manifest has."""
 
     findings: list[str] = Field(default_factory=list)
     """Codes of the warnings and errors of its run."""

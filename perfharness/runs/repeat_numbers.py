@@ -32,6 +32,7 @@ from perfharness.runs.steadiness import LaunchConditions, conditions_of, movemen
 STABLE_METRIC = "cpu_time"
 """Of a batch: what `until_stable`, drift and levels are about."""
 
+LISTED = 3
 GPU_TIMES = tuple(time for time in TIMES if time.startswith("gpu"))
 
 
@@ -103,6 +104,7 @@ def findings_of_repeat(repeat: Repeat, launches: Sequence[LaunchNumbers]) -> lis
     found = [
         *_unsteady(repeat),
         *_launch_drift(repeat),
+        *_warm(repeat),
         *(finding for path in repeat.loops for finding in _batch_findings(path, launches)),
     ]
     if repeat.is_stable is False and len(repeat.measured) >= repeat.asked.count:
@@ -199,6 +201,23 @@ def _unsteady(repeat: Repeat) -> Iterator[Finding]:
     if widths:
         yield from unsteady_findings(
             repeat.machine, min(widths), f"the interval of a batch's time (±{min(widths):.2%})"
+        )
+
+
+def _warm(repeat: Repeat) -> Iterator[Finding]:
+    """Launches that began on a GPU that was warmer than before the first."""
+    warm = [(row.folder, wait) for row in repeat.rows for wait in row.waits if not wait.reached]
+    if warm:
+        listed = ", ".join(
+            f"{folder} at {'an unknown temperature' if wait.end_c is None else f'{wait.end_c} °C'}"
+            for folder, wait in warm[:LISTED]
+        )
+        more = f" and {len(warm) - LISTED} more" if len(warm) > LISTED else ""
+        yield Finding(
+            "launches-began-warm",
+            Severity.WARNING,
+            f"{len(warm)} launches did not begin on a GPU as cool as the first one did: {listed}{more}",
+            "a longer --cool-down-limit; or --cool-down with a temperature that the GPUs come down to",
         )
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pynvml
 import pytest
 
+from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.cool_down import cool_down
 from perfharness.telemetry.nvml import open_nvml
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
 from perfharness.testing.nvml_record import NvmlRecord, Recorded, device
 from perfharness.testing.replayed_nvml import ReplayedNvml
-from perfharness_launcher.companions.cool_down import not_cooled
+from perfharness_launcher.companions.cool_down import as_cool_as_first, not_cooled
 
 GPU = gpu_uuid(0)
 Answers = list[tuple[float, int | None]]
@@ -68,3 +70,29 @@ def test_each_gpu_is_waited_for_until_it_is_cool_or_given_up(
     assert [one.message for one in not_cooled(found)] == ([finding] if finding else [])
     warm = ", ".join(f"{begin} °C" for begin, *_ in results)
     assert said == ([f"waiting for 40 °C (now {warm}), at most {limit_s or 300:g} s"] if slept else [])
+
+
+def test_launches_of_a_series_wait_for_the_temperature_before_the_first() -> None:
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    nvml = ReplayedNvml(machine([(0, 35), (10, 60), (13, 40)], [(0, 50), (10, 55)]), clock_ns=lambda: int(now_s * 1e9))
+    gpus = [GpuRecord(index=index, uuid=gpu_uuid(index)) for index in range(2)]
+    waiting = partial(cool_down, clock=lambda: now_s, sleep=sleep)
+    first_c: dict[str, int] = {}
+    assert as_cool_as_first(gpus, first_c, limit_s=60, nvml=nvml, wait=waiting) == []
+    assert (first_c, now_s) == ({gpu_uuid(0): 35, gpu_uuid(1): 50}, 0.0)
+    now_s = 10.0  # after a launch
+    found = as_cool_as_first(gpus, first_c, limit_s=60, nvml=nvml, wait=waiting)
+    assert [(one.target_c, one.begin_c, one.end_c, one.waited_s, one.reached) for one in found] == [
+        (40, 60, 40, 3.0, True),
+        (55, 55, 55, 0.0, True),
+    ]
+    assert first_c[gpu_uuid(0)] == 35
+    now_s = 11.0  # the limit is that of all GPUs together
+    (late, _) = as_cool_as_first(gpus, {gpu_uuid(0): 20, gpu_uuid(1): 50}, limit_s=4, nvml=nvml, wait=waiting)
+    assert (late.waited_s, late.end_c, late.reached) == (4.0, 40, False)
+    assert as_cool_as_first([], {}, limit_s=4, nvml=nvml) == []

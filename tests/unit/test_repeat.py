@@ -30,7 +30,7 @@ from perfharness.runs.repeat import (
     shuffled_rounds,
     update_repeat,
 )
-from perfharness.runs.repeat_file import Repeat, RepeatRow, read_repeat, repeated_launches
+from perfharness.runs.repeat_file import GpuWait, Repeat, RepeatRow, read_repeat, repeated_launches
 from perfharness.runs.repeat_numbers import LaunchNumbers
 from perfharness.runs.steadiness import LaunchConditions
 from perfharness_launcher.plan.options import LaunchOptions
@@ -202,6 +202,17 @@ def test_what_is_not_stable_at_the_limit_is_a_finding(tmp_path: Path) -> None:
     values = (10.0, 14.0, 12.0, 11.0, 13.0)
     assert codes(case_of(tmp_path / "a", launches(*values), count=5, until_stable=0.01)) == {"not-stable"}
     assert codes(case_of(tmp_path / "b", launches(*values), count=5, until_stable=0.5)) == set()
+
+
+def test_launches_that_began_warm_are_a_finding(tmp_path: Path) -> None:
+    case = RepeatCase(LaunchOptions(script="x.py", output_dir=tmp_path), [], [], repeat_request(2))
+    wait: dict[str, Any] = {"gpu_uuid": "GPU-1", "target_c": 40.0, "begin_c": 60, "waited_s": 300.0}
+    for place, (numbers, reached) in enumerate(zip(launches(10.0, 10.0), (True, False), strict=True)):
+        waits = [GpuWait(**wait, end_c=40 if reached else 50, reached=reached)]
+        case.add(RepeatRow(folder=f"launch_{place}", place=place, status="ok", waits=waits), numbers)
+    (finding,) = case.repeat.findings
+    assert finding.code == "launches-began-warm"
+    assert "launch_1 at 50" in finding.message
 
 
 def test_one_launch_with_many_batches_has_an_interval_of_its_own(tmp_path: Path) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.cool_down import CoolDown, cool_down
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport
+
+START_MARGIN_C = 5
+"""A launch of a series begins at most so much warmer than the first: idle GPUs differ by less from minute to minute."""
 
 
 class CoolDownCompanion(Companion):
@@ -48,6 +53,46 @@ class CoolDownCompanion(Companion):
         nothing = f"--cool-down waited for no GPU: {self._problem}"
         findings = [] if self._problem is None else [Finding("not-cooled-down", Severity.WARNING, nothing)]
         return CompanionReport([*findings, *not_cooled(self._results)], record)
+
+
+def as_cool_as_first(
+    gpus: Sequence[GpuRecord],
+    first_c: dict[str, int],
+    *,
+    limit_s: float,
+    interrupted: Callable[[], bool] = lambda: False,
+    say: Callable[[str], object] = lambda _: None,
+    nvml: Any = None,
+    wait: Callable[..., list[CoolDown]] = cool_down,
+) -> list[CoolDown]:
+    """Wait until the GPUs are about as cool as before the first launch of a series; before the first, note that.
+
+    Args:
+        gpus: of the launch that is about to begin.
+        first_c: temperatures before the first launch on each GPU, by UUID; what it does not have is added.
+        limit_s: of all GPUs together; after that long, the launch begins in any case.
+        nvml: `pynvml`, or one that answers like it; None: as `open_nvml` decides.
+        wait: waits for some GPUs; replaced in tests.
+
+    Returns:
+        One for each GPU that was waited for, or could have been.
+    """
+    found: list[CoolDown] = []
+    if not gpus:
+        return found
+    with open_nvml(nvml) as opened:
+        for gpu in gpus:
+            if (device := opened.device(gpu.uuid)) is None:
+                continue
+            if gpu.uuid not in first_c:
+                (now,) = wait([device], 0.0, limit_s=0.0)  # reads it
+                if now.begin_c is not None:
+                    first_c[gpu.uuid] = now.begin_c
+                continue
+            left_s = max(0.0, limit_s - sum(one.waited_s for one in found))
+            target_c = first_c[gpu.uuid] + START_MARGIN_C
+            found += wait([device], target_c, limit_s=left_s, interrupted=interrupted, say=say)
+    return found
 
 
 def not_cooled(results: Sequence[CoolDown]) -> list[Finding]:
