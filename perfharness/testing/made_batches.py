@@ -59,15 +59,15 @@ class Batch:
         """A kernel whose call takes what it says."""
         self.builder.kernel((self.at(call[0]), self.at(call[1])), (self.at(run[0]), self.at(run[1])))
 
-    def call(self, name: str, first: float, last: float) -> int:
+    def call(self, name: str, first: float, last: float, tid: int = MAIN) -> int:
         """A CUDA call; its correlation id."""
-        return self.builder.call(name, self.at(first), self.at(last))
+        return self.builder.call(name, self.at(first), self.at(last), tid=tid)
 
     def operation(
-        self, table: str, name: str, call: tuple[float, float], run: tuple[float, float], **more: Any
+        self, table: str, name: str, call: tuple[float, float], run: tuple[float, float], tid: int = MAIN, **more: Any
     ) -> None:
         """An operation of a table, and the call that started it."""
-        self.builder.operation(self.at(run[0]), self.at(run[1]), self.call(name, *call), table=table, **more)
+        self.builder.operation(self.at(run[0]), self.at(run[1]), self.call(name, *call, tid), table=table, **more)
 
     def copy(
         self, call: tuple[float, float], run: tuple[float, float], *, kind: int = CopyKind.HOST_TO_DEVICE,

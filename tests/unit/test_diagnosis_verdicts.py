@@ -21,6 +21,7 @@ from perfharness.testing.made_batches import (
     DEVICE_SYNCHRONIZE,
     SYNCHRONIZE,
     US,
+    WORKER,
     Batch,
     Content,
     diagnosed,
@@ -111,6 +112,19 @@ def three_waits(last: float) -> Content:
     return waits((100, 150), (400, 450), (700, last))
 
 
+def reads_of_a_helper(count: int, last: float) -> Content:
+    """The stage waits for a lock, while a thread without stages copies so many values to the host."""
+
+    def content(batch: Batch) -> None:
+        batch.kernel(10, 100, last - 20)
+        batch.os_call("pthread_cond_wait", 100, last)
+        for number in range(count):
+            at = 100 + number * (last - 100) / count
+            batch.copy((at, at + 5), (at + 6, at + 7), kind=CopyKind.DEVICE_TO_HOST, pageable=False, size=4, tid=WORKER)
+
+    return content
+
+
 def close_waits(last: float) -> Content:
     """With 6 us between each wait and the launch before it."""
     return waits((100, 120), (400, 420), (700, last))
@@ -192,6 +206,14 @@ PAIRS: dict[str, tuple[Verdict, Content, str, Content]] = {
     "pageable transfer": (
         Verdict.PAGEABLE_COPIES, lambda batch: batch.copy((10, 14), (20, 420), stream=8),
         "100 % of that are copies from or to pageable memory", lambda batch: batch.copy((10, 14), (20, 419), stream=8),
+    ),
+    "values of a helper": (
+        Verdict.IMPLICIT_SYNCHRONIZATION, reads_of_a_helper(3, 300), "read 3.0 values from the GPU a batch",
+        reads_of_a_helper(3, 299),
+    ),
+    "a value of a helper": (
+        Verdict.WAITING_ON_STAGE, reads_of_a_helper(2, 400), "read 2.0 values from the GPU a batch",
+        reads_of_a_helper(2, 399),
     ),
     "values": (
         Verdict.IMPLICIT_SYNCHRONIZATION, values(4, 50), "4.0 values of 4 bytes read from the GPU a batch",

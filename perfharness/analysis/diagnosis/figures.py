@@ -45,6 +45,7 @@ def stage_figures(
         blocking_idle=float(calls.own_idle_ns[blocking].sum()),
         outside=outside,
         issuing=issuing(events),
+        helpers_reads=_helpers_reads(events),
         blocked=events.blocked,
         other_thread=_other_thread(events, outside),
         operation_time=float((operations.end_ns[events.operation] - operations.start_ns[events.operation]).sum()),
@@ -64,6 +65,15 @@ def stage_figures(
         host=host,
         kept=_kept_cpu(events),
     )
+
+
+def _helpers_reads(events: StageEvents) -> int:
+    """0 where stages run on several threads, for it is not known then which of them a helper reads for."""
+    stages, began = events.workload.stages, events.workload.helpers_reads_ns
+    if not len(began) or (stages.thread != stages.thread[0]).any():
+        return 0
+    first, last = np.searchsorted(began, events.start_ns), np.searchsorted(began, events.end_ns)
+    return int((last - first).sum())
 
 
 def _ready_shares(events: StageEvents) -> tuple[float | None, float | None]:

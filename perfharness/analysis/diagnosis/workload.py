@@ -10,7 +10,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.call_roles import CallRoles, call_roles
-from perfharness.analysis.diagnosis.calls import CallTable, call_table, previous_end_on_stream
+from perfharness.analysis.diagnosis.calls import TO_HOST, CallTable, call_table, previous_end_on_stream
 from perfharness.analysis.diagnosis.cpu_time import CpuTime, ThreadReadyTime, thread_ready_time
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
@@ -95,6 +95,14 @@ class Workload:
     def api_is_complete(self) -> bool:
         """Whether calls that start no GPU work are in the trace."""
         return api_is_complete(self.trace.meta)
+
+    @cached_property
+    def helpers_reads_ns(self) -> Int64:
+        """When threads without any stage began copies to the host, in order."""
+        launch = np.flatnonzero(np.isin(self.details.copy_kind[self.launches.operation], TO_HOST))
+        call = self.launches.call[launch]
+        own = np.isin(self.trace.api.thread[call], np.unique(self.stages.thread))
+        return np.sort(self.trace.api.start_ns[call[~own]]).astype(np.int64)
 
     @cached_property
     def is_without_calls(self) -> Bool:

@@ -78,6 +78,7 @@ EXPECTED = (
         "prepare",
         "vllm-project/vllm#6879",
         options=(*WARM_UP, "--annotate", "tensor_from_list.toml"),
+        mended_codes=COPIES,
     ),
     torch_program("graph_and_host", ("cpu-bound",), "metadata", "sgl-project/sglang#5593"),
     torch_program("jpeg_on_cpu", ("cpu-bound",), "decode", "NVIDIA/DALI#11", FEW_BATCHES, more_modules=("PIL",)),
@@ -93,7 +94,10 @@ EXPECTED = (
         "Mikubill/sd-webui-controlnet#1462",
         options=(*FEW_BATCHES, "--annotate", "collect_per_image.toml"),
     ),
-    torch_program("loader_workers", ("data-loader-starvation",), "load", "open-edge-platform/geti#5958", FEW_BATCHES),
+    torch_program(
+        "loader_workers", ("data-loader-starvation",), "load", "open-edge-platform/geti#5958", FEW_BATCHES,
+        mended_codes=COPIES,
+    ),
     torch_program("slow_producer", WAITS_FOR_THREAD, "take", "bearpaw/pytorch-pose#28", options=FEW_BATCHES),
     torch_program("first_use", ("first-use",), "model", "pytorch/pytorch#44269", options=("-w", "1")),
     Fault(

@@ -26,6 +26,7 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     machine.cpu_steal,
     host.garbage_collection,
     waits.gil_contention,
+    waits.read_by_helper,
     waits.locked_by_stage,
     waits.worker_start,
     waits.data_loader,

@@ -166,7 +166,7 @@ class Figures:
     operating system, None where that was not recorded; `loading`: loading modules; `slow_start`: what batches before
     the steady state took more; `waiting_share`, `ready_share`: of `wall`, what its threads waited, and what they
     computed or waited for a CPU, at least, without samples; `without_calls`: in ranges without any CUDA call, 0 where
-    `api_is_complete`.
+    `api_is_complete`; `helpers_reads`: how many copies to the host threads without stages began in that time.
     """
 
     wall: float
@@ -199,6 +199,7 @@ class Figures:
     """None without an explaining pass."""
     kept: KeptCpu = field(default_factory=KeptCpu)
     without_calls: float = 0.0
+    helpers_reads: int = 0
 
     @property
     def idle(self) -> str:

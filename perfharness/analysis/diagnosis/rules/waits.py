@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfharness.analysis.diagnosis.rules.calls import MANY_WAITS, READ_BACK_STEP, TURNS_SHARE
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS, Figures, Match, call_of, percent, place
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, WAITING_SHARE
 from perfharness.model.diagnosis import Verdict
@@ -37,6 +38,7 @@ WORKER_STEP = (
 )
 DRAIN_STEP = "Make {} faster, or give the queue more workers: more room in it only delays the wait."
 POOL_STEP = "Make the workers once, before the loop, and keep them: one pool or executor, persistent_workers=True."
+READ_STEP = "Look at the work that the value comes from; ask for it later, when it is there."
 GIL_STEP = (
     "Move the work that holds the lock into a process of its own, or into native code that releases it; use fewer "
     "threads."
@@ -48,6 +50,24 @@ NETWORK_STEP = "Ask ahead in another thread, for several items at a time, over a
 RUNNABLE_STEP = (
     "Run fewer threads than there are CPUs: OMP_NUM_THREADS, torch.set_num_threads, fewer workers or processes (-np)."
 )
+
+
+def read_by_helper(f: Figures) -> Match | None:
+    """Waiting for a thread of a library that reads values from the GPU, as JAX has them."""
+    lock, count = f.waiting_ns(OsWaitKind.LOCK), f.a_batch(f.helpers_reads)
+    if not lock or not f.helpers_reads:
+        return None
+    is_many = count >= MANY_WAITS
+    evidence = (
+        f"Its thread waits {percent(lock, f.wall)} of its host time, while threads of a library read {count:.1f} values "
+        f"from the GPU a batch; the GPU is idle for {f.idle}."
+    )
+    return Match(
+        Verdict.IMPLICIT_SYNCHRONIZATION if is_many else Verdict.WAITING_ON_STAGE,
+        lock, f.wall, [evidence], READ_BACK_STEP if is_many else READ_STEP,
+        verdict_share=TURNS_SHARE if is_many else NAMED_WAIT_SHARE, undisturbed_ns=f.undisturbed_ns,
+        saves_ns=min(lock, f.gpu_idle) if is_many else None, where=f.line_in("lock"), where_reason=f.no_line,
+    )  # fmt: skip
 
 
 def locked_by_stage(f: Figures) -> Match | None:
