@@ -59,8 +59,8 @@ def read_by_helper(f: Figures) -> Match | None:
         return None
     is_many = count >= MANY_WAITS
     evidence = (
-        f"Its thread waits {percent(lock, f.wall)} of its host time, while threads of a library read {count:.1f} values "
-        f"from the GPU a batch; the GPU is idle for {f.idle}."
+        f"Its thread waits {percent(lock, f.wall)} of its host time, while threads of a library read {count:.1f} "
+        f"values from the GPU a batch; the GPU is idle for {f.idle}."
     )
     return Match(
         Verdict.IMPLICIT_SYNCHRONIZATION if is_many else Verdict.WAITING_ON_STAGE,
