@@ -20,6 +20,7 @@ from typing import Any
 from perfharness.host_probe import spool as files
 from perfharness.host_probe import thread_state
 from perfharness.host_probe.layout import GIL_BYTES
+from perfharness.host_probe.peers import Peers, name_of
 from perfharness.host_probe.perf_events import LENGTH_NS, NativeSampler, UnavailableError, code_maps
 from perfharness.host_probe.reader import InterpreterReader, Memory, RangeReader, UnreadableError
 from perfharness.host_probe.spool import Spool
@@ -48,16 +49,16 @@ FRAMES_WHEN_CROWDED = 2
 """Of a stack, where there are more different ones than are kept."""
 
 MESSAGE_BYTES = 1 << 17
-COLLECTION, CROWDED, CPU_TIME = 0, 3, 4
+COLLECTION, CROWDED, CPU_TIME, PEER = 0, 3, 4, 5
 """As `model.host_samples.HostEventKind`."""
 
 
 class SampledThread:
     """What was last seen of a thread."""
 
-    def __init__(self, pid: int, tid: int, now_ns: int) -> None:
+    def __init__(self, ends: Peers, tid: int, now_ns: int) -> None:
         self.tid = tid
-        self.files = thread_state.ThreadFiles(pid, tid)
+        self.files = thread_state.ThreadFiles(ends.pid, tid, ends)
         self.schedule = self.files.schedule()
         self.counts = self.files.counts()
         self.row_ns = now_ns - INTERVAL_NS
@@ -91,6 +92,8 @@ class SampledProcess:
         self.ranges: RangeReader | None = None
         if hello["slots"]:
             self.read_ranges(hello["slots"])
+        self._ends = Peers(self.pid)
+        self._peer_names: dict[int, str] = {}
         self._threads: dict[int, SampledThread] = {}
         self._tids: dict[int, int] = {}
         self._next_check_s = 0.0
@@ -201,7 +204,7 @@ class SampledProcess:
         now_ns = time.monotonic_ns()
         thread = self._threads.get(tids[address])
         if thread is None:
-            thread = self._threads[tids[address]] = SampledThread(self.pid, tids[address], now_ns)
+            thread = self._threads[tids[address]] = SampledThread(self._ends, tids[address], now_ns)
         schedule = thread.files.schedule()
         is_blocked = thread.blocked_since_ns > 0
         if is_blocked and schedule == thread.schedule and schedule is not None:
@@ -254,7 +257,17 @@ class SampledProcess:
             now_ns, thread.tid, now_ns - thread.row_ns, on_cpu, runnable, thread.state, thread.stack, thread.stage,
             holder, counts=counts,
         )  # fmt: skip
+        if thread.files.peer and thread.state not in (thread_state.RUNNING, thread_state.RUNNABLE):
+            self._note_peer(thread.files.peer)
+            self.spool.event(thread.row_ns, now_ns, thread.tid, PEER, thread.files.peer)
         thread.row_ns, thread.schedule = now_ns, schedule
+
+    def _note_peer(self, pid: int) -> None:
+        """Its name, which a process that executes another program changes."""
+        name = name_of(pid)
+        if name and self._peer_names.get(pid) != name:
+            self._peer_names[pid] = name
+            self.spool.write_json(files.PEERS, {str(pid): name})
 
     def _holder(self, tids: dict[int, int]) -> int:
         try:

@@ -38,6 +38,8 @@ MAPS = 7
 `NATIVE` was written; `files`: by path, size and time of change (ns) of files that no such chunk before it had."""
 NATIVE_MISSING = 8
 """JSON list of sentences: why there are no samples of native code, or not all."""
+PEERS = 9
+"""JSON object: names of processes that threads waited for, by pid; as events (`PEER`) mean them from here on."""
 
 LENGTH = struct.Struct("<q")
 SAMPLE = struct.Struct("<qiqqqBiiiiiii")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import stat
 import struct
 import time
 
-RUNNING, RUNNABLE, GIL, LOCK, SLEEP, FILE, SOCKET, PROCESS, DRIVER, OTHER, UNKNOWN = range(11)
+from perfharness.host_probe import peers
+
+RUNNING, RUNNABLE, GIL, LOCK, SLEEP, FILE, SOCKET, PROCESS, DRIVER, OTHER, UNKNOWN, PIPE, LOOPBACK = range(13)
 """As `model.host_samples.HostState`, which is not imported: the sampler has the standard library only."""
 
 _X86_64 = {
@@ -36,21 +39,37 @@ STATE_OF_CALL = {number: state for state, numbers in _CALLS.items() for number i
 
 FUTEX = {"x86_64": (202, 449), "aarch64": (98, 449)}.get(platform.machine(), ())
 TAKES_FILE = {
-    "x86_64": frozenset((0, 1, 5, 8, 17, 18, 19, 20, 40, 72, 74, 75, 77, 16, 217, 277, 285, 295, 296, 327, 328)),
-    "aarch64": frozenset((63, 64, 80, 62, 67, 68, 65, 66, 71, 82, 83, 46, 29, 61, 69, 70, 84, 286, 287)),
-}.get(platform.machine(), frozenset[int]())
+    "x86_64": frozenset((0, 1, 5, 8, 17, 18, 19, 20, 40, 72, 74, 75, 77, 16, 217, 277, 285, 295, 296, 327, 328,
+                         42, 43, 44, 45, 46, 47, 288, 299, 307)),
+    "aarch64": frozenset((63, 64, 80, 62, 67, 68, 65, 66, 71, 82, 83, 46, 29, 61, 69, 70, 84, 286, 287,
+                          203, 202, 206, 207, 211, 212, 242, 243, 269)),
+}.get(platform.machine(), frozenset[int]())  # fmt: skip
 """Calls whose first argument is a file descriptor, by which it is decided what they wait for."""
 POLL = {"x86_64": (7, 271), "aarch64": (73,)}.get(platform.machine(), ())
 SELECT = {"x86_64": (23, 270), "aarch64": (72,)}.get(platform.machine(), ())
 EPOLL = {"x86_64": (232, 281, 441), "aarch64": (22, 441)}.get(platform.machine(), ())
 FCNTL = {"x86_64": 72, "aarch64": 25}.get(platform.machine(), -1)
+WRITES = {
+    "x86_64": frozenset((1, 18, 20, 44, 46, 296, 307, 328)), "aarch64": frozenset((64, 66, 68, 70, 206, 211, 269, 287)),
+}.get(platform.machine(), frozenset[int]())  # fmt: skip
+"""Of them, those that write."""
+WAIT4, WAITID = {"x86_64": (61, 247), "aarch64": (260, 95)}.get(platform.machine(), (-1, -1))
+P_PID = 1
+MAX_POLLED = 64
+"""Descriptors that are looked at, of those that a thread waits for at once."""
+OF_PEER = {peers.PIPE: PIPE, peers.LOOPBACK: LOOPBACK, peers.REMOTE: SOCKET}
+FARTHEST = (DRIVER, SOCKET, LOOPBACK, PIPE, LOCK)
+"""Of several that a thread waits for at once, the first of these that is among them."""
 
 
 class ThreadFiles:
     """The files of one thread in /proc, open."""
 
-    def __init__(self, pid: int, tid: int) -> None:
+    def __init__(self, pid: int, tid: int, ends: peers.Peers | None = None) -> None:
         self.pid = pid
+        self.peer = 0
+        """The process that it waits for since the last `state`; 0: none, or it is not known."""
+        self._ends = peers.Peers(pid) if ends is None else ends
         folder = f"/proc/{pid}/task/{tid}/"
         self._schedule = _open(folder + "schedstat")
         self._call = _open(folder + "syscall")
@@ -87,7 +106,7 @@ class ThreadFiles:
         Args:
             gil: addresses of the interpreter lock.
         """
-        data = _read(self._call)
+        data, self.peer = _read(self._call), 0
         if not data:
             return self._coarse_state()
         if data.startswith(b"running"):
@@ -100,13 +119,19 @@ class ThreadFiles:
         if number in FUTEX and arguments[0] in gil:
             return GIL
         if number in SELECT:
-            return SLEEP if arguments[0] == 0 else SOCKET
+            return SLEEP if arguments[0] == 0 else self._of_several(self._selected(arguments))
         if number in POLL:
-            return self._of_poll(arguments)
+            return SLEEP if arguments[1] == 0 else self._of_several(self._polled(arguments))
         if number in EPOLL:
-            return SOCKET
+            timeout_ms = arguments[3] & 0xFFFFFFFF
+            is_sleep = number in EPOLL[:2] and 0 < timeout_ms < 1 << 31
+            state = self._of_several(self._in_epoll(arguments[0]), has_own_pipe=True)
+            return SLEEP if state == LOCK and is_sleep else state
         if number in TAKES_FILE:
             return self._of_file(arguments[0], number)
+        if number == WAIT4 or (number == WAITID and arguments[0] == P_PID):
+            pid = arguments[0 if number == WAIT4 else 1] & 0xFFFFFFFF
+            self.peer = pid if pid < 1 << 31 else 0
         return STATE_OF_CALL.get(number, OTHER)
 
     def _coarse_state(self) -> int:
@@ -119,27 +144,70 @@ class ThreadFiles:
         except OSError:
             return STATE_OF_CALL.get(number, OTHER)
         if target.startswith(("socket:", "pipe:")):
-            return SOCKET
+            peer = self._ends.process(target, reads=number not in WRITES)
+            self.peer = 0 if peer == self.pid else peer
+            return LOCK if peer == self.pid else OF_PEER[self._ends.kind(target)]
         if target.startswith("/dev/nvidia"):
             return DRIVER
         if target.startswith(("/dev/", "anon_inode:")):
             return OTHER
         if number == FCNTL:
             return LOCK
+        with contextlib.suppress(OSError):
+            if stat.S_ISFIFO(os.stat(f"/proc/{self.pid}/fd/{descriptor & 0xFFFFFFFF}").st_mode):  # noqa: PTH116
+                return PIPE
         return FILE if STATE_OF_CALL.get(number) == FILE else OTHER
 
-    def _of_poll(self, arguments: list[int]) -> int:
-        if arguments[1] == 0:
-            return SLEEP
-        with contextlib.suppress(OSError, struct.error):
+    def _of_several(self, descriptors: list[int], *, has_own_pipe: bool = False) -> int:
+        """Waiting until one of several is ready.
+
+        Args:
+            has_own_pipe: a local socket among them whose other end is not known may be the process's own, by which
+                threads wake each other (asyncio).
+        """
+        found, peer = set(), 0
+        for descriptor in descriptors[:MAX_POLLED]:
+            self.peer = 0
+            state = self._of_file(descriptor, -1)
+            if state == PIPE and has_own_pipe and not self.peer:
+                continue
+            found.add(state)
+            peer = self.peer or peer
+        self.peer = peer
+        return next((state for state in FARTHEST if state in found), SOCKET)
+
+    def _polled(self, arguments: list[int]) -> list[int]:
+        data = self._memory(arguments[0], 8 * min(arguments[1], MAX_POLLED))
+        return [descriptor for descriptor, _ in struct.iter_unpack("<ii", data) if descriptor >= 0]
+
+    def _selected(self, arguments: list[int]) -> list[int]:
+        bits = b""
+        for address in arguments[1:3]:  # to read from, to write to
+            if address:
+                one = self._memory(address, min((arguments[0] + 63) // 64 * 8, 128))
+                bits = bytes(left | right for left, right in zip(one, bits or bytes(len(one)), strict=False))
+        return [at for at in range(min(arguments[0], 8 * len(bits))) if bits[at // 8] >> at % 8 & 1]
+
+    def _in_epoll(self, descriptor: int) -> list[int]:
+        file = _open(f"/proc/{self.pid}/fdinfo/{descriptor & 0xFFFFFFFF}")
+        words = _read(file, 1 << 14).split()
+        if file >= 0:
+            os.close(file)
+        return [int(words[at + 1]) for at, word in enumerate(words[:-1]) if word == b"tfd:"]
+
+    def _memory(self, address: int, length: int) -> bytes:
+        """What the process has there; whole rows of 8 bytes, none where it cannot be read."""
+        try:
             memory = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                (descriptor,) = struct.unpack("<i", os.pread(memory, 4, arguments[0]))
-            finally:
-                os.close(memory)
-            if self._of_file(descriptor, -1) == DRIVER:
-                return DRIVER
-        return SOCKET
+        except OSError:
+            return b""
+        try:
+            data = os.pread(memory, length, address)
+        except (OSError, OverflowError):
+            data = b""
+        finally:
+            os.close(memory)
+        return data[: len(data) // 8 * 8]
 
 
 def process_cpu_ns(pid: int) -> int | None:

@@ -6,7 +6,8 @@ them, the diagnosis lays them onto stages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from perfharness.model.columns import Int64, Integers
@@ -27,7 +28,7 @@ class HostState(IntEnum):
     FILE = 5
     """Reads, writes, opens, synchronises a file, or waits for a page of one."""
     SOCKET = 6
-    """Network, and pipes to other processes."""
+    """Network: another machine, or one that is not known. In files of earlier versions also pipes, and this machine."""
     PROCESS = 7
     """Waits for a child process to end."""
     DRIVER = 8
@@ -36,6 +37,10 @@ class HostState(IntEnum):
     """Blocked in something else."""
     UNKNOWN = 10
     """The system does not show it."""
+    PIPE = 11
+    """Waits for another process of this machine: a pipe, or a local socket."""
+    LOOPBACK = 12
+    """Network, to this machine itself."""
 
 
 class HostEventKind(IntEnum):
@@ -50,6 +55,8 @@ class HostEventKind(IntEnum):
     """More threads of the process were ready to run than it has CPUs; `detail`: how many more."""
     CPU_TIME = 4
     """What all threads of the process ran, those of native libraries too; `detail`: microseconds."""
+    PEER = 5
+    """The thread waited for a process; `detail`: its pid (`HostProbe.peers`)."""
 
 
 @dataclass(frozen=True)
@@ -147,3 +154,5 @@ class HostProbe:
     """Cores that the process may run on: two hyperthreads of one core count once. None: not known."""
     native: NativeSamples | None = None
     native_missing: tuple[str, ...] = ()
+    peers: Mapping[int, str] = field(default_factory=dict)
+    """Names of processes that threads waited for, by pid."""

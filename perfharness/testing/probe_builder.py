@@ -35,6 +35,7 @@ class ProbeBuilder:
         self._stages: dict[tuple[str, ...], int] = {}
         self._missing: list[str] = []
         self._native: list[tuple[int, ...]] = []
+        self._peers: dict[int, str] = {}
         self._native_functions: dict[Frame, int] = {}
 
     def sample(
@@ -84,6 +85,12 @@ class ProbeBuilder:
         """An interval; of a collection, `detail` is the generation."""
         self._events.append((start_ns, end_ns, schema.global_tid(pid, tid), int(kind), detail))
 
+    def waits_for(self, name: str, start_ns: int, end_ns: int, *, pid: int = 100, tid: int = 100) -> None:
+        """A thread waits for a process; `end_ns` is the time of its sample."""
+        number = next((one for one, known in self._peers.items() if known == name), 1000 + len(self._peers))
+        self._peers[number] = name
+        self.event(HostEventKind.PEER, start_ns, end_ns, number, pid=pid, tid=tid)
+
     def native(
         self, start_ns: int, end_ns: int, function: str, library: str = "/lib/libwork.so", *,
         every_ns: int | None = None, pid: int = 100, tid: int = 100,
@@ -124,6 +131,7 @@ class ProbeBuilder:
             tuple(self._missing),
             cpus=self.cpus,
             native=self._build_native(),
+            peers=self._peers,
         )  # fmt: skip
 
     def _build_native(self) -> NativeSamples | None:

@@ -100,6 +100,7 @@ class _Tables:
         self._events: list[npt.NDArray[Any]] = []
         self._event_threads: list[Int64] = []
         self._missing: dict[str, None] = {}
+        self._peers: dict[int, str] = {}
 
     def add(self, content: bytes) -> None:
         """Add the rows of a file. Raises ValueError, KeyError, TypeError or IndexError where it is damaged."""
@@ -149,6 +150,8 @@ class _Tables:
                 self.native.add_maps(process, json.loads(bytes(payload)))
             elif kind == spool.NATIVE_MISSING:
                 self.native.missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
+            elif kind == spool.PEERS:
+                self._peers |= {int(pid): str(name) for pid, name in json.loads(bytes(payload)).items()}
             elif kind == spool.MISSING:
                 self._missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
 
@@ -185,6 +188,7 @@ class _Tables:
                 cpus=meta.get("cpus") or None,
                 native=self.native.samples(),
                 native_missing=tuple(self.native.missing),
+                peers=self._peers,
             ),
             meta["monotonic_ns"],
             meta["unix_ns"],

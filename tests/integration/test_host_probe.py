@@ -66,7 +66,7 @@ json.dump(said, open(sys.argv[1], "w"))
 """
 
 STATES = """
-import json, os, subprocess, sys, threading, time
+import asyncio, json, os, select, socket, subprocess, sys, threading, time
 here = {}
 held = threading.Lock(); held.acquire()
 reading, writing = os.pipe()
@@ -80,12 +80,21 @@ def named(name, wait):
 
 from perfharness import PerfRecorder
 perf = PerfRecorder("pipe")
-child = subprocess.Popen(["sleep", "30"])
+child = subprocess.Popen(["sleep", "30"], stdout=subprocess.PIPE)
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+any_address = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+any_address.bind(("0.0.0.0", 0))
 named("SLEEP", lambda: time.sleep(30))
+named("SLEEP of asyncio", lambda: asyncio.run(asyncio.sleep(30)))
 named("LOCK", held.acquire)
-named("SOCKET", lambda: os.read(reading, 1))
+named("LOCK at a pipe of its own", lambda: os.read(reading, 1))
+named("PIPE", lambda: child.stdout.read(1))
+named("PIPE by select", lambda: select.select([child.stdout, reading], [], [], 30))
+named("LOOPBACK", lambda: client.recv(1))
+named("SOCKET", lambda: any_address.recv(1))
 named("PROCESS", child.wait)
-time.sleep(0.6)
+time.sleep(1.2)
 child.kill()
 json.dump(here, open(sys.argv[1], "w"))
 """
@@ -187,8 +196,12 @@ def test_what_threads_wait_for(tmp_path: Path) -> None:
     for name, tid in here.items():
         mine = np.flatnonzero((samples.thread & 0xFFFFFF) == tid)
         spent = np.bincount(samples.state[mine], weights=samples.length_ns[mine], minlength=len(HostState))
-        assert HostState(int(spent.argmax())) is HostState[name]
+        assert HostState(int(spent.argmax())) is HostState[name.partition(" ")[0]]
         assert samples.on_cpu_ns[mine].sum() < samples.length_ns[mine].sum() / 2
+    waits = probe.events.kind == HostEventKind.PEER
+    of_child = {int(thread) & 0xFFFFFF for thread in np.unique(probe.events.thread[waits])}
+    assert of_child == {here["PIPE"], here["PIPE by select"], here["PROCESS"]}
+    assert {probe.peers[pid] for pid in np.unique(probe.events.detail[waits]).tolist()} == {"sleep"}
 
 
 def test_who_holds_the_interpreter_lock_while_a_thread_waits_for_it(tmp_path: Path) -> None:

@@ -111,3 +111,20 @@ def test_waiting_inside_of_a_compiler_is_no_computing_twice(tmp_path: Path) -> N
     causes = {cause.code: cause.share for cause in stage_of(diagnosed(tmp_path, nothing, probe=probe)).causes}
     assert causes["recompilation"] == pytest.approx(0.6)
     assert causes["cpu-bound"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("name", "code"), [("ptxas", "recompilation"), ("ffmpeg", "waiting-on-process")])
+def test_a_program_that_compiles_and_is_waited_for(tmp_path: Path, name: str, code: str) -> None:
+    probe = ProbeBuilder(100 * US)
+    for index in range(BATCHES):
+        begin = (index + 1) * BATCH
+        probe.samples(begin, begin + 600 * US, ["run@user.py:9"], state=HostState.PROCESS)
+        for time_ns in range(begin + 50 * US, begin + 600 * US, 100 * US):
+            probe.waits_for(name, time_ns - 100 * US, time_ns)
+        probe.samples(begin + 600 * US, begin + 1000 * US, ["post@user.py:12"])
+    first = stage_of(diagnosed(tmp_path, nothing, probe=probe)).causes[0]
+    assert first.code == code
+    assert first.share == pytest.approx(0.6)
+    assert first.where is not None
+    assert first.where.line == 9
+    assert (name in first.what) is (name == "ffmpeg")

@@ -16,7 +16,7 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.cpu_time import CpuTime, thread_ready_time
 from perfharness.analysis.diagnosis.rules import RULES, judge
-from perfharness.analysis.diagnosis.rules.evidence import Compiling, Figures, Issuing, KeptCpu, Recompiling
+from perfharness.analysis.diagnosis.rules.evidence import Compiling, Figures, Issuing, KeptCpu, Peer, Recompiling
 from perfharness.model.conventions import MARK_READY_TIME, MARK_RECORDER
 from perfharness.model.diagnosis import Cause, NativeFunction, NativeProfile, StageDiagnosis, Verdict, native_text
 from perfharness.model.host_samples import HostEventKind, HostState
@@ -41,9 +41,9 @@ def loading(ms: float, state: str = "lock") -> Figures:
     return figures(100.0, uses_gpu=False, host=evidence)
 
 
-def reading_output(ms: float) -> Figures:
+def exchanging(ms: float) -> Figures:
     evidence = host_evidence(
-        profile={"state_ms": {"socket": ms, "process": 1.0}}, work_ms={"child": ms}, work_lines={"child": line("run")}
+        profile={"state_ms": {"pipe": ms}}, work_ms={"exchange": ms}, work_lines={"exchange": line("send")}
     )
     return figures(100.0, uses_gpu=False, host=evidence)
 
@@ -85,7 +85,10 @@ def compiling(ms: float) -> Figures:
         (Verdict.NETWORK_WAIT, by_samples(state_ms={"socket": 30.0}), by_samples(state_ms={"socket": 29.9})),
         (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"process": 40.0}), by_samples(state_ms={"process": 39.9})),
         (Verdict.WAITING_ON_SYSTEM, by_samples(state_ms={"sleep": 50.0}), by_samples(state_ms={"sleep": 49.9})),
-        (Verdict.WAITING_ON_PROCESS, reading_output(39.0), reading_output(38.9)),
+        (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"pipe": 30.0}), by_samples(state_ms={"pipe": 29.9})),
+        (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"pipe": 29.0, "process": 1.0}), by_samples()),
+        (Verdict.NETWORK_WAIT, by_samples(state_ms={"loopback": 20.0, "socket": 10.0}), by_samples()),
+        (Verdict.NETWORK_WAIT, exchanging(30.0), exchanging(29.9)),
         (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(29.9)),
         (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(30.0, "running")),
         (Verdict.RECOMPILATION, compiling(10.0), compiling(9.9)),
@@ -96,6 +99,26 @@ def test_a_wait_of_samples_at_its_threshold(verdict: Verdict, has: Figures, has_
     assert judged.verdict.verdict is verdict
     assert judged.causes[0].code == verdict.value
     assert judge(has_not).verdict.verdict is Verdict.CPU_BOUND
+
+
+def test_who_is_waited_for_is_named() -> None:
+    def what(state: str, **peers: float) -> str:
+        evidence = host_evidence(profile={"state_ms": {state: 60.0}}, peers=[Peer(*one) for one in peers.items()])
+        return judge(figures(100.0, uses_gpu=False, host=evidence)).causes[0].what
+
+    for state in ("pipe", "process", "loopback"):
+        assert "ffmpeg" in what(state, ffmpeg=30.0, other=1.0)
+        assert "ffmpeg" not in what(state, ffmpeg=29.0)  # less than half of the waiting
+    assert "ffmpeg" not in what("socket", ffmpeg=60.0)
+
+
+def test_a_loader_that_waits_for_its_processes_waits_once() -> None:
+    evidence = host_evidence(
+        profile={"state_ms": {"pipe": 50.0}}, work_ms={"loader": 50.0, "loader of processes": 50.0},
+        work_lines={"loader": line("next")},
+    )  # fmt: skip
+    codes = [cause.code for cause in judge(figures(100.0, uses_gpu=False, host=evidence)).causes]
+    assert codes == ["data-loader-starvation", "cpu-bound"]
 
 
 def test_a_stage_of_many_short_ranges_is_bound_by_the_recorder() -> None:
@@ -424,6 +447,29 @@ def test_the_line_that_reads_values_is_named_from_samples_in_its_calls(tmp_path:
     assert (cause.where.function, cause.where.file, cause.where.line) == ("step", "user.py", 31)
     assert cause.where.self_ms == pytest.approx(0.6)  # 6 of the 10 samples of a batch
     assert cause.share == pytest.approx(0.615)
+
+
+@pytest.mark.parametrize(
+    ("other", "code"),
+    [
+        (["Connection._recv@/usr/lib/python3.11/multiprocessing/connection.py:395", "serve@user.py:4"], "network-wait"),
+        (["resize@/x/site-packages/PIL/Image.py:9", "decode@user.py:5"], "waiting-on-process"),
+        (["decode@user.py:5", "worker@/usr/lib/python3.11/multiprocessing/connection.py:7"], "waiting-on-process"),
+        ([], "waiting-on-process"),
+    ],
+)
+def test_what_the_other_process_does_at_a_pipe_decides(other: list[str], code: str, tmp_path: Path) -> None:
+    probe = ProbeBuilder(100 * US)
+    for index in range(12):
+        begin = (index + 1) * BATCH
+        probe.samples(begin, begin + 600 * US, ["exchange@user.py:3"], state=HostState.PIPE)
+        probe.samples(begin + 600 * US, begin + 1000 * US, ["use@user.py:8"])
+        probe.samples(begin, begin + 500 * US, other, pid=200, tid=200)
+    first = sampled(tmp_path, nothing, probe).causes[0]
+    assert first.code == code
+    assert first.share == pytest.approx(0.6)
+    assert first.where is not None
+    assert first.where.line == 3
 
 
 def test_libraries_lead_to_the_users_line_and_waits_to_theirs(tmp_path: Path) -> None:

@@ -23,13 +23,14 @@ class Compiler:
 
     `files`: functions of Python that run only while it compiles. `library`: what the names of native libraries begin
     with (a regular expression) that do nothing else. A library that also runs what it has compiled is in neither; of
-    those, functions in namespaces of LLVM and MLIR count (`LLVM_NAMES`).
+    those, functions in namespaces of LLVM and MLIR count (`LLVM_NAMES`). `programs`: names of processes.
     """
 
     name: str
     step: str
     files: Names = field(default_factory=dict)
     library: str = ""
+    programs: frozenset[str] = frozenset()
 
 
 def _all_of(*files: str) -> dict[str, frozenset[str] | None]:
@@ -130,6 +131,16 @@ COMPILERS = (
         library=r"libnvrtc|libnvvm|libnvptxcompiler|libnvJitLink",
     ),
     Compiler(
+        "nvcc",
+        "Compile once, before the loop, and keep the library or its cubin.",
+        programs=frozenset({"nvcc", "cicc", "ptxas", "fatbinary", "nvlink", "cudafe++"}),
+    ),
+    Compiler(
+        "a C++ compiler",
+        "Compile once, before the loop, and keep the library.",
+        programs=frozenset({"gcc", "g++", "cc1plus", "c++", "cc", "clang", "clang++", "ninja"}),
+    ),
+    Compiler(
         "the driver's compiler of PTX",
         "Use libraries that hold code for this GPU; or keep what is compiled (CUDA_CACHE_PATH, CUDA_CACHE_MAXSIZE).",
         library=r"libnvidia-ptxjitcompiler|libnvidia-nvvm|libnvidia-gpucomp",
@@ -190,6 +201,16 @@ def compilers_of_stacks(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...
             if not known.isdisjoint(stack):
                 found[at] = next(of_frame[number] for number in reversed(stack) if number in of_frame)
     return found
+
+
+def compilers_of_programs(names: Mapping[int, str]) -> dict[int, int]:
+    """The compiler that each process is, by its place in `COMPILERS`; without those that are none.
+
+    Args:
+        names: of processes, by pid.
+    """
+    known = {name: number for number, compiler in enumerate(COMPILERS) for name in compiler.programs}
+    return {pid: known[name] for pid, name in names.items() if name in known}
 
 
 def compilers_of_functions(functions: Sequence[Frame]) -> Int64:

@@ -12,11 +12,12 @@ from perfharness.analysis.diagnosis.compilers import (
     COMPILERS,
     Names,
     compilers_of_functions,
+    compilers_of_programs,
     compilers_of_stacks,
     frames_named,
 )
 from perfharness.analysis.diagnosis.issuing import stretches
-from perfharness.analysis.diagnosis.rules.evidence import Compiling, HostEvidence, Worker
+from perfharness.analysis.diagnosis.rules.evidence import Compiling, HostEvidence, Peer, Worker
 from perfharness.analysis.diagnosis.workload import StageEvents
 from perfharness.analysis.frames import is_library
 from perfharness.analysis.host_profile import (
@@ -36,7 +37,7 @@ from perfharness.analysis.native_profile import native_code_at
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import FunctionTime, NativeFunction
 from perfharness.model.host_samples import HostEventKind, HostProbe, HostSamples, HostState
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.trace import PID_SHIFT, Bool, Int64
 
 MIN_SAMPLES = 5
 """Samples inside of calls of a kind that name a line by themselves; with fewer, those near one (`NEAR_NS`) do."""
@@ -53,8 +54,13 @@ FULL_QUEUES: Names = dict.fromkeys(("multiprocessing/queues.py", "queue.py"), fr
 """Whose wait is for what others make, and, the other way round, for others to take something."""
 BATCH_LOADERS = ("torch/utils/data/dataloader.py",)
 """Those of them whose workers are asked ahead, so that waiting for them is never meant."""
-CHILDREN = ("subprocess.py", "asyncio/subprocess.py")
-"""Ends of files that are on a stack while a thread reads a program's output until that ends."""
+TRANSFERS = (
+    "multiprocessing/connection.py", "multiprocessing/reduction.py", "multiprocessing/managers.py", "pickle.py",
+    "socket.py",
+)  # fmt: skip
+"""Ends of files that are on a stack while a process sends, receives, packs or unpacks."""
+MEANWHILE_SHARE = 0.25
+"""Of a wait at pipes: with less of it known, nothing is said of what the other process did meanwhile."""
 STARTS_PROCESSES: Names = {
     "multiprocessing/process.py": frozenset({"start"}),
     "concurrent/futures/process.py": frozenset({"_launch_processes", "_spawn_process", "_adjust_process_count"}),
@@ -79,14 +85,16 @@ IDLE_SHARE = 0.25
 """Of the time in which the stage does not wait for it: a worker that is at work for less works when it is asked to."""
 ALWAYS_SHARE = 0.95
 """Of the time: a stage that waits for more shows nothing of what its workers do otherwise."""
-WAITING = (HostState.LOCK, HostState.SOCKET, HostState.SLEEP, HostState.OTHER)
+WAITING = (
+    HostState.LOCK, HostState.PIPE, HostState.LOOPBACK, HostState.SOCKET, HostState.SLEEP, HostState.OTHER,
+)  # fmt: skip
 
 
 LIBRARIES: Mapping[str, Names] = {
     "loader": TAKES,
     "full queue": FULL_QUEUES,
     "batch loader": dict.fromkeys(BATCH_LOADERS),
-    "child": dict.fromkeys(CHILDREN),
+    "transfer": dict.fromkeys(TRANSFERS),
     "processes": STARTS_PROCESSES,
     "threads": STARTS_THREADS,
     "ends": ENDS,
@@ -157,7 +165,8 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
         worker=_worker(samples, events.spans, rows, work["hand-over"], known.on),
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe, rows),
-        compiling=_compiling(samples, events, known.compiler, ms_per_ns),
+        compiling=_compiling(probe, events, known.compiler, ms_per_ns),
+        peers=_peers(probe, events),
     )
 
 
@@ -172,10 +181,13 @@ def _native_code(
     return native_code_at(events.native, line, line.self_ms / computing_ms)
 
 
-def _compiling(samples: HostSamples, events: StageEvents, of_stack: Int64, ms_per_ns: float) -> Compiling | None:
-    """Compilers at work in several ranges of the stage: on its Python stacks, and natively below stacks without one."""
-    rows, native = events.sample_rows, events.native
+def _compiling(probe: HostProbe, events: StageEvents, of_stack: Int64, ms_per_ns: float) -> Compiling | None:
+    """Compilers at work in several ranges of the stage: on its Python stacks, as processes that it waits for, and
+    natively below stacks without one.
+    """
+    samples, rows, native = probe.samples, events.sample_rows, events.native
     on_stack = of_stack[samples.stack[rows]]
+    on_stack = np.where(on_stack < 0, _compilers_waited_for(probe, rows), on_stack)
     chosen, lengths = rows[on_stack >= 0], samples.length_ns.astype(np.float64)
     spent = np.bincount(on_stack[on_stack >= 0], weights=lengths[chosen], minlength=len(COMPILERS)) * ms_per_ns
     computing = float(lengths[chosen[np.isin(samples.state[chosen], COMPUTING)]].sum()) * ms_per_ns
@@ -198,6 +210,34 @@ def _compiling(samples: HostSamples, events: StageEvents, of_stack: Int64, ms_pe
     return Compiling(compiler.name, compiler.step, float(spent.sum()), computing, line)
 
 
+def _compilers_waited_for(probe: HostProbe, rows: Int64) -> Int64:
+    """Which compiler each of these samples waits for as a process, -1: none."""
+    found, waits, compilers = np.full(len(rows), -1, dtype=np.int64), probe.events, compilers_of_programs(probe.peers)
+    mine = np.flatnonzero((waits.kind == HostEventKind.PEER) & np.isin(waits.detail, list(compilers)))
+    if len(mine) and len(rows):
+        sample = _samples_at(probe.samples, waits.thread[mine], waits.end_ns[mine])  # which it was noted with
+        at = np.minimum(np.searchsorted(rows, sample), len(rows) - 1)
+        is_there = rows[at] == sample
+        found[at[is_there]] = [compilers[pid] for pid in waits.detail[mine][is_there].tolist()]
+    return found
+
+
+def _peers(probe: HostProbe, events: StageEvents) -> list[Peer]:
+    """The processes that the stage's threads waited for, by name; those waited for longest first."""
+    found, spans = probe.events, events.spans
+    mine = np.flatnonzero((found.kind == HostEventKind.PEER) & np.isin(found.thread, spans.thread))
+    spent: dict[str, float] = {}
+    for thread in np.unique(found.thread[mine]).tolist():
+        of_thread, of_stage = mine[found.thread[mine] == thread], spans.thread == thread
+        line = BusyLine(spans.start_ns[of_stage], spans.end_ns[of_stage])
+        waited = line.within(found.start_ns[of_thread], found.end_ns[of_thread])
+        for pid, length in zip(found.detail[of_thread].tolist(), waited.tolist(), strict=True):
+            name = probe.peers.get(pid, "")
+            spent[name] = spent.get(name, 0.0) + length
+    peers = [Peer(name, events.ms(length)) for name, length in spent.items() if name and length]
+    return sorted(peers, key=lambda one: -one.ms)
+
+
 def _samples_at(samples: HostSamples, thread: Int64, time_ns: Int64) -> Int64:
     """The sample of the same thread that is nearest to each moment; -1 where it has none."""
     found = np.full(len(thread), -1, dtype=np.int64)
@@ -216,9 +256,9 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
     has_no_room = on_stack["full queue"] & np.isin(state, WAITING)
     work = {
         "loader": rows[waits],
-        "loader of processes": rows[waits & (state == HostState.SOCKET)],
+        "loader of processes": rows[waits & (state == HostState.PIPE)],
         "full queue": rows[has_no_room],
-        "child": rows[on_stack["child"] & (state == HostState.SOCKET)],
+        "exchange": _exchange(samples, rows[(state == HostState.PIPE) & ~waits], in_library["transfer"]),
         "processes": rows[on_stack["processes"]],
         # A new thread's first work, and its turn with the interpreter lock, are waited for in `Thread.start`.
         "threads": rows[makes_threads & np.isin(state, COMPUTING)],
@@ -230,6 +270,41 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
     once = {kind for kind in ("processes", "threads") if not _recurs(samples.time_ns[work[kind]], spans)}
     once |= {"ends"} if {"processes", "threads"} <= once else set()
     return {kind: chosen for kind, chosen in work.items() if kind not in once}
+
+
+def _exchange(samples: HostSamples, waits: Int64, in_transfer: Bool) -> Int64:
+    """The waits at pipes, all or none: where other processes meanwhile rather send and receive than work."""
+    nothing = np.empty(0, dtype=np.int64)
+    if not len(waits):
+        return nothing
+    start, end = samples.time_ns[waits] - samples.length_ns[waits], samples.time_ns[waits]
+    others = ~np.isin(samples.thread >> PID_SHIFT, samples.thread[waits] >> PID_SHIFT)
+    others &= np.isin(samples.state, COMPUTING) & (samples.stack >= 0)
+    others &= (samples.time_ns >= start.min()) & (samples.time_ns - samples.length_ns <= end.max())
+    at = np.flatnonzero(others)
+    is_transfer = np.zeros(len(samples.stacks), dtype=np.bool_)
+    for stack in np.unique(samples.stack[at][in_transfer[samples.stack[at]]]).tolist():
+        is_transfer[stack] = _is_transfer(samples, stack)
+    transfers = is_transfer[samples.stack[at]]
+    meanwhile = [
+        float(
+            BusyLine(samples.time_ns[those] - samples.length_ns[those], samples.time_ns[those]).within(start, end).sum()
+        )
+        for those in (at[transfers], at[~transfers])
+    ]
+    is_exchange = meanwhile[0] > meanwhile[1] and meanwhile[0] >= MEANWHILE_SHARE * float((end - start).sum())
+    return waits if is_exchange else nothing
+
+
+def _is_transfer(samples: HostSamples, stack: int) -> bool:
+    """Whether it is in a library that sends or receives, below the innermost function of the user's own."""
+    for number in samples.stacks[stack]:
+        file = samples.frames[number].file
+        if not is_library(file):
+            return False
+        if f"/{file}".endswith(tuple(f"/{end}" for end in TRANSFERS)):
+            return True
+    return False
 
 
 def _recurs(moments_ns: Int64, spans: Spans) -> bool:

@@ -19,6 +19,15 @@ FURTHER_SHARE = 0.05
 """Of the stage's time: a further cause that takes less, or less than half of what would make it the verdict, is not
 worth the reader's time."""
 
+STATES_OF_WAITS = {
+    OsWaitKind.LOCK: ("lock",),
+    OsWaitKind.SLEEP: ("sleep",),
+    OsWaitKind.PROCESS: ("process", "pipe"),
+    OsWaitKind.FILE: ("file",),
+    OsWaitKind.SOCKET: ("socket", "loopback"),
+}
+"""Sampled states (`HostState`) that are a kind of waiting."""
+
 NO_STACKS = "no stacks were sampled (--explain samples them)"
 NO_SAMPLES = "no sample of its stacks shows it"
 
@@ -109,6 +118,14 @@ class Compiling:
 
 
 @dataclass(frozen=True)
+class Peer:
+    """Another process of this machine that a stage waits for, at a pipe, a socket, or for its end; ms a batch."""
+
+    name: str
+    ms: float
+
+
+@dataclass(frozen=True)
 class Worker:
     """The thread, of any of the processes, that works while a stage waits in a loader or queue, or for a lock.
 
@@ -130,7 +147,8 @@ class HostEvidence:
     where the calls of a kind were made (`copies`, `read-backs`, `waits`, `allocations`, `launches`). `beginning`: where
     the time before the steady state passed. `faulting`: where most page faults were. `work_ms` a batch, and
     `work_lines`: how long a kind of library (`loader`, and of that `loader of processes`; `hand-over`:
-    that, or a lock; `child`: the output of a program is read; `processes`, `threads`: they are made, in several
+    that, or a lock; `exchange`: a pipe, while
+    the process at its other end sends or receives rather than works; `processes`, `threads`: they are made, in several
     ranges; `ends`: they are made ready, or ended) was on the stack, and the line that most of it was called from.
     `recorder`: the line that perfharness's own time passed at, which is in no other of these. `worker`: who does
     the work that the stage waits for in a loader. `native`: the native function that most of the CPU time of
@@ -152,6 +170,8 @@ class HostEvidence:
     crowded_ms: float = 0.0
     native: NativeFunction | None = None
     compiling: Compiling | None = None
+    peers: list[Peer] = field(default_factory=list)
+    """Those that are known, that waited for longest first."""
 
 
 @dataclass(frozen=True)
@@ -223,11 +243,11 @@ class Figures:
         """Of the host time, what its threads waited so: by their sampled states where the system shows them, else by
         recorded calls.
         """
-        state = kind.name.lower()
-        if self.host is not None and (self.blocked is None or self.host.profile.state_ms.get(state) is not None):
-            waited, child = self.state_ns(state), self.work_ns("child")
-            of_child = {OsWaitKind.PROCESS: child, OsWaitKind.SOCKET: -child}
-            return max(waited + of_child.get(kind, 0.0), 0.0)
+        states = STATES_OF_WAITS[kind]
+        if self.host is not None and (
+            self.blocked is None or any(self.host.profile.state_ms.get(state) is not None for state in states)
+        ):
+            return self.state_ns(*states)
         return float(self.blocked.get(kind, 0)) if self.blocked is not None else 0.0
 
     @property
@@ -252,8 +272,7 @@ class Figures:
         """Of the host time, how long a CPU quota held it up: its group stood still, while it neither ran nor waited for
         what needs no CPU of the group.
         """
-        waits = sum(self.waiting_ns(kind) for kind in (OsWaitKind.SLEEP, OsWaitKind.FILE))
-        waits += max(self.waiting_ns(OsWaitKind.SOCKET) - self.work_ns("loader"), 0.0)
+        waits = sum(self.waiting_ns(kind) for kind in (OsWaitKind.SLEEP, OsWaitKind.FILE)) + self.state_ns("socket")
         return min(self.kept.quota_ns or 0.0, max(self.wall - self.state_ns("running") - waits, 0.0))
 
     @property
@@ -275,6 +294,10 @@ class Figures:
     def line_in(self, state: str) -> FunctionTime | None:
         """The line at which most of the time in a state passed."""
         return None if self.host is None else self.host.in_state.get(state)
+
+    def line_waiting(self, kind: OsWaitKind) -> FunctionTime | None:
+        """The line at which most of a kind of waiting passed."""
+        return self.line_in(max(STATES_OF_WAITS[kind], key=self.state_ns))
 
     @property
     def no_line(self) -> str:

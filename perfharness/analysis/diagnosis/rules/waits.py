@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfharness.analysis.diagnosis.rules.calls import MANY_WAITS, READ_BACK_STEP, TURNS_SHARE
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS, Figures, Match, call_of, percent, place
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, WAITING_SHARE
@@ -25,10 +27,11 @@ RUNNABLE_SHARE = 0.20
 WAITS_FOR = {
     OsWaitKind.LOCK: "locks and queues",
     OsWaitKind.SLEEP: "sleeping",
-    OsWaitKind.PROCESS: "other processes' ends",
+    OsWaitKind.PROCESS: "other processes",
     OsWaitKind.FILE: "files and pipes",
-    OsWaitKind.SOCKET: "sockets, and pipes to be ready",
+    OsWaitKind.SOCKET: "sockets",
 }
+WAITING_STATES = ("lock", "pipe", "loopback", "socket", "sleep", "process", "other", "file")
 LOADER_STEP = (
     "Prepare batches faster: more workers (num_workers), prefetching (prefetch_factor), cheaper decoding; the function "
     "named is what the stage waits in."
@@ -43,10 +46,16 @@ GIL_STEP = (
     "Move the work that holds the lock into a process of its own, or into native code that releases it; use fewer "
     "threads."
 )
+NO_NAME = "the process that it waits for"
+PEER_STEP = "Look at {}: make it faster, or ask for the next result before this one is needed, and compute meanwhile."
 FILE_STEP = (
     "Read ahead or write behind in another thread, in larger pieces; no fsync for each batch; cache what is read."
 )
 NETWORK_STEP = "Ask ahead in another thread, for several items at a time, over a connection that stays open."
+EXCHANGE_STEP = (
+    "Exchange less: fewer and larger messages, arrays in shared memory (multiprocessing.shared_memory), what both need "
+    "sent once."
+)
 RUNNABLE_STEP = (
     "Run fewer threads than there are CPUs: OMP_NUM_THREADS, torch.set_num_threads, fewer workers or processes (-np)."
 )
@@ -111,7 +120,7 @@ def gil_contention(f: Figures) -> Match | None:
 
 def data_loader(f: Figures) -> Match | None:
     """Blocked inside a data loader or a queue."""
-    waited = min(f.work_ns("loader"), f.state_ns("lock", "socket", "sleep", "process", "other", "file"))
+    waited = min(f.work_ns("loader"), f.state_ns(*WAITING_STATES))
     if f.host is None or not waited or f.works_when_asked:
         return None
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
@@ -167,16 +176,31 @@ def worker_start(f: Figures) -> Match | None:
 
 
 def process_wait(f: Figures) -> Match | None:
-    """Waiting for a child process to end."""
-    waited = f.waiting_ns(OsWaitKind.PROCESS)
-    if waited < WAITING_SHARE * f.undisturbed_ns or not waited:
+    """Waiting for a child process to end, or, at a pipe or a local socket, for what another process does."""
+    piped = max(f.state_ns("pipe") - f.work_ns("loader of processes") - f.work_ns("exchange"), 0.0)
+    ends = max(f.waiting_ns(OsWaitKind.PROCESS) - f.state_ns("pipe"), 0.0)
+    waited = piped + ends
+    share = NAMED_WAIT_SHARE if piped > ends else WAITING_SHARE
+    if waited < share / 2 * f.undisturbed_ns or not waited:
         return None
-    evidence = f"Its thread waits for another process to end {percent(waited, f.wall)} of its host time."
+    what = "another process, at a pipe or local socket," if piped > ends else "another process to end"
+    evidence = f"Its thread waits for {what} {percent(waited, f.wall)} of its host time{_peer(f, waited)}."
     return Match(
-        Verdict.WAITING_ON_PROCESS, waited, f.wall, [evidence, _parts(f)], "Look at the process that it waits for.",
-        saves_ns=waited, where=f.line_in("process") or f.line_of("child"),
-        where_reason=f.no_line,
+        Verdict.WAITING_ON_PROCESS, waited, f.wall, [evidence, _parts(f)], PEER_STEP.format(_peer_name(f, waited)),
+        verdict_share=share, undisturbed_ns=f.undisturbed_ns, saves_ns=waited,
+        where=f.line_in("pipe" if piped > ends else "process"), where_reason=f.no_line,
     )  # fmt: skip
+
+
+def _peer(f: Figures, waited_ns: float) -> str:
+    name = _peer_name(f, waited_ns)
+    return "" if name == NO_NAME else f": {name}"
+
+
+def _peer_name(f: Figures, waited_ns: float) -> str:
+    """The process that most of this waiting is for."""
+    peers = [] if f.host is None else f.host.peers
+    return peers[0].name if peers and f.sum_ns(peers[0].ms) >= waited_ns / 2 else NO_NAME
 
 
 def file_wait(f: Figures) -> Match | None:
@@ -185,20 +209,34 @@ def file_wait(f: Figures) -> Match | None:
 
 
 def network_wait(f: Figures) -> Match | None:
-    """Blocked in sockets."""
-    return _wait_for(f, OsWaitKind.SOCKET, Verdict.NETWORK_WAIT, "the network or another process", NETWORK_STEP)
+    """Blocked in sockets of the network, also of this machine itself, or in what two of its processes exchange."""
+    of_network, exchanged, here = f.waiting_ns(OsWaitKind.SOCKET), f.work_ns("exchange"), f.state_ns("loopback")
+    if exchanged > of_network:
+        evidence = (
+            f"It waits at a pipe or local socket {percent(exchanged, f.wall)} of its host time, while the process at "
+            "the other end sends and receives: what is exchanged takes the time, not that process's work."
+        )
+        return Match(
+            Verdict.NETWORK_WAIT, exchanged, f.wall, [evidence], EXCHANGE_STEP, verdict_share=NAMED_WAIT_SHARE,
+            undisturbed_ns=f.undisturbed_ns, saves_ns=exchanged, where=f.line_of("exchange"), where_reason=f.no_line,
+        )  # fmt: skip
+    whom = "the network" if f.host is not None else "the network or another process"  # recorded calls have no names
+    match = _wait_for(f, OsWaitKind.SOCKET, Verdict.NETWORK_WAIT, whom, NETWORK_STEP)
+    if match is None or here < of_network / 2:
+        return match
+    whom = f"{match.evidence[0][:-1]}, {percent(here, of_network)} of that for this machine itself{_peer(f, here)}."
+    return replace(match, evidence=[whom])
 
 
 def _wait_for(f: Figures, kind: OsWaitKind, verdict: Verdict, what: str, next_step: str) -> Match | None:
-    of_loader = f.work_ns("loader of processes") if kind is OsWaitKind.SOCKET else 0.0
-    waited = max(f.waiting_ns(kind) - of_loader, 0.0)
+    waited = f.waiting_ns(kind)
     if not waited:
         return None
     evidence = f"It waits for {what} {percent(waited, f.wall)} of its host time."
     return Match(
         verdict, waited, f.wall, [evidence], next_step, verdict_share=NAMED_WAIT_SHARE,
         undisturbed_ns=f.undisturbed_ns, saves_ns=waited,
-        where=f.line_in(kind.name.lower()), where_reason=f.no_line,
+        where=f.line_waiting(kind), where_reason=f.no_line,
     )  # fmt: skip
 
 
@@ -215,7 +253,7 @@ def blocked(f: Figures) -> Match | None:
     most = max(OsWaitKind, key=f.waiting_ns)
     return Match(
         Verdict.WAITING_ON_SYSTEM, whole, f.wall, [evidence], next_step, saves_ns=whole,
-        where=f.line_in(most.name.lower()), where_reason=f.no_line, missing=[missing] if is_lock else [],
+        where=f.line_waiting(most), where_reason=f.no_line, missing=[missing] if is_lock else [],
     )  # fmt: skip
 
 
