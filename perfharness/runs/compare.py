@@ -24,11 +24,14 @@ from perfharness.analysis.comparison import (
 )
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.checks import MaskedArguments
+from perfharness.model.result import TIMES, path_text
 from perfharness.model.result import Path as StagePath
-from perfharness.model.result import path_text
 from perfharness.runs.compared_launch import DECIDING, METRICS, Figure, LaunchFigures, Unit, find_stage, read_launches
 from perfharness.runs.inputs import locate
+from perfharness.runs.launch_figures import PER_ITEM
 from perfharness.runs.limits import Limit, LimitResult, judge_limit, parse_limit
+from perfharness.runs.steadiness import movements_of, unsteady_findings
+from perfharness.runs.trtexec import is_trtexec, read_trtexec
 
 COMPARISON_VERSION = 1
 
@@ -68,7 +71,7 @@ class ComparedLaunch(_Model):
 
     folder: str
     run_id: str
-    created: str
+    created: str | None
     problem: str | None = None
     """why it was left out; null: it was used"""
 
@@ -181,6 +184,17 @@ class NotCompared(_Model):
     reason: str
 
 
+class UnmatchedStage(_Model):
+    """A stage that one version has alone."""
+
+    side: Literal["base", "new"]
+    stage: str
+    cpu_ms: float | None
+    """mean of a batch over the launches; null: not measured"""
+
+    gpu_ms: float | None
+
+
 class ComparedVersion(_Model):
     """One version against the base."""
 
@@ -198,6 +212,9 @@ class ComparedVersion(_Model):
     """stages"""
 
     only_in_new: list[str]
+    unmatched: list[UnmatchedStage] = Field(default_factory=list)
+    """the same stages with their times"""
+
     remarks: list[str]
     """what a reader must know of the whole"""
 
@@ -265,12 +282,18 @@ class CompareOptions:
 def read_side(text: str, nsys: Path | None = None) -> SideInput:
     """A side as it is named: a path, or several joined by commas. Raises `ResultError`."""
     paths = [Path(text)] if Path(text).exists() else [Path(part) for part in text.split(",") if part]
-    launches = [launch for path in paths for launch in read_launches(locate(path, nsys))]
-    ids = [launch.manifest.run_id for launch in launches]
-    twice = next((launch for launch in launches if ids.count(launch.manifest.run_id) > 1), None)
-    if twice is not None and len({(one.folder.resolve(), one.manifest.run_id) for one in launches}) < len(launches):
+    launches = [launch for path in paths for launch in _read(path, nsys)]
+    ids = [launch.run_id for launch in launches]
+    twice = next((launch for launch in launches if ids.count(launch.run_id) > 1), None)
+    if twice is not None and len({(one.folder.resolve(), one.run_id) for one in launches}) < len(launches):
         raise UsageError(f"{twice.folder} is named twice on one side; a launch counts once")
     return SideInput(text if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more", launches)
+
+
+def _read(path: Path, nsys: Path | None) -> list[LaunchFigures]:
+    if path.is_file() and is_trtexec(path):
+        return [read_trtexec(path)]
+    return read_launches(locate(path, nsys))
 
 
 def read_baseline(name: str, store: str | None = None) -> SideInput:
@@ -411,6 +434,9 @@ def _match(base: SideInput, new: SideInput, options: CompareOptions) -> _Matched
     pairs, not_compared = [], []
     for figure in figures:
         there = Figure(new_path[figure.path] if figure.path else (), figure.metric)
+        is_time = figure.metric.removesuffix(PER_ITEM) in TIMES
+        if is_time and _is_per_item(figure, there, base, new) != figure.metric.endswith(PER_ITEM):
+            continue
         values = [launch.figures.get(figure) for launch in base.used]
         new_values = [launch.figures.get(there) for launch in new.used]
         if reason := _missing(base, new, figure, there, values, new_values):
@@ -436,6 +462,15 @@ def _match(base: SideInput, new: SideInput, options: CompareOptions) -> _Matched
         not_compared,
         [path for path in base_paths if new_path[path] not in new_paths],
         [path for path in new_paths if path not in known_new],
+    )
+
+
+def _is_per_item(figure: Figure, there: Figure, base: SideInput, new: SideInput) -> bool:
+    """Whether both sides counted items, so that times per item are compared, and not those of batches."""
+    time = figure.metric.removesuffix(PER_ITEM)
+    return all(
+        any(launch.figures.get(Figure(key.path, f"{time}{PER_ITEM}")) is not None for launch in side.used)
+        for side, key in ((base, figure), (new, there))
     )
 
 
@@ -504,17 +539,28 @@ def environment_differences(
     names = dict.fromkeys(name for launch in (*base, *new) for name in launch.environment)
     found = []
     for name in names:
+        if not all(_records(name, side) for side in (base, new)):
+            continue
         values, new_values = (
             list(dict.fromkeys(launch.environment.get(name) for launch in side)) for side in (base, new)
         )
-        if len(set(values) | set(new_values)) > 1:
+        every = set(values) | set(new_values)
+        if len(every) > 1:
+            decides = name in DECIDING and None not in every
             found.append(
                 EnvironmentDifference(
-                    name=name, base=values, new=new_values, decides=name in DECIDING, allowed=name in allowed,
+                    name=name, base=values, new=new_values, decides=decides, allowed=name in allowed,
                     reason=DECIDING.get(name),
                 )
             )  # fmt: skip
     return sorted(found, key=lambda one: not one.decides)
+
+
+def _records(name: str, side: Sequence[LaunchFigures]) -> bool:
+    """Whether launches of that kind record it at all: a library that is not listed is not there."""
+    if name.startswith(("package ", "file of ")):
+        name = "python"
+    return any(name in launch.environment for launch in side)
 
 
 REASONS = {
@@ -538,8 +584,34 @@ def _version(matched: _Matched, judgements: Mapping[int, Judgement]) -> Compared
         not_compared=matched.not_compared,
         only_in_base=[path_text(path) for path in matched.only_in_base],
         only_in_new=[path_text(path) for path in matched.only_in_new],
-        remarks=_remarks(matched, allows_drift=allows_drift),
+        unmatched=[
+            *(_unmatched("base", path, matched.base) for path in matched.only_in_base),
+            *(_unmatched("new", path, matched.new) for path in matched.only_in_new),
+        ],
+        remarks=[*_remarks(matched, allows_drift=allows_drift), *_machine_remarks(matched, rows)],
     )
+
+
+def _unmatched(side: Literal["base", "new"], path: StagePath, launches: SideInput) -> UnmatchedStage:
+    cpu_ms, gpu_ms = (
+        geometric_mean(np.asarray(_known_values(launches.used, Figure(path, time))))
+        for time in ("cpu_time", "gpu_time")
+    )
+    return UnmatchedStage(side=side, stage=path_text(path), cpu_ms=cpu_ms, gpu_ms=gpu_ms)
+
+
+def _known_values(launches: Sequence[LaunchFigures], figure: Figure) -> list[float]:
+    return [value for launch in launches if (value := launch.figures.get(figure)) is not None]
+
+
+def _machine_remarks(matched: _Matched, rows: Sequence[ComparedRow]) -> list[str]:
+    """What moved on the machine by more than the smallest change that is claimed."""
+    claimed = [abs(row.ratio - 1) for row in rows if row.verdict in ("faster", "slower") and row.ratio is not None]
+    conditions = [one.conditions for one in (*matched.base.used, *matched.new.used) if one.conditions is not None]
+    if not claimed or len(conditions) < 2:
+        return []
+    findings = unsteady_findings(movements_of(conditions), min(claimed), f"a change of {100 * min(claimed):.1f} %")
+    return [finding.message for finding in findings]
 
 
 def _row(one: _MatchedPair, judgement: Judgement | None, matched: _Matched) -> ComparedRow:
@@ -591,8 +663,8 @@ def _side_record(side: SideInput) -> ComparedSide:
         launches=[
             ComparedLaunch(
                 folder=str(launch.folder),
-                run_id=launch.manifest.run_id,
-                created=launch.manifest.created,
+                run_id=launch.run_id,
+                created=launch.created,
                 problem=launch.problem,
                 errors=list(launch.errors),
             )
@@ -620,7 +692,7 @@ def _remarks(matched: _Matched, *, allows_drift: bool) -> list[str]:
         )
     if matched.order == "unknown" and len(matched.base.used) > 1:
         found.append("When the launches were started is not known, so a drift of the machine cannot be allowed for.")
-    same = {launch.manifest.run_id for launch in matched.base.used} & {one.manifest.run_id for one in matched.new.used}
+    same = {launch.run_id for launch in matched.base.used} & {one.run_id for one in matched.new.used}
     if same:
         found.append(f"{len(same)} launches are on both sides; what is compared with itself does not differ.")
     return found

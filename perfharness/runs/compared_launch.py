@@ -20,6 +20,7 @@ from perfharness.runs.inputs import Located
 from perfharness.runs.launch_figures import PER_ITEM, entry_figures, stage_entries
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.startup_file import startup_of
+from perfharness.runs.steadiness import LaunchConditions, conditions_of
 
 Unit = Literal["ms", "items/s", "bytes", "J"]
 
@@ -44,9 +45,9 @@ METRICS: dict[str, Metric] = {
     "cpu_time_per_item": Metric("ms", "CPU/item"),
     "gpu_time_per_item": Metric("ms", "GPU/item"),
     "gpu_busy_time_per_item": Metric("ms", "busy/item"),
-    "cpu_time": Metric("ms", "CPU"),
-    "gpu_time": Metric("ms", "GPU"),
-    "gpu_busy_time": Metric("ms", "busy"),
+    "cpu_time": Metric("ms", "CPU/batch"),
+    "gpu_time": Metric("ms", "GPU/batch"),
+    "gpu_busy_time": Metric("ms", "busy/batch"),
     "latency_p50": Metric("ms", "p50"),
     "latency_p95": Metric("ms", "p95"),
     "throughput": Metric("items/s", "throughput", more_is_better=True),
@@ -88,29 +89,26 @@ class LaunchFigures:
     """One launch.
 
     Attributes:
+        folder: of the run, or the file.
+        created: UTC, ISO 8601; None: not known.
+        problem: why it cannot stand for its side; None: it can.
         figures: None where it could not be measured; `reasons` may have why.
         environment: what it ran on and how, by name, as text; None: not recorded.
         start_unix_ns: of its first process; None: not known.
         errors: codes of the findings that put numbers in doubt.
+        conditions: what is known about the machine meanwhile.
     """
 
     folder: Path
-    manifest: RunManifest
+    run_id: str
+    created: str | None
+    problem: str | None
     figures: Mapping[Figure, float | None]
     reasons: Mapping[Figure, str] = field(default_factory=dict)
     environment: Mapping[str, str | None] = field(default_factory=dict)
     start_unix_ns: int | None = None
     errors: tuple[str, ...] = ()
-
-    @property
-    def problem(self) -> str | None:
-        """Why it cannot stand for its side; None where it can."""
-        bad = [record for record in self.manifest.processes if record.ended != "ok"]
-        if bad:
-            return f"{bad[0].folder} ended: {bad[0].ended}"
-        if not any(value is not None for value in self.figures.values()):
-            return "it has no numbers"
-        return None
+    conditions: LaunchConditions | None = None
 
     @property
     def paths(self) -> list[StagePath]:
@@ -139,10 +137,22 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     starts = [record.start_unix_ns for record in records if record.start_unix_ns is not None]
     findings = tree.get("meta", {}).get("findings", [])
     errors = {str(one.get("code")) for one in findings if isinstance(one, dict) and one.get("severity") == "error"}
+    bad = [record for record in manifest.processes if record.ended != "ok"]
+    problem = f"{bad[0].folder} ended: {bad[0].ended}" if bad else None
+    if problem is None and not any(value is not None for value in figures.values()):
+        problem = "it has no numbers"
     return LaunchFigures(
-        folder, manifest, figures, reasons, environment_of(manifest, records), min(starts, default=None),
-        tuple(sorted(errors)),
-    )  # fmt: skip
+        folder=folder,
+        run_id=manifest.run_id,
+        created=manifest.created,
+        problem=problem,
+        figures=figures,
+        reasons=reasons,
+        environment=environment_of(manifest, records),
+        start_unix_ns=min(starts, default=None),
+        errors=tuple(sorted(errors)),
+        conditions=conditions_of(str(folder), manifest, tree),
+    )
 
 
 def read_launches(located: Located) -> list[LaunchFigures]:
@@ -176,9 +186,9 @@ def _stage_figures(tree: Mapping[str, Any]) -> Iterator[tuple[Figure, float | No
     for path, entry in stage_entries(tree):
         found = dict(entry_figures(entry))
         for time in TIMES:
-            per_item = f"{time}{PER_ITEM}"
-            name = time if found.get(per_item) is None else per_item
-            yield Figure(path, name), found.get(name)
+            yield Figure(path, time), found.get(time)
+            if found.get(f"{time}{PER_ITEM}") is not None:
+                yield Figure(path, f"{time}{PER_ITEM}"), found[f"{time}{PER_ITEM}"]
         if "total_items" in entry:
             yield Figure(path, "latency_p50"), found.get("cpu_time_p50")
             yield Figure(path, "latency_p95"), found.get("cpu_time_p95")

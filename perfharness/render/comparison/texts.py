@@ -11,6 +11,7 @@ from perfharness.runs.compare import (
     ComparedVersion,
     EnvironmentDifference,
     RatioInterval,
+    UnmatchedStage,
     Verdict,
 )
 from perfharness.runs.compared_launch import METRICS
@@ -109,13 +110,20 @@ def limit_text(result: LimitResult) -> str:
     return f"{outcome}: {result.limit}: {value} {unit}, mean of {result.launches} ({result.version})"
 
 
+def _stage_time(one: UnmatchedStage) -> str:
+    times = [("CPU", one.cpu_ms), ("GPU", one.gpu_ms)]
+    text = ", ".join(f"{amount(value, 'ms')} ms {name}" for name, value in times if value)
+    return f"{one.stage} ({text})" if text else one.stage
+
+
 def notes(version: ComparedVersion) -> list[str]:
     """What a reader must know: differences, what was not compared, remarks."""
     found = [f"differs: {difference_text(one)}" for one in version.differences]
-    if version.only_in_base:
-        found.append(f"only in the base: {', '.join(version.only_in_base)} (--map OLD=NEW for stages with a new name)")
-    if version.only_in_new:
-        found.append(f"only in {version.side.name}: {', '.join(version.only_in_new)}")
+    for side, name in (("base", "the base"), ("new", version.side.name)):
+        stages = [_stage_time(one) for one in version.unmatched if one.side == side]
+        if stages:
+            hint = " (--map OLD=NEW for stages with a new name)" if side == "base" else ""
+            found.append(f"only in {name}: {', '.join(stages)}{hint}")
     reasons = Counter(row.reason for row in version.rows if row.reason and row.launches_needed is None)
     found += [f"{count} undecided or not comparable: {reason}" for reason, count in reasons.items()]
     return [*found, *version.remarks]
