@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from perfharness.model.notebook import show_with
+
 if TYPE_CHECKING:
     from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
     from perfharness.runs.analyze import analyze
@@ -54,3 +56,12 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _notebook_html(result: object) -> str | None:
+    from perfharness.render.report.notebook import result_html
+
+    return result_html(result)
+
+
+show_with(_notebook_html)

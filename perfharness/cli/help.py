@@ -18,6 +18,7 @@ VERBS = {
     "compare": "Compare versions: which stages are faster or slower, and a gate on that.",
     "ranges": "Print one row for each range.",
     "report": "Write a page with all that is known of runs, for people.",
+    "open": "Show that page in a browser.",
     "export": "Write a timeline for trace viewers, or tables for notebooks.",
     "share": "Write a run for others, without secrets and names.",
     "bench": "Measure models over backends, precisions and batch sizes.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +26,7 @@ from perfharness.errors import UsageError
 from perfharness.files import STDOUT, is_stdout, write_text
 from perfharness.render.report.document import Document
 from perfharness.render.report.html import require_report, write_html
+from perfharness.render.report.pdf import find_browser, write_pdf
 from perfharness.render.report.sections import document_of
 from perfharness.render.report.tables import markdown, write_csv, write_workbook
 from perfharness.render.terminal.console import say
@@ -44,9 +47,10 @@ class ReportFormat(str, Enum):
     CSV = "csv"
     XLSX = "xlsx"
     JSON = "json"
+    PDF = "pdf"
 
 
-ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv", ".xlsx": "xlsx", ".json": "json"}
+ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".csv": "csv", ".xlsx": "xlsx", ".json": "json", ".pdf": "pdf"}
 
 PricePerHour = Annotated[
     float | None,
@@ -69,7 +73,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar=f"{SOURCE}…", help="Runs, processes of them, sweeps, cold starts, traces, in the order of the page."
+            metavar=f"{SOURCE}…", help="Runs, processes of them, repeats, sweeps, cold starts, traces, suites of bench."
         ),
     ],
     output: Annotated[
@@ -80,7 +84,8 @@ def report(
         ReportFormat | None,
         typer.Option(
             "--format",
-            help="html: one page with everything inside; md, csv, xlsx: its tables; json: what it is made of."
+            help="html: one page with everything inside; md, csv, xlsx: its tables; json: what it is"
+            " made of; pdf: the page, printed by a Chromium or Chrome."
             " [default: by the ending of the file]",
             show_default=False,
             rich_help_panel=OUTPUT,
@@ -101,20 +106,28 @@ def report(
     where a trace is incomplete, or nothing was measured.
     """
     wanted = format_of(output, output_format)
-    if wanted in (ReportFormat.HTML, ReportFormat.MD, ReportFormat.CSV, ReportFormat.XLSX):
+    if wanted is not ReportFormat.JSON:
         require_report()
+    if wanted is ReportFormat.PDF:
+        find_browser(os.environ)
     if wanted is ReportFormat.CSV and is_stdout(output):
         raise UsageError("--format csv writes a file for each table, so -o must be a folder, not stdout.")
     streams = Output.of(quiet=quiet, verbose=verbose)
-    made = gather(
-        [locate(run, nsys) for run in runs],
-        ReadAs(warmup_batches, domain, batch_pattern),
-        prices_of(price_per_hour, price_per_kwh),
-    )
+    read_as, prices = ReadAs(warmup_batches, domain, batch_pattern), prices_of(price_per_hour, price_per_kwh)
+    made = gather_all(runs, nsys, read_as, prices)
     for path in write_report(made, output, wanted):
         say(streams.messages if is_stdout(output) else streams.results, str(path))
     streams.findings(made.findings)
     raise typer.Exit(exit_code(made.findings) if made.has_numbers else EXIT_CHECK_FAILED)
+
+
+def gather_all(paths: Sequence[Path], nsys: Path | None, read_as: ReadAs, prices: Prices | None) -> Report:
+    """The content of the report of runs, traces and suites. Raises `ResultError`, `TraceError`."""
+    from perfharness.bench.suite.reported import suite_report
+
+    suites = {path: found for path in paths if (found := suite_report(path)) is not None}
+    located = [locate(path, nsys) for path in paths if path not in suites]
+    return gather(located, read_as, prices, list(suites.values()))
 
 
 def prices_of(per_hour: float | None, per_kwh: float | None) -> Prices | None:
@@ -143,6 +156,8 @@ def write_report(report: Report, output: Path, wanted: ReportFormat) -> list[Pat
     document: Document = document_of(report)
     if wanted is ReportFormat.HTML:
         return [write_html(document, output)]
+    if wanted is ReportFormat.PDF:
+        return [write_pdf(document, output)]
     if wanted is ReportFormat.CSV:
         return write_csv(document, output)
     if wanted is ReportFormat.XLSX:

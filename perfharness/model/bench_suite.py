@@ -19,6 +19,7 @@ from perfharness.model.bench import (
     Precision,
 )
 from perfharness.model.checks import MaskedArguments
+from perfharness.model.notebook import notebook_html
 
 BENCH_NAME = "bench.json"
 BENCH_TABLE_NAME = "bench.parquet"
@@ -126,6 +127,9 @@ class BenchSuiteResult(_Model):
     recommendations: list[Recommendation] = Field(default_factory=list)
     complete: bool = True
     remarks: list[str] = Field(default_factory=list)
+
+    def _repr_html_(self) -> str | None:
+        return notebook_html(self)
 
 
 class Sweep(_Model):

@@ -24,6 +24,7 @@ from perfharness.analysis.comparison import (
 )
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.checks import MaskedArguments
+from perfharness.model.notebook import notebook_html
 from perfharness.model.result import TIMES, path_text
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.compared_launch import DECIDING, METRICS, Figure, LaunchFigures, Unit, find_stage, read_launches
@@ -244,6 +245,9 @@ class Comparison(_Model):
     def verdicts(self) -> set[Verdict]:
         """All that occur."""
         return {row.verdict for version in self.versions for row in version.rows}
+
+    def _repr_html_(self) -> str | None:
+        return notebook_html(self)
 
 
 @dataclass(frozen=True)

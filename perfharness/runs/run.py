@@ -19,6 +19,7 @@ from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import read_regular
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.notebook import notebook_html
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
 from perfharness.model.trace import (
@@ -190,6 +191,9 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {len(self.processes)} process(es)>"
+
+    def _repr_html_(self) -> str | None:
+        return notebook_html(self)
 
     def table(self, name: str) -> pa.Table:
         """One of `TABLES` of all processes, one chunk per process, in which fixed-width columns are not copied."""

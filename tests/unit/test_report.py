@@ -6,24 +6,31 @@ import csv
 import importlib.util
 import json
 import re
+import webbrowser
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import perfharness
 from perfharness.analysis.cost import Prices
+from perfharness.analysis.recommendation import recommend
 from perfharness.cli.main import run
 from perfharness.cli.report import ReportFormat, format_of
-from perfharness.errors import UsageError
+from perfharness.errors import ResultError, UsageError
 from perfharness.render.report.document import Column, Document, Paragraph, Section, Table, cell_text
 from perfharness.render.report.html import html_page
+from perfharness.render.report.notebook import result_html
+from perfharness.render.report.pdf import BROWSER_VARIABLE, write_pdf
 from perfharness.render.report.sections import document_of
 from perfharness.render.report.tables import markdown, write_csv, write_workbook
 from perfharness.runs.inputs import locate
+from perfharness.runs.repeat_file import OverLaunches, Repeat, RepeatRequest, RepeatRow
 from perfharness.runs.report.gather import REST, gather
-from perfharness.runs.report.model import Report
+from perfharness.runs.report.model import Report, SuiteReport
 from perfharness.testing.trace_builder import TraceBuilder
+from tests.unit.bench_results import made_up, suite_of
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 from tests.unit.recorded_traces import Recorded
 from tests.unit.test_verbs import SOURCES, cpu_only
@@ -292,4 +299,117 @@ def test_without_what_makes_reports_it_says_what_to_install(
     assert run(["report", trace, "-o", str(tmp_path / "r.html")]) == 1
     assert "[report]" in capsys.readouterr().err
     assert run(["report", trace, "-o", str(tmp_path / "r.json")]) == 0
+    capsys.readouterr()
+
+
+# ---- several, suites, notebooks, PDF ----
+
+
+def test_a_suite_is_reported_with_what_to_take(tmp_path: Path, capsys: Captured) -> None:
+    suite = suite_of(
+        made_up("torch", rate=100.0), made_up("torch", 4, rate=200.0), made_up("tensorrt", rate=300.0),
+        made_up("tensorrt", 4, rate=100.0, cosine=0.5, equal=False), baseline="torch/plain/fp32",
+    )  # fmt: skip
+    suite = suite.model_copy(update={"recommendations": recommend(suite.cases, suite.constraints, suite.baseline)})
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "bench.json").write_text(suite.model_dump_json())
+    assert run(["report", str(tmp_path / "suite"), "-o", str(tmp_path / "csv"), "--format", "csv"]) == 0
+    with (tmp_path / "csv" / "cases.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["speed-up"]) for row in rows] == [1.0, 1.0, 3.0, 0.5]
+    assert [row.get("state") for row in rows] == ["", "", "", "wrong answer"]
+    page = html_page(document_of(gather([], suites=[SuiteReport(name="s", suite=suite)])))
+    names = re.findall(r'data-name="([^"]+)"', page)
+    assert names[:2] == ["bench_speedup", "bench_pareto"]
+    assert "bench_throughput" in names
+    assert suite._repr_html_() == result_html(suite) != None  # noqa: E711
+    capsys.readouterr()
+
+
+def test_several_runs_are_compared_and_traces_are_not(tmp_path: Path) -> None:
+    paths = [two_processes(tmp_path / name) for name in ("old", "new")]
+    for path in paths:
+        assert run(["analyze", str(path), "-q"]) == 0
+    report = gather([locate(path) for path in paths])
+    assert (report.comparison is None) != (report.comparison_reason is None)
+    trace = recorded_trace(tmp_path / "t.sqlite")
+    alone = gather([locate(paths[0]), locate(trace)])
+    assert (alone.comparison, alone.comparison_reason) == (None, None)
+
+
+def over(*values: float) -> OverLaunches:
+    return OverLaunches(
+        values=list(values), mean=sum(values) / len(values), std=None, low=1.0, high=2.0, scope="launches"
+    )
+
+
+def test_of_a_repeat_the_launch_in_the_middle_is_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "repeat"
+    for number in range(3):
+        two_processes(folder / f"launch_{number}")
+    ids = [json.loads((folder / f"launch_{n}" / "manifest.json").read_text())["run_id"] for n in range(3)]
+    rows = [RepeatRow(folder=f"launch_{n}", place=n, status="ok", run_id=ids[n]) for n in range(3)]
+    repeat = Repeat(
+        created="", command=[], script="x.py", asked=RepeatRequest(count=3, seed=1), order=[], rows=rows,
+        confidence=0.95, loops=["toy/pipeline/batch"], run={},
+        stages={"toy/pipeline/batch": {"cpu_time": over(5.0, 9.0, 7.0)}},
+    )  # fmt: skip
+    (folder / "repeat.json").write_text(repeat.model_dump_json())
+    report = report_of(folder)
+    assert [one.name for one in report.runs] == ["repeat/launch_2"]
+    assert report.series[0].shown == "launch_2"
+    text = markdown(document_of(report))
+    assert "| pipeline/batch | 3 | 7.000 | 1.000 to 2.000 |" in text
+
+
+def test_a_run_shows_itself_in_a_notebook(tmp_path: Path) -> None:
+    folder = two_processes(tmp_path / "<i>out")
+    opened = perfharness.open_run(folder)
+    assert "perfharness analyze" in (opened._repr_html_() or "")
+    assert run(["analyze", str(folder), "-q"]) == 0
+    text = opened._repr_html_()
+    assert text is not None
+    assert "9.000" in text
+    assert "<script" not in text
+    assert "<i>" not in text
+    assert result_html("something else") is None
+
+
+def test_a_pdf_needs_a_browser_and_says_so(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = str(recorded_trace(tmp_path / "t.sqlite"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(BROWSER_VARIABLE, raising=False)
+    assert run(["report", trace, "-o", str(tmp_path / "r.pdf")]) == 1
+    monkeypatch.setenv(BROWSER_VARIABLE, "/nowhere/chromium")
+    assert run(["report", trace, "-o", str(tmp_path / "r.pdf")]) == 1
+    assert capsys.readouterr().err.count(BROWSER_VARIABLE) == 2
+    assert not (tmp_path / "r.pdf").exists()
+
+
+def test_a_browser_that_prints_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\necho no display >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv(BROWSER_VARIABLE, str(broken))
+    with pytest.raises(ResultError, match="no display"):
+        write_pdf(Document("t", "s", []), tmp_path / "r.pdf")
+    assert not (tmp_path / "r.pdf").exists()
+
+
+def test_open_shows_the_page(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = str(recorded_trace(tmp_path / "t.sqlite"))
+    shown: list[str] = []
+
+    def show(address: str) -> bool:
+        shown.append(address)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", show)
+    assert run(["open", trace, "-o", str(tmp_path / "my page.html")]) == 0
+    assert shown == [(tmp_path / "my page.html").as_uri()]
+    assert run(["open", trace]) == 0
+    assert Path(capsys.readouterr().out.splitlines()[-1]).is_file()
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    assert run(["open", trace, "-o", str(tmp_path / "again.html")]) == 1
+    assert (tmp_path / "again.html").is_file()
     capsys.readouterr()

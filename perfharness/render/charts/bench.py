@@ -94,6 +94,98 @@ def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
     )
 
 
+SPEEDUP_ROW = 20
+"""Height of a bar."""
+
+
+def speedup_pictures(suite: BenchSuiteResult) -> list[Picture]:
+    """A bar for each case that can be compared with the baseline, of each model. Raises `ToolNotFoundError`."""
+    require_charts("--charts")
+    if suite.baseline is None:
+        return []
+    return [
+        picture
+        for own, title, end in by_model(suite)
+        if (picture := _speedup_bars(f"bench_speedup{end}", own, title)) is not None
+    ]
+
+
+def _speedup_bars(name: str, suite: BenchSuiteResult, title: str) -> Picture | None:
+    sheet, names = Sheet(name), CaseNames.of((result.case for result in suite.cases), with_model=False)
+    alt = sheet.alt
+    rows: list[Row] = []
+    for result in suite.cases:
+        found = speedup(result, baseline_of(result, suite.cases, suite.baseline)) if result.status == "ok" else None
+        if found is not None:
+            wrong = " (wrong answers)" if gives_wrong_answers(result) else ""
+            rows.append({"case": f"{names.case(result.case)}{wrong}", **_numbers("speedup", found)})
+    if not rows:
+        return None
+    y = alt.Y("case:N", sort=[row["case"] for row in rows], title=None, axis=alt.Axis(labelLimit=220))
+    x = alt.X("speedup:Q", title=f"speed-up against {short_cell(suite.baseline or '?')} at the same batch size")
+    tooltip = [
+        "case:N",
+        *(alt.Tooltip(f"{field}:Q", format=".4~g") for field in ("speedup", "speedup_low", "speedup_high")),
+    ]
+    layers = [unit(sheet.chart("bars", rows).mark_bar(color=LINE_PALETTE[0]).encode(x=x, y=y, tooltip=tooltip))]
+    known = [row for row in rows if "speedup_high" in row]
+    if known:
+        ends = sheet.chart("ends", known).mark_rule(strokeWidth=1.5)
+        layers.append(unit(ends.encode(x=alt.X("speedup_low:Q"), x2="speedup_high:Q", y=y)))
+        sheet.notes.append("lines: the widest range that the two 95 % intervals allow")
+    one = sheet.chart("one", [{"speedup": 1.0}]).mark_rule(color=LIMIT, strokeDash=[4, 3])
+    layers.append(unit(one.encode(x=x)))
+    return sheet.made(layered(layers, WIDTH, SPEEDUP_ROW * len(rows)), title)
+
+
+def pareto_pictures(suite: BenchSuiteResult) -> list[Picture]:
+    """Throughput over latency of every case, those on the Pareto front set off. Raises `ToolNotFoundError`."""
+    require_charts("--charts")
+    fronts = {one.model: one.front for one in suite.recommendations}
+    return [
+        picture
+        for own, title, end in by_model(suite)
+        if (picture := _pareto(f"bench_pareto{end}", own, title, fronts.get(own.cases[0].case.model, []))) is not None
+    ]
+
+
+def _pareto(name: str, suite: BenchSuiteResult, title: str, front: Sequence[str]) -> Picture | None:
+    sheet, names = Sheet(name), CaseNames.of((result.case for result in suite.cases), with_model=False)
+    alt, which = sheet.alt, suite.constraints.latency_percentile
+    rows: list[Row] = []
+    for result in suite.cases:
+        latency, rate = latency_of(result, which), result.items_per_second
+        if result.status != "ok" or latency is None or rate is None:
+            continue
+        on_it = result.case.case_id in front
+        kind = (
+            "on the Pareto front" if on_it else "wrong answers" if gives_wrong_answers(result) else "beaten or excluded"
+        )
+        rows.append({"case": names.case(result.case), "latency": latency.value, "rate": rate.value, "kind": kind})
+    if not rows or not front:
+        return None
+    kinds = {"on the Pareto front": LINE_PALETTE[0], "beaten or excluded": GREY, "wrong answers": LINE_PALETTE[5]}
+    used = {kind: color for kind, color in kinds.items() if any(row["kind"] == kind for row in rows)}
+
+    def scale(values: Sequence[float]) -> Any:
+        wide = min(values) > 0 and max(values) > WIDE_RANGE * min(values)
+        return alt.Scale(type="log") if wide else alt.Scale(zero=True)
+
+    x = alt.X("latency:Q", title=f"latency of a batch, {which} (ms)", scale=scale([row["latency"] for row in rows]))
+    y = alt.Y("rate:Q", title="throughput (items/s)", scale=scale([row["rate"] for row in rows]))
+    legend = alt.Legend(title=None, orient="top")
+    color = alt.Color("kind:N", scale=alt.Scale(domain=list(used), range=list(used.values())), legend=legend)
+    tooltip = ["case:N", "kind:N", *(alt.Tooltip(f"{field}:Q", format=",.4~g") for field in ("latency", "rate"))]
+    points = sheet.chart("points", rows).mark_point(filled=True, opacity=0.9, size=70)
+    best = sheet.chart("front", [row for row in rows if row["kind"] == "on the Pareto front"])
+    texts = best.mark_text(align="left", dx=7, dy=-5, fontSize=9)
+    layers = [
+        unit(points.encode(x=x, y=y, color=color, tooltip=tooltip)), unit(texts.encode(x=x, y=y, text="case:N")),
+    ]  # fmt: skip
+    sheet.notes.append("the front is of all objectives together: throughput, latency, memory, energy, accuracy")
+    return sheet.made(layered(layers, WIDTH, HEIGHT), title)
+
+
 def merged_pictures(merged: BenchMergedResult) -> list[Picture]:
     """Throughput over batch size of all runs, one chart per model. Raises `ToolNotFoundError`."""
     models = list(dict.fromkeys(row.model for row in merged.rows))

@@ -19,6 +19,8 @@ from perfharness.render.charts.drawing import (
     layered,
     unit,
 )
+from perfharness.runs.compare import ComparedVersion
+from perfharness.runs.compared_launch import METRICS
 from perfharness.runs.report.model import LoopSeries, StageDistribution, StageLine
 
 WIDTH = 720
@@ -207,3 +209,51 @@ def _bar_row(bar: Bar) -> Row:
         "end": round(bar.end_ms, 6),
         "duration": round(bar.end_ms - bar.start_ms, 6),
     }
+
+
+VERDICT_COLORS = {
+    "slower": PALETTE[5], "faster": PALETTE[2], "same": PALETTE[0], "undecided": PALETTE[1], "not-comparable": GREY,
+}  # fmt: skip
+MAX_COMPARED = 40
+
+
+def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str]) -> Picture | None:
+    """Change of every figure with its interval; None where none is known."""
+    sheet = Sheet(name)
+    alt = sheet.alt
+    rows: list[Row] = []
+    for row, stage in zip(version.rows, stages, strict=True):
+        if row.ratio is None or len(rows) >= MAX_COMPARED:
+            continue
+        label = textwrap.shorten(f"{stage} {METRICS[row.metric].label}", 48, placeholder="…")
+        judged = row.judged_by
+        rows.append({
+            "figure": label, "change": 100 * (row.ratio - 1), "verdict": row.verdict,
+            "low": None if judged is None else 100 * (judged.low - 1),
+            "high": None if judged is None else 100 * (judged.high - 1),
+        })  # fmt: skip
+    if not rows:
+        return None
+    labels = _distinct([str(row["figure"]) for row in rows])
+    for drawn, label in zip(rows, labels, strict=True):
+        drawn["figure"] = label
+    used = [verdict for verdict in VERDICT_COLORS if any(row["verdict"] == verdict for row in rows)]
+    scale = alt.Scale(domain=used, range=[VERDICT_COLORS[verdict] for verdict in used])
+    color = alt.Color("verdict:N", title=None, scale=scale, legend=alt.Legend(orient="top"))
+    y = alt.Y("figure:N", sort=labels, title=None, axis=alt.Axis(labelLimit=LABEL_LIMIT))
+    title = "change of the new version (%)"
+    x = alt.X("change:Q", title=title, scale=alt.Scale(zero=True))
+    zero = unit(sheet.chart("zero", [{"change": 0}]).mark_rule(color=GREY).encode(x=x))
+    bars = sheet.chart("intervals", [row for row in rows if row["low"] is not None]).mark_rule(strokeWidth=2)
+    points = sheet.chart("points", rows).mark_point(filled=True, size=60, opacity=1)
+    tooltip = ["figure:N", "verdict:N", *(alt.Tooltip(f"{end}:Q", format="+.3~g") for end in ("change", "low", "high"))]
+    layers = [zero]
+    if any(row["low"] is not None for row in rows):
+        layers.append(unit(bars.encode(x=alt.X("low:Q", title=title), x2="high:Q", y=y, color=color)))
+    layers.append(unit(points.encode(x=x, y=y, color=color, tooltip=tooltip)))
+    sheet.notes.append("lines: the interval that the verdict rests on")
+    left = sum(row.ratio is not None for row in version.rows) - len(rows)
+    if left:
+        sheet.notes.append(f"{left} more figures are in the table only")
+    height = ROW_HEIGHT * len(rows)
+    return sheet.made(layered(layers, WIDTH, height), f"{version.side.name} against the base")

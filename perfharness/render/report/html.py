@@ -66,9 +66,13 @@ def html_page(document: Document) -> str:
 
 
 def html_fragment(blocks: Sequence[Block]) -> str:
-    """Blocks without charts, for a notebook: no script, and a style of its own for each element."""
+    """Blocks for a notebook, without charts and scripts. Raises `ToolNotFoundError`."""
     require_report("showing it in a notebook")
-    made: str = _environment().get_template("fragment.html.jinja").render(blocks=blocks)
+    made: str = (
+        _environment()
+        .get_template("fragment.html.jinja")
+        .render(shown=[block for block in blocks if not isinstance(block, Chart)])
+    )
     return made
 
 

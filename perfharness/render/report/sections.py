@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfharness.render.report.document import Block, Document, Section
+from perfharness.render.report.document import Block, Document, Paragraph, Section
 from perfharness.render.report.run_sections import run_sections, run_summary
+from perfharness.render.report.series_sections import comparison_blocks, series_sections
+from perfharness.render.report.suite_sections import suite_sections, suite_summary
 from perfharness.runs.report.model import Report
 
 
 def document_of(report: Report) -> Document:
-    """All of it; of several runs, each has a section of its own."""
+    """All of it; of several runs, the comparison comes first, and each has a section of its own."""
     several = len(report.runs) + len(report.suites) > 1
     summary: list[Block] = []
     sections: list[Section] = []
+    if report.comparison is not None:
+        summary += comparison_blocks(report.comparison)
+    elif report.comparison_reason is not None:
+        summary.append(Paragraph(f"The runs could not be compared: {report.comparison_reason}", "note"))
+    for number, series in enumerate(report.series):
+        found = list(series_sections(series, number))
+        sections += found if len(report.series) == 1 else [Section(series.name, [], found)]
     for number, run in enumerate(report.runs):
         if several:
             sections.append(Section(run.name, list(run_summary(run)), run_sections(run, number)))
         else:
             summary += run_summary(run)
             sections += run_sections(run, number)
+    for suite in report.suites:
+        if several:
+            sections.append(Section(suite.name, list(suite_summary(suite)), suite_sections(suite)))
+        else:
+            summary += suite_summary(suite)
+            sections += suite_sections(suite)
     return Document(report.title, ", ".join(_subtitle(report)), summary, sections)
 
 
@@ -29,4 +44,7 @@ def _subtitle(report: Report) -> Iterator[str]:
             yield run.measured.script.rpartition("/")[2]
         if run.measured.created is not None:
             yield run.measured.created
+    for suite in report.suites[:1]:
+        if suite.suite.created:
+            yield suite.suite.created
     yield f"report by {report.made_by}, {report.created}"

@@ -27,7 +27,7 @@ from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.range_sums import sums_of_ranges
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.trace_clock import tie_trace_clock
-from perfharness.errors import ResultError
+from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import Estimate
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.diagnosis import Diagnosis, StageDiagnosis
@@ -39,7 +39,9 @@ from perfharness.model.trace import TraceMeta
 from perfharness.model.version import VERSION
 from perfharness.runs.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.clocks import machine_clock
+from perfharness.runs.compare import Comparison, compare_runs
 from perfharness.runs.inputs import Located
+from perfharness.runs.repeat_file import Repeat, read_repeat
 from perfharness.runs.report.model import (
     LoopSeries,
     Measured,
@@ -84,18 +86,20 @@ def gather(
     """
     runs: list[RunReport] = []
     series: list[SeriesReport] = []
+    names: list[str] = []
     for one in located:
+        names.append(one.name)
         if one.trace is not None:
             runs.append(_trace_report(one, read_as, prices))
             continue
+        found = _series_report(one) if one.is_series else None
+        if found is not None:
+            series.append(found)
         for run_dir in one.runs:
-            name = f"{one.name}/{run_dir.name}" if one.is_series else one.name
-            runs.append(_run_report(name, run_dir, one.process, read_as, prices))
-        if one.is_series:
-            scaling = read_series(one.path / SCALING_NAME, Scaling)
-            cold_start = read_series(one.path / COLD_START_NAME, ColdStart)
-            series.append(SeriesReport(name=one.name, scaling=scaling, cold_start=cold_start))
-    names = [run.name for run in runs] if not series else [one.name for one in series]
+            if found is None or found.shown in (None, run_dir.name):
+                name = f"{one.name}/{run_dir.name}" if one.is_series else one.name
+                runs.append(_run_report(name, run_dir, one.process, read_as, prices))
+    comparison, reason = _comparison(located)
     return Report(
         made_by=f"perfharness {VERSION}",
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -103,7 +107,44 @@ def gather(
         runs=runs,
         series=series,
         suites=list(suites),
+        comparison=comparison,
+        comparison_reason=reason,
     )
+
+
+def _series_report(one: Located) -> SeriesReport:
+    """What the files of the folder say of all launches together."""
+    repeat = read_repeat(one.path)
+    return SeriesReport(
+        name=one.name,
+        scaling=read_series(one.path / SCALING_NAME, Scaling),
+        cold_start=read_series(one.path / COLD_START_NAME, ColdStart),
+        repeat=repeat,
+        shown=None if repeat is None else _middle_launch(repeat, [run.name for run in one.runs]),
+    )
+
+
+def _middle_launch(repeat: Repeat, folders: Sequence[str]) -> str | None:
+    """The folder of the launch whose batches take a time in the middle of all; None where that is not known."""
+    loops = [metrics["cpu_time"] for path, metrics in repeat.stages.items() if path in repeat.loops]
+    values = max((loop.values for loop in loops if loop.mean is not None), key=len, default=[])
+    known = sorted(
+        (value, row.folder)
+        for value, row in zip(values, repeat.measured, strict=False)
+        if value is not None and row.folder in folders
+    )
+    return known[len(known) // 2][1] if known else next(iter(folders), None)
+
+
+def _comparison(located: Sequence[Located]) -> tuple[Comparison | None, str | None]:
+    """Of runs and repeats with the first of them, or why there is none; both None where nothing asks for one."""
+    sides = [str(one.path) for one in located if one.trace is None and one.process is None]
+    if len(sides) < 2 or len(sides) < len(located):
+        return None, None
+    try:
+        return compare_runs(sides[0], *sides[1:]), None
+    except (ResultError, UsageError) as error:
+        return None, str(error)
 
 
 @dataclass

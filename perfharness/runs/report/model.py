@@ -23,6 +23,8 @@ from perfharness.model.findings import Finding
 from perfharness.model.manifest import EnvironmentRecord, TracerRecord
 from perfharness.model.result import Statistics
 from perfharness.runs.benchmark_json import OutsideStage, Throughput
+from perfharness.runs.compare import Comparison
+from perfharness.runs.repeat_file import Repeat
 from perfharness.runs.run import SampledRun
 from perfharness.runs.scaling import Scaling
 
@@ -172,11 +174,14 @@ class RunReport(_Model):
 
 
 class SeriesReport(_Model):
-    """A sweep over numbers of processes, or cold starts."""
+    """A sweep over numbers of processes, cold starts, or a repeat."""
 
     name: str
-    scaling: Scaling | None
-    cold_start: ColdStart | None
+    scaling: Scaling | None = None
+    cold_start: ColdStart | None = None
+    repeat: Repeat | None = None
+    shown: str | None = None
+    """Of a repeat the one launch that `runs` has, the one in the middle; None: `runs` has all."""
 
 
 class SuiteReport(_Model):
@@ -199,6 +204,11 @@ class Report(_Model):
     runs: list[RunReport]
     series: list[SeriesReport]
     suites: list[SuiteReport]
+    comparison: Comparison | None = None
+    """Of the second run or repeat and those behind it with the first; None of a single one."""
+
+    comparison_reason: str | None = None
+    """Why several runs could not be compared."""
 
     @property
     def findings(self) -> list[Finding]:

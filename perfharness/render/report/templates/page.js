@@ -5,7 +5,7 @@
   document.querySelectorAll(".contents a").forEach((link, place) => { link.href = "#" + sections[place].id; });
 
   const NARROW = 640;
-  const options = { mode: "vega-lite", renderer: "svg", ast: true, actions: { export: true, source: false, compiled: false, editor: false } };
+  const options = { mode: "vega-lite", renderer: "svg", ast: true, logLevel: 1, actions: { export: true, source: false, compiled: false, editor: false } };
 
   // The specification with all widths multiplied, and on a narrow page with its legends below.
   const scaled = (part, factor) => {
@@ -60,10 +60,11 @@
         await new Promise((done) => setTimeout(done));
       }
       document.documentElement.dataset.drawn = String(charts.length);
+      document.documentElement.dataset.width = String(window.innerWidth);
     });
   };
   drawAll();
   let waiting = 0;
   window.addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(drawAll, 200); });
-  window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
+  window.addEventListener("beforeprint", () => document.querySelectorAll("details.fold").forEach((one) => { one.open = true; }));
 })();

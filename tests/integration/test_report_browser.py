@@ -1,0 +1,97 @@
+"""Reports in a real headless Chromium (scripts/install_chromium): every chart drawn, no error, every width."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.render.report.html import write_html
+from perfharness.render.report.pdf import write_pdf
+from perfharness.render.report.sections import document_of
+from perfharness.runs.inputs import locate
+from perfharness.runs.report.gather import gather
+from perfharness.runs.report.model import SuiteReport
+from tests.unit.bench_results import whole_suite
+from tests.unit.test_report import hostile_trace
+from tests.unit.test_verbs import SOURCES
+
+playwright = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("altair")
+
+CHROMIUM = os.environ.get("PERFHARNESS_TEST_CHROMIUM", "")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="PERFHARNESS_TEST_CHROMIUM names no Chromium")
+TRACES = Path(__file__).parents[1] / "golden" / "traces"
+
+WIDTHS = (375, 768, 1280, 1920)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("reports")
+    reports = {
+        "gpu": gather([locate(TRACES / "graphs.sqlite"), locate(TRACES / "threads.sqlite")]),
+        "hostile": gather([locate(hostile_trace(folder / "run"))]),
+        "sweep": gather([locate(SOURCES["sweep"][0](folder / "sweep"))]),
+        "suite": gather([], suites=[SuiteReport(name="made up", suite=whole_suite())]),
+    }
+    return {name: write_html(document_of(report), folder / f"{name}.html") for name, report in reports.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("gpu", "light"), *(
+            pytest.param(name, scheme, marks=pytest.mark.slow)
+            for name, scheme in (("gpu", "dark"), ("hostile", "light"), ("sweep", "light"), ("suite", "light"),
+                                 ("suite", "dark"))
+        ),
+    ],
+)  # fmt: skip
+def test_every_chart_is_drawn_at_every_width(browser: Any, pages: dict[str, Path], name: str, scheme: str) -> None:
+    page = browser.new_page(viewport={"width": WIDTHS[-1], "height": 900}, color_scheme=scheme)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
+    page.on("request", lambda request: said.append(request.url) if not request.url.startswith("file:") else None)
+    page.goto(pages[name].as_uri())
+    figures = page.locator("figure.chart")
+    for width in reversed(WIDTHS):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_selector(f'html[data-width="{width}"]', state="attached", timeout=60_000)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        marks = page.evaluate(
+            "[...document.querySelectorAll('figure.chart')].map((one) =>"
+            " one.querySelectorAll('.role-mark path, .role-mark line, .role-mark text').length)"
+        )
+        assert len(marks) == figures.count() > 0
+        assert all(marks), marks
+    assert said == []
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    lightness = sum(map(int, re.findall(r"\d+", background)[:3])) / 3
+    assert (lightness < 80) is (scheme == "dark")
+    page.close()
+
+
+@pytest.mark.slow
+def test_a_page_is_printed_with_its_charts(
+    pages: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERFHARNESS_CHROMIUM", CHROMIUM)
+    report = gather([locate(TRACES / "graphs.sqlite")])
+    written = write_pdf(document_of(report), tmp_path / "report.pdf").read_bytes()
+    assert written.startswith(b"%PDF-")
+    assert len(re.findall(rb"/Type\s*/Page\b", written)) > 3
