@@ -59,9 +59,10 @@ def __dir__() -> list[str]:
 
 
 def _notebook_html(result: object) -> str | None:
-    from perfharness.render.report.notebook import result_html
+    from importlib import import_module
 
-    return result_html(result)
+    html: str | None = import_module("perfharness.render.report.notebook").result_html(result)
+    return html
 
 
 show_with(_notebook_html)
