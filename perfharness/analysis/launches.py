@@ -13,6 +13,7 @@ from math import sqrt
 
 import numpy as np
 
+from perfharness.analysis.latency_statistics import drift_percent
 from perfharness.model.result import Float64
 
 ERROR_RATE = 0.05
@@ -134,6 +135,40 @@ def drift_of_launches(values: Sequence[float]) -> LaunchDrift | None:
 
 
 @dataclass(frozen=True)
+class ProcessBatches:
+    """What is kept of the batches of one process in one launch.
+
+    Args:
+        squares: sum of the squared differences from the mean.
+        lag_one: rank correlation of neighbouring batches, less its mean where they are independent; None: too few.
+        drift_percent: of the median of the last third against the first, where that is no chance.
+    """
+
+    count: int
+    mean: float
+    squares: float
+    lag_one: float | None
+    drift_percent: float | None
+
+    @staticmethod
+    def of(values: Float64) -> ProcessBatches:
+        """Of at least one batch, in their order.
+
+        Ranks are correlated, which long batches do not decide, and which have a variance of nearly 1 / n and a mean of
+        -1 / n where batches are independent (Bartels, Journal of the American Statistical Association 77, 1982).
+        """
+        from scipy.stats import rankdata  # takes longer to import than most commands to run
+
+        mean = float(values.mean())
+        lag_one = None
+        if len(values) >= MIN_FOR_AUTOCORRELATION and values.min() < values.max():
+            ranks = rankdata(values)
+            ranks -= ranks.mean()
+            lag_one = float(ranks[1:] @ ranks[:-1] / (ranks @ ranks)) + 1 / len(values)
+        return ProcessBatches(len(values), mean, float(((values - mean) ** 2).sum()), lag_one, drift_percent(values))
+
+
+@dataclass(frozen=True)
 class SpreadLevels:
     """How far a number spreads at each level, as sample standard deviations; None where there are too few.
 
@@ -150,31 +185,35 @@ class SpreadLevels:
     expected: float | None
 
 
-def spread_levels(launches: Sequence[Sequence[Float64]]) -> SpreadLevels:
-    """Of values by launch and process, one a batch."""
-    processes = [[values for values in launch if len(values)] for launch in launches]
-    processes = [launch for launch in processes if launch]
-    batches = _pooled_deviation([values for launch in processes for values in launch])
-    of_launches = _pooled_deviation([np.asarray([np.concatenate(launch).mean() for launch in processes])])
-    counts = [sum(len(values) for values in launch) for launch in processes]
+def spread_levels(launches: Sequence[Sequence[ProcessBatches]]) -> SpreadLevels:
+    """Of the processes of each launch."""
+    measured = [launch for launch in launches if launch]
+    means = [np.asarray([process.mean for process in launch]) for launch in measured]
+    counts = [np.asarray([process.count for process in launch]) for launch in measured]
+    of_launches = np.asarray([np.average(one, weights=weights) for one, weights in zip(means, counts, strict=True)])
+    batches = _deviation(
+        sum(process.squares for launch in measured for process in launch),
+        sum(process.count - 1 for launch in measured for process in launch),
+    )
     return SpreadLevels(
         batches=batches,
-        processes=_pooled_deviation([np.asarray([values.mean() for values in launch]) for launch in processes]),
-        launches=of_launches,
-        expected=None if batches is None else batches * sqrt(float(np.mean([1 / count for count in counts]))),
+        processes=_deviation(sum(_squares(one) for one in means), sum(len(one) - 1 for one in means)),
+        launches=_deviation(_squares(of_launches), len(of_launches) - 1),
+        expected=None if batches is None else batches * sqrt(float(np.mean([1 / one.sum() for one in counts]))),
     )
 
 
-def _pooled_deviation(groups: Sequence[Float64]) -> float | None:
-    freedom = sum(len(values) - 1 for values in groups)
-    if freedom < 1:
-        return None
-    return sqrt(sum(float(((values - values.mean()) ** 2).sum()) for values in groups if len(values)) / freedom)
+def _squares(values: Float64) -> float:
+    return float(((values - values.mean()) ** 2).sum()) if len(values) else 0.0
+
+
+def _deviation(squares: float, freedom: int) -> float | None:
+    return None if freedom < 1 else sqrt(squares / freedom)
 
 
 @dataclass(frozen=True)
 class Autocorrelation:
-    """Of neighbouring batches, over all series.
+    """Of neighbouring batches, over all processes.
 
     Args:
         mean: of the lag-one coefficients.
@@ -192,25 +231,14 @@ class Autocorrelation:
         return self.p_value < AUTOCORRELATION_ERROR and self.mean >= LEAST_AUTOCORRELATION
 
 
-def autocorrelation(series: Sequence[Float64]) -> Autocorrelation | None:
-    """Of batches in their order, a series a process; None where all are shorter than `MIN_FOR_AUTOCORRELATION`.
+def autocorrelation(processes: Sequence[ProcessBatches]) -> Autocorrelation | None:
+    """Of all processes with `MIN_FOR_AUTOCORRELATION` batches and more; None where there are none."""
+    from scipy.stats import norm  # takes longer to import than most commands to run
 
-    Ranks are correlated, which long batches do not decide, and which have a variance of nearly 1 / n and a mean of
-    -1 / n where batches are independent (Bartels, Journal of the American Statistical Association 77, 1982).
-    """
-    from scipy import stats  # takes longer to import than most commands to run
-
-    found, weights = [], []
-    for values in series:
-        if len(values) < MIN_FOR_AUTOCORRELATION or values.min() == values.max():
-            continue
-        ranks = stats.rankdata(values)
-        ranks -= ranks.mean()
-        found.append(float(ranks[1:] @ ranks[:-1] / (ranks @ ranks)) + 1 / len(values))
-        weights.append(len(values))
+    found = [(one.lag_one, one.count) for one in processes if one.lag_one is not None]
     if not found:
         return None
-    mean = float(np.average(found, weights=weights))
-    p_value = float(stats.norm.sf(mean * sqrt(sum(weights))))
+    mean = sum(lag_one * count for lag_one, count in found) / sum(count for _, count in found)
+    p_value = float(norm.sf(mean * sqrt(sum(count for _, count in found))))
     kept = min(max(mean, 0.0), 0.999)
     return Autocorrelation(mean, (1 - kept) / (1 + kept), p_value)

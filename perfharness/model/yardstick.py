@@ -19,7 +19,7 @@ class LoopTime(_Model):
 
     turns: int
     wall_ms: float
-    """Mean: longer where the CPU is slower, or had others to serve."""
+    """Mean without the slowest tenth: longer where the CPU is slower, or has others to serve all the time."""
 
     cpu_ms: float
     """Mean of the CPU time: longer where the CPU is slower only."""

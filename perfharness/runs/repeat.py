@@ -319,7 +319,7 @@ def update_repeat(folder: Path, summaries: Sequence[RunSummary]) -> Repeat | Non
     if any(summary is None for summary in found):
         return before
     numbers = [
-        LaunchNumbers.of(row.folder, read_manifest(summary.folder), summary, whole=before.asked.count == 1)
+        LaunchNumbers.of(row.folder, read_manifest(summary.folder), summary, is_only=before.asked.count == 1)
         for row, summary in zip(before.measured, found, strict=True)
         if summary is not None
     ]
@@ -354,7 +354,7 @@ def _launch_one(
     except PerfHarnessError as error:
         row = RepeatRow(folder=folder, place=place, status="failed", reason=str(error).splitlines()[0], waits=waits)
         return RepeatedLaunch(row, error=error, case=number), None
-    numbers = LaunchNumbers.of(folder, result.manifest, result.summary, whole=case.request.count == 1)
+    numbers = LaunchNumbers.of(folder, result.manifest, result.summary, is_only=case.request.count == 1)
     row = _row(case, place, result, numbers).model_copy(update={"waits": waits})
     return RepeatedLaunch(row, result, case=number), numbers
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from perfharness.analysis.comparison import holm_adjusted
-from perfharness.analysis.latency_statistics import drift_percent, mean_estimate
+from perfharness.analysis.latency_statistics import mean_estimate
 from perfharness.analysis.launches import (
     CONFIDENCE,
     ERROR_RATE,
     LaunchMean,
+    ProcessBatches,
     autocorrelation,
     drift_of_launches,
     error_rate_of_a_look,
@@ -23,7 +24,7 @@ from perfharness.analysis.launches import (
 )
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, RunManifest
-from perfharness.model.result import TIMES, Float64, path_text
+from perfharness.model.result import TIMES, Float64, ProcessResult, path_of
 from perfharness.runs.launch_figures import Figures, loop_paths, run_figures, stage_figures
 from perfharness.runs.repeat_file import Levels, OverLaunches, Repeat, RepeatRequest
 from perfharness.runs.run_folder import RunSummary
@@ -38,45 +39,61 @@ GPU_TIMES = tuple(time for time in TIMES if time.startswith("gpu"))
 
 @dataclass(frozen=True)
 class LaunchNumbers:
-    """What is kept of one launch: its traces are not.
+    """What is kept of one launch: neither its traces nor its batches are.
 
     Attributes:
-        batches: times of the batches of each loop, ms, an array a process: of those that are not excluded.
+        batches: what is kept of the batches of each loop, by process.
+        within: half of the interval of each stage's times for further batches of this launch; only where it is the
+            only one.
     """
 
     stages: Mapping[str, Figures]
     run: Figures
     loops: Sequence[str]
     conditions: LaunchConditions | None = None
-    batches: Mapping[str, Sequence[Mapping[str, Float64]]] = field(default_factory=dict)
+    batches: Mapping[str, Sequence[ProcessBatches]] = field(default_factory=dict)
+    within: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @staticmethod
-    def of(name: str, manifest: RunManifest, summary: RunSummary, *, whole: bool = False) -> LaunchNumbers:
-        """Of a launch that was analysed.
-
-        Args:
-            whole: keep the times of every stage of each batch, not of the batches only.
-        """
+    def of(name: str, manifest: RunManifest, summary: RunSummary, *, is_only: bool = False) -> LaunchNumbers:
+        """Of a launch that was analysed."""
         loops = loop_paths(summary.mean)
-        batches: dict[str, list[Mapping[str, Float64]]] = {}
+        stages = stage_figures(summary.mean)
         well = {process.folder for process in manifest.processes if process.ended == "ok"}
-        for folder, result in summary.results.items():
-            for path, values in result.values_minus_warmup.items() if folder in well else ():
-                if whole or path_text(path) in loops:
-                    own = {time: values[time] for time in TIMES if time in values}
-                    batches.setdefault(path_text(path), []).append(own)
+        results = [result for folder, result in summary.results.items() if folder in well]
         return LaunchNumbers(
-            stage_figures(summary.mean),
+            stages,
             run_figures(summary.mean),
             loops,
             conditions_of(name, manifest, summary.mean),
-            batches,
+            {path: [ProcessBatches.of(values) for values in _series(results, path, STABLE_METRIC)] for path in loops},
+            {path: within_launch(results, path) for path in stages} if is_only else {},
         )
 
-    def series(self, path: str, metric: str = STABLE_METRIC) -> list[Float64]:
-        """Times of the batches of a stage, an array a process; without those that were not measured."""
-        found = (one[metric] for one in self.batches.get(path, ()) if metric in one)
-        return [values for values in found if len(values) and not np.isnan(values).any()]
+
+def within_launch(results: Sequence[ProcessResult], path: str) -> dict[str, float]:
+    """Half of the interval of a stage's times for further batches of the same launch, by metric; where there is one.
+
+    Over processes where there are several; over the batches of one, as far as they are worth independent ones.
+    """
+    found = {}
+    for metric in TIMES:
+        processes = _series(results, path, metric)
+        if len(processes) > 1:
+            over = mean_of_launches([float(values.mean()) for values in processes])
+            if over.high is not None and over.mean is not None:
+                found[metric] = over.high - over.mean
+        elif processes:
+            estimate = mean_estimate(processes[0])
+            if estimate.low is not None and estimate.high is not None:
+                found[metric] = (estimate.high - estimate.low) / 2
+    return found
+
+
+def _series(results: Sequence[ProcessResult], path: str, metric: str) -> list[Float64]:
+    """Times of the batches of a stage that are not excluded, an array a process; without those not measured."""
+    columns = (result.values_minus_warmup.get(path_of(path), {}).get(metric) for result in results)
+    return [values for values in columns if values is not None and len(values) and not np.isnan(values).any()]
 
 
 def numbers_of_repeat(launches: Sequence[LaunchNumbers], request: RepeatRequest) -> dict[str, Any]:
@@ -94,7 +111,7 @@ def numbers_of_repeat(launches: Sequence[LaunchNumbers], request: RepeatRequest)
         "loops": loops,
         "stages": stages,
         "run": _metrics([launch.run for launch in launches], error_rate),
-        "levels": {path: _levels(launches, path) for path in loops if any(one.series(path) for one in launches)},
+        "levels": {path: _levels(launches, path) for path in loops if any(one.batches.get(path) for one in launches)},
         "machine": machine,
     }
 
@@ -159,30 +176,15 @@ def over_launches(values: Sequence[float | None], found: LaunchMean) -> OverLaun
 def _within(launch: LaunchNumbers, path: str, metrics: Mapping[str, OverLaunches]) -> dict[str, OverLaunches]:
     """Of a single launch: the times with intervals for further batches of that launch."""
     found = dict(metrics)
-    for metric in TIMES:
-        if metric in found and found[metric].mean is not None:
-            found[metric] = _within_launch(found[metric], launch.series(path, metric))
+    for metric, half in launch.within.get(path, {}).items():
+        if (one := found.get(metric)) is not None and one.mean is not None:
+            low, high = _figure(one.mean - half), _figure(one.mean + half)
+            found[metric] = one.model_copy(update={"low": low, "high": high, "scope": "within-launch"})
     return found
 
 
-def _within_launch(one: OverLaunches, processes: Sequence[Float64]) -> OverLaunches:
-    """Over processes where there are several; over the batches of one, as far as they are worth independent ones."""
-    if len(processes) > 1:
-        over = mean_of_launches([float(values.mean()) for values in processes])
-        half = None if over.low is None or over.mean is None else over.mean - over.low
-    elif processes:
-        estimate = mean_estimate(processes[0])
-        half = None if estimate.low is None or estimate.high is None else (estimate.high - estimate.low) / 2
-    else:
-        half = None
-    if half is None or one.mean is None:
-        return one
-    low, high = _figure(one.mean - half), _figure(one.mean + half)
-    return one.model_copy(update={"low": low, "high": high, "scope": "within-launch"})
-
-
 def _levels(launches: Sequence[LaunchNumbers], path: str) -> Levels:
-    found = spread_levels([launch.series(path) for launch in launches])
+    found = spread_levels([launch.batches.get(path, ()) for launch in launches])
     return Levels(**{name: _figure(value) for name, value in vars(found).items()})
 
 
@@ -244,8 +246,8 @@ def _launch_drift(repeat: Repeat) -> Iterator[Finding]:
 
 
 def _batch_findings(path: str, launches: Sequence[LaunchNumbers]) -> Iterator[Finding]:
-    series = [values for launch in launches for values in launch.series(path)]
-    found = autocorrelation(series)
+    processes = [process for launch in launches for process in launch.batches.get(path, ())]
+    found = autocorrelation(processes)
     if found is not None and found.is_found:
         yield Finding(
             "batches-autocorrelated",
@@ -254,13 +256,12 @@ def _batch_findings(path: str, launches: Sequence[LaunchNumbers]) -> Iterator[Fi
             f"worth {found.worth:.2f} independent ones, so intervals of batches are {found.worth**-0.5:.1f} times too "
             "narrow. Those over launches do not rest on that",
         )
-    drifts = [drift_percent(values) for values in series]
-    known = [drift for drift in drifts if drift is not None]
-    if known and len(known) > len(series) / 2 and len({math.copysign(1, drift) for drift in known}) == 1:
+    known = [process.drift_percent for process in processes if process.drift_percent is not None]
+    if known and len(known) > len(processes) / 2 and len({math.copysign(1, drift) for drift in known}) == 1:
         yield Finding(
             "batches-drift",
             Severity.NOTE,
-            f"In {len(known)} of {len(series)} processes the last third of the batches of {path} was "
+            f"In {len(known)} of {len(processes)} processes the last third of the batches of {path} was "
             f"{'slower' if known[0] > 0 else 'faster'} than the first, by {np.median(np.abs(known)):.1f} % (median)",
             "more warm-up batches (-w), or longer runs",
         )

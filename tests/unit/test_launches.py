@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from perfharness.analysis.launches import (
+    ProcessBatches,
     SpreadLevels,
     autocorrelation,
     drift_of_launches,
@@ -17,8 +20,13 @@ from perfharness.analysis.launches import (
     mean_of_launches,
     spread_levels,
 )
+from perfharness.model.result import Float64
 
 TIMES = st.floats(1e-3, 1e6)
+
+
+def kept(series: Sequence[Float64]) -> list[ProcessBatches]:
+    return [ProcessBatches.of(values) for values in series]
 
 
 def test_by_hand() -> None:
@@ -89,22 +97,22 @@ def test_drift_is_exact_and_needs_five_launches() -> None:
 
 def test_autocorrelation_has_its_rate_and_is_found_where_there_is_some() -> None:
     random = np.random.default_rng(7)
-    chance = [autocorrelation([np.exp(random.normal(size=30)) for _ in range(3)]) for _ in range(1000)]
+    chance = [autocorrelation(kept([np.exp(random.normal(size=30)) for _ in range(3)])) for _ in range(1000)]
     assert sum(one is not None and one.p_value < 0.05 for one in chance) == pytest.approx(50, abs=30)
     series = [np.cumsum(random.normal(size=60)) for _ in range(3)]
-    found = autocorrelation(series)
+    found = autocorrelation(kept(series))
     assert found is not None
     assert found.is_found
     assert found.worth < 0.2
-    assert autocorrelation([np.ones(50), random.normal(size=5)]) is None
+    assert autocorrelation(kept([np.ones(50), random.normal(size=5)])) is None
 
 
 def test_levels_by_hand() -> None:
     one = [np.asarray([1.0, 3.0]), np.asarray([5.0, 7.0])]  # means 2 and 6; of the launch 4
     other = [np.asarray([11.0, 13.0]), np.asarray([11.0, 13.0])]  # means 12 and 12; 12
-    found = spread_levels([one, other])
+    found = spread_levels([kept(one), kept(other)])
     assert found.batches == pytest.approx(2**0.5)
     assert found.processes == pytest.approx((8 / 2) ** 0.5)  # (2-4)² + (6-4)², one degree each
     assert found.launches == pytest.approx(32**0.5)
     assert found.expected == pytest.approx(2**0.5 / 2)  # four batches a launch
-    assert spread_levels([[np.asarray([1.0])]]) == SpreadLevels(None, None, None, None)
+    assert spread_levels([kept([np.asarray([1.0])]), []]) == SpreadLevels(None, None, None, None)

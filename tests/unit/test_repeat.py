@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from perfharness.analysis.launches import ProcessBatches
 from perfharness.cli.launch import parse_repeat
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.manifest import RunManifest
-from perfharness.model.result import path_of, path_text
+from perfharness.model.result import ProcessResult, path_of, path_text
 from perfharness.model.yardstick import LoopTime, OtherProcess, Yardstick
 from perfharness.runs.analyze import analyze
 from perfharness.runs.launch_figures import loop_paths, run_figures, stage_figures
@@ -31,7 +32,7 @@ from perfharness.runs.repeat import (
     update_repeat,
 )
 from perfharness.runs.repeat_file import GpuWait, Repeat, RepeatRow, read_repeat, repeated_launches
-from perfharness.runs.repeat_numbers import LaunchNumbers
+from perfharness.runs.repeat_numbers import LaunchNumbers, within_launch
 from perfharness.runs.steadiness import LaunchConditions
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.unit.export_runs import two_processes
@@ -57,7 +58,7 @@ def launches(*cpu_ms: float | None, disturbed: Sequence[int] = ()) -> list[Launc
             {"items_per_second": None if value is None else 1000 / value},
             [BATCH],
             conditions(number, disturbed=number in disturbed),
-            {} if value is None else {BATCH: [{"cpu_time": np.asarray([value - 1.0, value + 1.0])}]},
+            {} if value is None else {BATCH: [ProcessBatches.of(np.asarray([value - 1.0, value + 1.0]))]},
         )
         for number, value in enumerate(cpu_ms)
     ]
@@ -215,18 +216,27 @@ def test_launches_that_began_warm_are_a_finding(tmp_path: Path) -> None:
     assert "launch_1 at 50" in finding.message
 
 
+def result_of(**processes: Any) -> list[ProcessResult]:
+    """Processes with a stage of these times."""
+    return [
+        ProcessResult([], lambda: None, {}, {}, {path_of(BATCH): {"cpu_time": values}}, {}, [], True, [])  # type: ignore[arg-type, return-value]
+        for values in processes.values()
+    ]
+
+
 def test_one_launch_with_many_batches_has_an_interval_of_its_own(tmp_path: Path) -> None:
-    random = np.random.default_rng(3)
-    batches = random.normal(10, 1, 400)
-    numbers = LaunchNumbers(
-        {BATCH: {"cpu_time": float(batches.mean())}}, {}, [BATCH], None, {BATCH: [{"cpu_time": batches}]}
-    )
+    batches = np.random.default_rng(3).normal(10, 1, 400)
+    within = within_launch(result_of(a=batches), BATCH)
+    assert within["cpu_time"] == pytest.approx(1.97 / 20, rel=0.5)
+    numbers = LaunchNumbers({BATCH: {"cpu_time": 10.0}}, {}, [BATCH], None, {}, {BATCH: within})
     alone = case_of(tmp_path, [numbers], count=1).repeat.stages[BATCH]["cpu_time"]
     assert alone.scope == "within-launch"
+    assert alone.high == pytest.approx(10 + within["cpu_time"], abs=1e-6)
     assert alone.reason  # why it is not about launches
-    assert alone.low is not None
-    assert alone.high is not None
-    assert alone.high - alone.low == pytest.approx(2 * 1.97 / 20, rel=0.5)
+    assert within_launch(result_of(a=batches[:100]), BATCH) == {}  # too few
+    several = within_launch(result_of(a=np.asarray([9.0, 9.0]), b=np.asarray([11.0, 11.0])), BATCH)
+    assert several["cpu_time"] == pytest.approx(12.706205, rel=1e-6)  # t of one degree, a standard error of 1
+    assert within_launch(result_of(a=np.asarray([1.0, np.nan])), BATCH) == {}
 
 
 def test_batches_that_are_alike_are_a_finding(tmp_path: Path) -> None:
@@ -235,7 +245,9 @@ def test_batches_that_are_alike_are_a_finding(tmp_path: Path) -> None:
         made = []
         for _ in range(3):
             batches = np.convolve(random.normal(10, 1, 100 + smooth - 1), np.ones(smooth) / smooth, "valid")
-            made.append(LaunchNumbers({BATCH: {"cpu_time": 10.0}}, {}, [BATCH], None, {BATCH: [{"cpu_time": batches}]}))
+            made.append(
+                LaunchNumbers({BATCH: {"cpu_time": 10.0}}, {}, [BATCH], None, {BATCH: [ProcessBatches.of(batches)]})
+            )
         assert codes(case_of(tmp_path / name, made, count=3)) == ({"batches-autocorrelated"} if smooth > 1 else set())
 
 
