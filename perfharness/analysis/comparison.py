@@ -75,6 +75,7 @@ class Rule:
         spread: relative standard deviation between launches that is known from elsewhere: what is seen is not taken as
             less, and it stands for a side of one launch. None: not known.
         allow_drift: make intervals wide enough for a machine that drifts, where one side was measured after the other.
+            The ratio stays that of the means.
     """
 
     alpha: float = ALPHA
@@ -174,11 +175,26 @@ def order_share(base_at: Int64, new_at: Int64) -> float:
     return between / total
 
 
+def width_for_drift(base_at: Int64, new_at: Int64, confidence: float = 1 - ALPHA) -> float:
+    """How many times as wide an interval is that allows for a drift, of sides that vary as much."""
+    freedom = len(base_at) + len(new_at) - 2
+    if freedom < 2:
+        return inf
+    tail = 0.5 + confidence / 2
+    students = _student_quantile(tail, freedom - 1) / _student_quantile(tail, freedom)
+    return students / sqrt(1 - order_share(base_at, new_at))
+
+
 @dataclass(frozen=True)
 class _Estimate:
-    """A difference of logarithms with its standard error; the law of their ratio is Student's."""
+    """A difference of logarithms; the law of what is tested is Student's.
+
+    `difference` is that of the means. `tested` is the same, or beside a trend over the launches another one: then both
+    have to be beyond the threshold, or within it, and the interval reaches to both.
+    """
 
     difference: float
+    tested: float
     error: float
     freedom: float
     margin: float
@@ -190,13 +206,15 @@ class _Estimate:
 
     def p_different(self) -> float:
         """That the difference is no larger than the margin, in either direction; two-sided."""
-        above = self._tail(self.difference - self.margin)
-        below = self._tail(-self.margin - self.difference)
+        above = self._tail(self.tested - self.margin) if self.difference > self.margin else 1.0
+        below = self._tail(-self.margin - self.tested) if self.difference < -self.margin else 1.0
         return min(1.0, 2 * min(above, below))
 
     def p_same(self) -> float:
         """That the difference is the margin or larger: two one-sided tests."""
-        return max(self._tail(self.margin - self.difference), self._tail(self.difference + self.margin))
+        if abs(self.difference) > self.margin:
+            return 1.0
+        return max(self._tail(self.margin - self.tested), self._tail(self.tested + self.margin))
 
     def _tail(self, distance: float) -> float:
         """Probability of an estimate that is at least so far on the wrong side."""
@@ -207,7 +225,8 @@ class _Estimate:
     def interval(self, confidence: float) -> Interval:
         """Of the ratio."""
         half = self.error * _student_quantile(0.5 + confidence / 2, self.freedom) if self.error else 0.0
-        return Interval(_exp(self.difference - half), _exp(self.difference + half), confidence)
+        low, high = min(self.tested - half, self.difference), max(self.tested + half, self.difference)
+        return Interval(_exp(low), _exp(high), confidence)
 
     def launches_needed(self, alpha_different: float, alpha_same: float) -> int | None:
         """Launches a side with which it is probably decided, if the estimate and the spread are right."""
@@ -244,15 +263,16 @@ def _estimate(pair: Pair, rule: Rule) -> _Estimate | Judgement:
         return Judgement("undecided", ratio=_exp(difference), threshold=_exp(margin) - 1, reason=Reason.ONE_LAUNCH)
     launches = 2 / (1 / len(base) + 1 / len(new))
     error, freedom = _welch(base, new, floor)
-    found = _Estimate(difference, error, freedom, margin, launches, parameters=2)
+    found = _Estimate(difference, difference, error, freedom, margin, launches, parameters=2)
     if not rule.allow_drift or pair.base_at is None or pair.new_at is None:
         return found
     if min(len(base), len(new)) < 2 or order_share(pair.base_at, pair.new_at) <= MAX_ORDER_SHARE:
         return found
     if len(base) + len(new) <= 3:
         return Judgement("undecided", _exp(difference), threshold=_exp(margin) - 1, reason=Reason.TOO_FEW_FOR_DRIFT)
-    difference, error, freedom = _less_trend(base, new, pair.base_at, pair.new_at)
-    return _Estimate(difference, max(error, found.error), freedom, margin, launches, parameters=3)
+    tested, error, freedom = _less_trend(base, new, pair.base_at, pair.new_at)
+    known = 0.0 if floor is None else floor * sqrt(2 / launches)
+    return _Estimate(difference, tested, max(error, known), freedom, margin, launches, parameters=3)
 
 
 def _welch(base: Float64, new: Float64, floor: float | None) -> tuple[float, float]:

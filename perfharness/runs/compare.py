@@ -21,6 +21,7 @@ from perfharness.analysis.comparison import (
     geometric_mean,
     order_share,
     relative_spread,
+    width_for_drift,
 )
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.checks import MaskedArguments
@@ -567,6 +568,8 @@ def _records(name: str, side: Sequence[LaunchFigures]) -> bool:
     return any(name in launch.environment for launch in side)
 
 
+AFTER_THE_OTHER = "and one side was measured after the other"
+
 REASONS = {
     Reason.ONE_LAUNCH: "one launch says nothing about the next: measure each side with --repeat, or state the spread",
     Reason.TOO_WIDE: "the launches differ too much for the difference",
@@ -642,10 +645,17 @@ def _row(one: _MatchedPair, judgement: Judgement | None, matched: _Matched) -> C
             "threshold": judgement.threshold,
             "p_different": judgement.p_different,
             "p_same": judgement.p_same,
-            "reason": None if judgement.reason is None else REASONS[judgement.reason],
+            "reason": _reason(judgement),
             "launches_needed": judgement.launches_needed,
         }
     )
+
+
+def _reason(judgement: Judgement) -> str | None:
+    if judgement.reason is None:
+        return None
+    drift = judgement.reason is Reason.TOO_WIDE and judgement.allows_drift
+    return REASONS[judgement.reason] + (f", {AFTER_THE_OTHER}" if drift else "")
 
 
 def _verdict(judgement: Judgement, *, more_is_better: bool) -> Verdict:
@@ -690,9 +700,13 @@ def _remarks(matched: _Matched, *, allows_drift: bool) -> list[str]:
             found.append(f"{side.name} has {len(side.used)} launches; with fewer than {FEW_LAUNCHES} hardly anything "
                          "can be decided")  # fmt: skip
     if allows_drift:
+        counts = f"{len(matched.base.used)} and {len(matched.new.used)} launches"
+        base_at, new_at = _places(matched.base.used, matched.new.used)
+        width = width_for_drift(np.asarray(base_at, np.int64), np.asarray(new_at, np.int64))
         found.append(
-            "One side was measured after the other, so the intervals allow for a machine that drifts, which makes them "
-            "about twice as wide. `compare --run … --run …` measures both in turns, and needs none of that."
+            "One side was measured after the other, so the intervals allow for a machine that drifts: with "
+            f"{counts} that makes them about {width:.1f} times as wide. `compare --run … --run …` measures in turns, "
+            "and needs none of it."
         )
     if matched.order == "unknown" and len(matched.base.used) > 1:
         found.append("When the launches were started is not known, so a drift of the machine cannot be allowed for.")

@@ -156,6 +156,10 @@ def test_launches_after_one_another_allow_for_a_drift(tmp_path: Path) -> None:
     assert wide is not None
     assert narrow is not None
     assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+    for one in version.rows:  # a reader can compute the change from the two numbers beside it
+        assert one.base.mean is not None
+        assert one.new.mean is not None
+        assert one.ratio == pytest.approx(one.new.mean / one.base.mean)
 
 
 def test_launches_that_failed_or_are_in_doubt_are_named(tmp_path: Path) -> None:

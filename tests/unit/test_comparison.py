@@ -21,6 +21,7 @@ from perfharness.analysis.comparison import (
     holm_adjusted,
     order_share,
     relative_spread,
+    width_for_drift,
 )
 from perfharness.model.result import Float64
 
@@ -53,7 +54,9 @@ def test_a_trend_is_taken_out_where_one_side_followed_the_other() -> None:
     (with_trend,) = compare([drifting], Rule(min_effect=0.0))
     (without,) = compare([drifting], Rule(min_effect=0.0, allow_drift=False))
     assert (with_trend.allows_drift, with_trend.direction) == (True, "undecided")
-    assert with_trend.ratio == pytest.approx(1.0)
+    assert with_trend.ratio == without.ratio == pytest.approx(np.exp(0.04))
+    assert with_trend.interval is not None
+    assert (with_trend.interval.low, with_trend.interval.high) == pytest.approx((1.0, np.exp(0.04)))
     assert (without.allows_drift, without.direction) == (False, "up")
     in_turns = Pair(times[::2], times[1::2], base_at=places[::2], new_at=places[1::2])
     assert not compare([in_turns])[0].allows_drift
@@ -71,7 +74,40 @@ def test_the_trend_is_that_of_least_squares() -> None:
     side = (places >= 5).astype(float)
     left = [one - np.polyval(np.polyfit(places, one, 1), places) for one in (values, side)]
     slope = float(left[0] @ left[1] / (left[1] @ left[1]))
-    assert found.ratio == pytest.approx(np.exp(slope))
+    error = np.sqrt(float(((left[0] - slope * left[1]) ** 2).sum()) / 6 / float(left[1] @ left[1]))
+    half = stats.t.ppf(0.975, 6) * error
+    ratio = values[5:].mean() - values[:5].mean()
+    assert found.ratio == pytest.approx(np.exp(ratio))
+    assert found.interval is not None
+    expected = np.exp([min(slope - half, ratio), max(slope + half, ratio)])
+    assert (found.interval.low, found.interval.high) == pytest.approx(tuple(expected))
+
+
+@settings(max_examples=50)
+@given(TIMES, TIMES, st.booleans(), st.floats(-0.1, 0.1))
+def test_the_change_is_that_of_the_means_and_lies_in_its_interval(
+    base: Float64, new: Float64, in_turns: bool, drift: float
+) -> None:
+    places = np.arange(len(base) + len(new))
+    base_at = places[: len(base)] if not in_turns else places[::2][: len(base)]
+    new_at = np.setdiff1d(places, base_at)[: len(new)]
+    if len(base_at) < len(base):
+        return
+    base, new = base * np.exp(drift * base_at), new * np.exp(drift * new_at)
+    (found,) = compare([Pair(base, new, base_at=base_at, new_at=new_at)])
+    if found.reason is Reason.TOO_FEW_FOR_DRIFT:
+        return
+    assert found.ratio == pytest.approx((geometric_mean(new) or 0) / (geometric_mean(base) or 1))
+    for interval in (found.interval, found.judged_by):
+        assert interval is not None
+        assert interval.low <= (found.ratio or 0) * (1 + 1e-12)
+        assert interval.high >= (found.ratio or 0) * (1 - 1e-12)
+
+
+def test_how_much_wider_an_interval_is_that_allows_for_a_drift() -> None:
+    places = np.arange(6)
+    students = stats.t.ppf(0.975, 3) / stats.t.ppf(0.975, 4)
+    assert width_for_drift(places[:3], places[3:]) == pytest.approx(students / np.sqrt(1 - 13.5 / 17.5))
 
 
 @pytest.mark.parametrize(
