@@ -118,7 +118,7 @@ def test_the_loop_does_the_same_each_time() -> None:
     assert 0 < found.min_ms <= found.wall_ms
 
 
-BUSY = "import sys, time\nwhile time.process_time() < float(sys.argv[1]): pass\nprint(flush=True)\ninput()"
+BUSY = "import sys, time\nwhile time.process_time() < float(sys.argv[1]): pass\nprint(flush=True)\nsys.stdin.read()"
 
 
 def busy(seconds: float) -> subprocess.Popen[str]:
@@ -150,7 +150,7 @@ def measured(tmp_path: Path, run_id: str, seconds: float, *, is_own: bool) -> tu
 def test_cpu_time_of_a_process_of_the_launch_is_its_own(tmp_path: Path) -> None:
     found, pid = measured(tmp_path, "run", 0.4, is_own=True)
     assert found.own_cpu_s is not None
-    assert found.own_cpu_s >= 0.4
+    assert found.own_cpu_s >= 0.35  # 0.4, which the kernel reports in steps of 10 ms, by user and system
     assert pid not in [one.pid for one in found.others]
     assert found.cpus == len(os.sched_getaffinity(0))
     assert (found.others_cpus is None) == (found.others_reason is not None)
