@@ -34,6 +34,10 @@ rest of its life it waited for something else. Linux only."""
 READY_TIME_EVERY_NS = 5_000_000
 """Reading it takes 5 to 10 us."""
 
+MARK_COLLECTING = "perfharness.collecting"
+"""Mark made together with `MARK_READY_TIME`, once the garbage collector has run on the thread; its int64 payload is for
+how long it has until then, in nanoseconds."""
+
 MARK_CLOCK = "perfharness.clock"
 """Marks made one after the other when a recorder is made and when it is finalized; the int64 payload is CLOCK_MONOTONIC
 in nanoseconds, read just before the mark. They tie the trace's clock to the machine's."""

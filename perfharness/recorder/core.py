@@ -17,7 +17,7 @@ from perfharness import host_probe
 from perfharness.errors import RecorderError
 from perfharness.model import conventions, range_log
 from perfharness.own_work import own_work
-from perfharness.recorder import barrier, startup, tasks
+from perfharness.recorder import barrier, collecting, startup, tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.nvtx_channels import choose_sink, forget_definitions
 from perfharness.recorder.spec import (
@@ -261,6 +261,8 @@ class RecorderCore:
             node.attributes = prepare(message, color, node.category)
             if is_batch:
                 node.ready_mark = channel.attributes_with_value(conventions.MARK_READY_TIME, color, node.category)
+                node.collecting_mark = channel.attributes_with_value(conventions.MARK_COLLECTING, color, node.category)
+                collecting.follow()
         return node
 
     def _channel(self, stack: RangeStack, domain: str | None) -> Channel | None:
@@ -411,7 +413,9 @@ class RecorderCore:
 
 
 def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
-    """Mark how long the thread has run or waited for a CPU until now, where the last such mark is old enough."""
+    """Mark how long the thread has run or waited for a CPU until now, and how long it has collected garbage, where the
+    last such mark is old enough.
+    """
     thread, now_ns = stack.thread, monotonic_ns()
     if now_ns < thread.ready_time_due_ns:
         return
@@ -421,6 +425,9 @@ def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
         return
     thread.ready_time_due_ns = now_ns + conventions.READY_TIME_EVERY_NS
     channel.mark_value(batch.ready_mark, ready_ns)
+    spent_ns = collecting.spent_ns()
+    if spent_ns:
+        channel.mark_value(batch.collecting_mark, spent_ns)
 
 
 def _ready_ns() -> int | None:

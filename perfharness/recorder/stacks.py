@@ -33,6 +33,7 @@ class Node:
         "category",
         "channel",
         "children",
+        "collecting_mark",
         "color",
         "count",
         "domain",
@@ -76,6 +77,7 @@ class Node:
         self.attributes: Any = None
         self.items_mark: Any = None  # its attributes, made with the first one
         self.ready_mark: Any = None  # of a batch
+        self.collecting_mark: Any = None  # of a batch
         # The channel's calls; None saves the call.
         self.push: Callable[[Any], object] | None = None
         self.pop: Callable[[], object] | None = None

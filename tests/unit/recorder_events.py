@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfharness.model import range_log
-from perfharness.model.conventions import MARK_CLOCK, MARK_READY_TIME
+from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_READY_TIME
 from perfharness.model.range_log import HAS_PAYLOAD, LOG_SUFFIX, NAMES_SUFFIX, OP_BITS, RangeAttributes, RangeLog
 from perfharness.tracer.ranges import LoggedRanges, read_log, records_by_thread
 
@@ -76,7 +76,9 @@ def events(log: RangeLog, thread_id: int | None = None, *, clock_marks: bool = F
     wanted = threading.get_native_id() if thread_id is None else thread_id
     wanted_records = records(log).get(wanted, [])
     decoded = [] if not wanted_records else _decode(log, wanted_records)
-    return [event for event in decoded if clock_marks or event.message not in (MARK_CLOCK, MARK_READY_TIME)]
+    return [
+        event for event in decoded if clock_marks or event.message not in (MARK_CLOCK, MARK_COLLECTING, MARK_READY_TIME)
+    ]
 
 
 def records(log: RangeLog) -> dict[int, list[tuple[int, int]]]:

@@ -17,7 +17,7 @@ from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.cpu_time import CpuTime, thread_ready_time
 from perfharness.analysis.diagnosis.rules import RULES, judge
 from perfharness.analysis.diagnosis.rules.evidence import Compiling, Figures, Issuing, KeptCpu, Peer, Recompiling
-from perfharness.model.conventions import MARK_READY_TIME, MARK_RECORDER
+from perfharness.model.conventions import MARK_COLLECTING, MARK_READY_TIME, MARK_RECORDER
 from perfharness.model.diagnosis import Cause, NativeFunction, NativeProfile, StageDiagnosis, Verdict, native_text
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind, OsWaitKind
@@ -340,6 +340,27 @@ def test_ready_time_read_in_batches(used_us: list[int], shares: tuple[float, flo
     waits, ready = shares
     otherwise = Verdict.CPU_BOUND if ready >= 0.5 else Verdict.CANNOT_TELL
     assert stage.verdict.verdict is (Verdict.WAITING_ON_SYSTEM if waits >= 0.5 else otherwise)
+
+
+@pytest.mark.parametrize(("collected_us", "least"), [(405, 0.15), (400, None), (1000, 1.0)])
+def test_collections_read_in_batches(collected_us: int, least: float | None, tmp_path: Path) -> None:
+    """Of batches of 1 ms whose stage takes 700 us, 300 of what was collected may have been beside it."""
+    builder = TraceBuilder()
+    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    for index in range(13):
+        begin = (index + 1) * BATCH
+        builder.mark(MARK_COLLECTING, begin, domain="r", category="r", payload=(index + 1) * collected_us * US)
+        if index < 12:
+            builder.range("batch", begin, begin + BATCH, domain="r", category="r", payload=index)
+            builder.range("stage", begin + 100 * US, begin + 800 * US, domain="r", category="r")
+    diagnosis = diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))))
+    for name, share in (("stage", least), ("batch", collected_us / 1000)):
+        first, *others = stage_of(diagnosis, name).causes
+        assert (first.code == "garbage-collection") is (share is not None)
+        if share is not None:
+            assert first.share == pytest.approx(share)
+            assert first.saves_ms is None
+            assert sum(cause.share for cause in others) <= 1 - share + 1e-9
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
@@ -17,9 +18,9 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import range_log
-from perfharness.model.conventions import MARK_CLOCK, MARK_READY_TIME
+from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_READY_TIME
 from perfharness.model.range_log import RangeLog
-from perfharness.recorder import core
+from perfharness.recorder import collecting, core
 from perfharness.recorder.recorder import SCOPES_KEPT
 from perfharness.recorder.stacks import NODES_KEPT
 from tests.unit.recorder_events import drawn, events, recording
@@ -163,6 +164,7 @@ def test_ready_time_is_marked_in_batches_every_5_ms(
     now_us = 0
     monkeypatch.setattr(core, "monotonic_ns", lambda: 1_000_000_000 + now_us * 1000)
     monkeypatch.setattr(core, "_ready_ns", lambda: now_us * 7)
+    monkeypatch.setattr(collecting, "spent_ns", lambda: now_us * 2)
     for form, begin_us, end_us in (
         ("call", 0, 4999),
         ("with", 5000, 5500),
@@ -178,6 +180,8 @@ def test_ready_time_is_marked_in_batches_every_5_ms(
             now_us = end_us
             perf.pop_range(total_items=1)
     every = [event for event in events(log, clock_marks=True) if event.message != MARK_CLOCK]
+    collected = [event.payload for event in every if event.message == MARK_COLLECTING]
+    assert collected == [2 * each for each in (5000, 10000, 90000)]  # none before the first collection
     marked = [event.payload for event in every if event.message == MARK_READY_TIME]
     assert marked == [7 * each for each in (0, 5000, 10000, 90000)]
     assert [event.op for event in every if event.op != "mark" or event.message == MARK_READY_TIME] == [
@@ -186,6 +190,28 @@ def test_ready_time_is_marked_in_batches_every_5_ms(
         "push", "mark", "pop",  # at its end
         "push", "push", "pop", "mark", "pop",
     ]  # fmt: skip
+
+
+def test_the_time_of_collections_is_counted_on_the_thread_that_they_run_on() -> None:
+    collecting.follow()
+    collecting.follow()
+    assert sum(each is collecting._on_collection for each in gc.callbacks) == 1
+    kept = [[each] for each in range(200_000)]
+    before, began_ns = collecting.spent_ns(), time.monotonic_ns()
+    gc.collect()
+    elapsed_ns = time.monotonic_ns() - began_ns
+    here = collecting.spent_ns() - before
+    assert 0 < here <= elapsed_ns
+    elsewhere = threading.Thread(target=gc.collect)
+    before = collecting.spent_ns()
+    gc.disable()
+    try:
+        elsewhere.start()
+        elsewhere.join()
+        assert collecting.spent_ns() == before
+    finally:
+        gc.enable()
+    assert len(kept) == 200_000
 
 
 def test_where_the_system_does_not_count_ready_time_it_is_asked_once(

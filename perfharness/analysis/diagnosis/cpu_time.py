@@ -97,42 +97,51 @@ class _Window:
 
 
 @dataclass(frozen=True)
-class ThreadReadyTime:
-    """How long threads had run or waited for a CPU, read in their batches; aligned columns, ordered by thread and
-    time.
+class ThreadReadings:
+    """How long threads had done something (run or waited for a CPU, collected garbage), read in their batches; aligned
+    columns, ordered by thread and time.
     """
 
     thread: Int64
     time_ns: Int64
-    ready_ns: Int64
+    spent_ns: Int64
 
     def shares(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> tuple[float, float] | None:
-        """Of the time in some ranges, the shares that their threads were not ready, and that they were, at least.
+        """Of the time in some ranges, the shares that their threads did not do it, and that they did, at least.
 
-        Between two readings of a thread its ranges waited for what they exceed its ready time by, and were ready for
-        what of that does not fit beside them. None where readings enclose less than half of the ranges.
+        Between two readings of a thread its ranges did something else for what they exceed the time spent by, and did
+        it for what of that time does not fit beside them. None where readings enclose less than half of the ranges.
         """
-        inside = waited = ready = 0.0
+        inside = otherwise = did = 0.0
         for one in np.unique(thread).tolist():
             first, last = np.searchsorted(self.thread, [one, one + 1]).tolist()
-            time, of_thread = self.time_ns[first:last], np.diff(self.ready_ns[first:last])
+            time, of_thread = self.time_ns[first:last], np.diff(self.spent_ns[first:last])
             line = BusyLine(start_ns[thread == one], end_ns[thread == one])
             spent = line.within(time[:-1], time[1:])
             inside += float(spent.sum())
-            waited += float(np.maximum(spent - of_thread, 0).sum())
-            ready += float(np.maximum(of_thread - (np.diff(time) - spent), 0).sum())
+            otherwise += float(np.maximum(spent - of_thread, 0).sum())
+            did += float(np.maximum(of_thread - (np.diff(time) - spent), 0).sum())
         if not inside or inside < WINDOW_SHARE * float((end_ns - start_ns).sum()):
             return None
-        return min(waited / inside, 1.0), min(ready / inside, 1.0)
+        return min(otherwise / inside, 1.0), min(did / inside, 1.0)
 
 
-def thread_ready_time(trace: Trace) -> ThreadReadyTime:
-    """The readings that recorders left in a trace."""
+def thread_ready_time(trace: Trace) -> ThreadReadings:
+    """How long threads had run or waited for a CPU, as recorders left it in a trace."""
+    return _readings(trace, conventions.MARK_READY_TIME)
+
+
+def thread_collecting_time(trace: Trace) -> ThreadReadings:
+    """How long threads had run the garbage collector, as recorders left it in a trace."""
+    return _readings(trace, conventions.MARK_COLLECTING)
+
+
+def _readings(trace: Trace, mark: str) -> ThreadReadings:
     marks = trace.marks
-    codes = np.flatnonzero(np.asarray([name == conventions.MARK_READY_TIME for name in trace.names], dtype=np.bool_))
+    codes = np.flatnonzero(np.asarray([name == mark for name in trace.names], dtype=np.bool_))
     at = np.flatnonzero(np.isin(marks.name, codes) & marks.has_payload)
     at = at[np.lexsort((marks.time_ns[at], marks.thread[at]))]
-    return ThreadReadyTime(marks.thread[at], marks.time_ns[at], marks.payload[at].astype(np.int64))
+    return ThreadReadings(marks.thread[at], marks.time_ns[at], marks.payload[at].astype(np.int64))
 
 
 def cpu_time(log: SampleLog, subject: str) -> CpuTime | None:

@@ -57,6 +57,7 @@ def stage_figures(
         recompiling=recompiling,
         waiting_share=waiting_share,
         ready_share=ready_share,
+        collecting_share=_collecting_share(events),
         api_is_complete=workload.api_is_complete,
         without_calls=0.0 if workload.api_is_complete else _without_calls(events),
         limits=limits,
@@ -86,6 +87,13 @@ def _ready_shares(events: StageEvents) -> tuple[float | None, float | None]:
     if of_threads is not None:
         return of_threads
     return None if used is None or (thread != thread[0]).any() else used.waiting_share(start, end), None
+
+
+def _collecting_share(events: StageEvents) -> float | None:
+    """Of the host time, what its threads collected garbage at least, by readings in their batches."""
+    workload, stages = events.workload, events.workload.stages
+    shares = workload.thread_collecting_time.shares(stages.thread[events.stage.rows], events.start_ns, events.end_ns)
+    return None if shares is None else shares[1]
 
 
 def _without_calls(events: StageEvents) -> float:

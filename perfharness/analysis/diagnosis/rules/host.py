@@ -44,8 +44,13 @@ CALLS_STEP = "Record all calls: --explain names those that take the time, or the
 def garbage_collection(f: Figures) -> Match | None:
     """Python's garbage collector runs inside the stage."""
     lost = f.collection_ns
-    if f.host is None or not lost:
+    if not lost:
         return None
+    if f.host is None:
+        evidence = f"The garbage collector runs at least {percent(lost, f.wall)} of its host time."
+        return Match(
+            Verdict.GARBAGE_COLLECTION, lost, f.wall, [evidence], COLLECTION_STEP, verdict_share=COLLECTION_SHARE
+        )  # fmt: skip
     count = f.host.profile.collections or 0.0
     evidence = f"{count:.1f} runs of the garbage collector a batch take {percent(lost, f.wall)} of its host time."
     return Match(
