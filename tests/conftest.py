@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 os.environ["PERFHARNESS_STORE"] = "off"  # no test writes into the store of who runs it
+DEFAULT_STORE = tempfile.mkdtemp(prefix="perfharness-tests-")
+os.environ["XDG_DATA_HOME"] = DEFAULT_STORE  # nor does a process that a test starts without that variable
 
 # The speed of a shared machine does not depend on the code. A machine with a GPU that runs only
 # tests/gpu may be without Hypothesis.
@@ -14,3 +22,12 @@ with contextlib.suppress(ImportError):
 
     settings.register_profile("perfharness", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("perfharness")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_store_stays_empty() -> Iterator[None]:
+    """Whatever a test launches reaches no run store that the test did not name."""
+    yield
+    found = sorted(Path(DEFAULT_STORE).rglob("*.sqlite"))
+    shutil.rmtree(DEFAULT_STORE, ignore_errors=True)
+    assert found == []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -96,7 +96,7 @@ def register(app: typer.Typer) -> None:
         cls=FullSummaries, help="What is in the run store: list, show, tag, delete.", context_settings=CONTEXT
     )
     verbs: dict[str, Callable[..., None]] = {
-        "list": list_runs, "show": show, "tag": tag, "add": add, "delete": delete, "export": export
+        "list": list_runs, "show": show, "tag": tag, "add": add, "delete": delete, "export": export, "trend": trend
     }  # fmt: skip
     for name, function in verbs.items():
         verb.command(name, cls=GroupedCommand, context_settings=CONTEXT)(function)
@@ -130,7 +130,7 @@ def list_runs(
     found = [] if opened is None else opened.runs(which, "whole")
     shown = found[:limit] if limit else found
     if output.is_json:
-        output.json({"runs": [run.model_dump(mode="json") for run in shown]})
+        output.json({"runs": [as_object(run) for run in shown]})
     elif shown:
         print_runs(output.results, shown)
     elif opened is not None:
@@ -151,9 +151,9 @@ def show(run: RunArgument, *, output_format: FormatOption = Format.TEXT, store: 
     found = opened.find(run)
     launches = [] if found.kind == "launch" else opened.launches_of(found)
     if output.is_json:
-        output.json({**found.model_dump(mode="json"), "launches": [one.model_dump(mode="json") for one in launches]})
+        output.json({**as_object(found), "launches": [as_object(one) for one in launches]})
     else:
-        print_run(output.results, found, launches, is_there=is_in_folder(found))
+        print_run(output.results, found, launches)
 
 
 def tag(
@@ -256,6 +256,82 @@ def export(
         write_text(output, lambda file: print(content, end="", file=file))
 
 
+def trend(
+    stage: Annotated[
+        str,
+        typer.Argument(metavar="[STAGE]", help="Path or last name; without it the run as a whole.", show_default=False),
+    ] = "",
+    *,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="cpu, gpu, busy, the same _per_item, throughput, energy; with _p50 or _p95."
+            " [default: cpu; of a run throughput]",
+            show_default=False,
+        ),
+    ] = None,
+    script: ScriptOption = None,
+    tag: TagOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    setup: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Launches of this setup, as `runs show` prints it. [default: that of the newest]",
+            show_default=False,
+            rich_help_panel=WHICH,
+        ),
+    ] = None,
+    alpha: Annotated[
+        float, typer.Option(metavar="RATE", help="How often a series without a step may be said to have one.")
+    ] = 0.01,
+    min_effect: Annotated[
+        float, typer.Option(metavar="PART", help="Smallest step that counts, as a part of 1.")
+    ] = 0.02,
+    chart: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw it: .png, .svg, .pdf or .html.", show_default=False),
+    ] = None,
+    output_format: FormatOption = Format.TEXT,
+    store: StoreOption = None,
+) -> None:
+    """Print a number over time and commits, and where it stepped to another level.
+
+    A point is a launch or a repeat; those of one setup are compared (script, arguments, machine, GPUs, tracer,
+    processes).
+
+    Exit codes: 0 printed; 1 there are no such launches, or the store cannot be read; 2 usage.
+    """
+    from perfharness.render.terminal.trend import print_trend
+    from perfharness.runs.store.register import open_store
+    from perfharness.runs.store.trend import trend as trend_of
+
+    if chart is not None:
+        check_chart(chart)
+    output = Output.of(output_format)
+    which = run_filter(script, tag, None, None, since, until, each=True)
+    found = trend_of(open_store(store), stage, metric, which, setup=setup, alpha=alpha, min_effect=min_effect)
+    if output.is_json:
+        output.json(found.model_dump(mode="json"))
+    else:
+        print_trend(output.results, found)
+    if chart is not None:
+        from perfharness.render.charts.trend import trend_picture
+
+        output.message(f"drawn: {trend_picture(found).save(chart)}")
+
+
+def check_chart(path: Path) -> None:
+    """Whether the chart can be drawn. Raises `UsageError`, `ToolNotFoundError`."""
+    from perfharness.render.charts.drawing import require_charts
+
+    if path.suffix not in (".png", ".svg", ".pdf", ".html"):
+        raise UsageError(f"--chart {path}: its name must end in .png, .svg, .pdf or .html")
+    require_charts("--chart")
+
+
 def as_json(runs: Sequence[StoredRun]) -> str:
     """All that is stored of the runs."""
     from perfharness.runs.json_files import json_bytes
@@ -351,8 +427,8 @@ def open_existing(store: str | None, output: Output) -> RunStore | None:
     return open_store(store)
 
 
-def is_in_folder(run: StoredRun) -> bool:
-    """Whether the folder holds this run today."""
-    from perfharness.runs.store.folders import holds
+def as_object(run: StoredRun) -> dict[str, Any]:
+    """A run as JSON, with what became of its folder."""
+    from perfharness.runs.store.folders import folder_state
 
-    return holds(Path(run.folder), run)
+    return {**run.model_dump(mode="json"), "folder_state": folder_state(run)}

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 
 from perfharness.errors import StoreError
 from perfharness.runs.store.location import Location, parse_location
-from perfharness.runs.store.records import StoredRun
+from perfharness.runs.store.records import CPU, StoredRun
 from perfharness.runs.store.store import RunFilter, RunStore
 from perfharness.runs.store.tables import VERSION_TABLE, metadata
 from tests.integration.launches import perfharness
@@ -62,6 +62,17 @@ def test_it_holds_what_sqlite_holds(url: str, tmp_path: Path) -> None:
     ):
         first, second = (store.runs(which, "all") for store in stores)
         assert first == second
+    names, every = ("3", "rec/3", "ec/3"), RunFilter(top_level=False)
+    found = [[store.values(CPU, every, name) for name in names] for store in stores]
+    assert found[0] == found[1]
+    assert [len(values) for values in found[0]] == [3, 3, 0]
+    for store in stores:
+        store.add(run_of(1, 0), files={"manifest.json": b"\x00\xff"})
+        store.save_baseline("main", ["writer_1_0", "writer_1_2"])
+        assert [run.run_id for run in store.baseline("main")] == ["writer_1_0", "writer_1_2"]
+        assert store.documents("writer_1_0") == {"manifest.json": b"\x00\xff"}
+        with pytest.raises(StoreError):
+            store.delete(["writer_2_5"])
     assert stores[0].find("writer_2").git_dirty is True
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*) FROM perfharness_run").fetchone() == (stores[0].count(),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import zlib
@@ -493,6 +494,31 @@ def test_names_cannot_steer_a_terminal(store: RunStore, path: Path, capsys: pyte
     for arguments in (("list",), ("show", "latest"), ("list", "--format", "md"), ("export", "--format", "md")):
         assert cli(path, *arguments) == 0
         assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["there", "replaced", "gone"])
+def test_a_run_stays_where_its_folder_does_not(
+    store: RunStore, path: Path, tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    store.add(stored_launch(manifest(), MEAN, [], folder))
+    if what != "gone":
+        folder.mkdir()
+        made = manifest() if what == "there" else manifest(run_id="another")
+        (folder / "manifest.json").write_text(made.model_dump_json())
+    assert cli(path, "list", "--format", "json") == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (run["run_id"], run["folder_state"]) == (manifest().run_id, what)
+    assert cli(path, "show", "latest") == 0
+
+
+def test_scripts_that_launch_write_into_no_store() -> None:
+    scripts = Path(__file__).parents[2] / "scripts"
+    for script in scripts.iterdir():
+        text = script.read_text()
+        if re.search(r'"launch"|run_suite|run_plan|repeat_cases|perfharness launch ', text) and text.startswith("#!"):
+            is_sourced = "environment.sh" in text or script.name == "update_reference"
+            assert is_sourced or "PERFHARNESS_STORE" in text, script.name
 
 
 # ---- suites ----

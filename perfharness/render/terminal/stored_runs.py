@@ -10,9 +10,15 @@ from rich.console import Console
 
 from perfharness.render.terminal.console import Column, print_table, say
 from perfharness.render.terminal.results import NOT_MEASURED
+from perfharness.runs.store.folders import folder_state
 from perfharness.runs.store.records import THROUGHPUT, WHOLE_RUN, Figure, StoredRun
 
 SHORT_COMMIT = 9
+FOLDER_TEXTS = {
+    "there": "",
+    "replaced": " (which holds another run now)",
+    "gone": " (which is not on this machine, or gone)",
+}
 
 
 def when_text(run: StoredRun) -> str:
@@ -41,6 +47,7 @@ def print_runs(console: Console, runs: Sequence[StoredRun]) -> None:
         Column("ok", drop=5),
         Column("items/s", drop=4),
         Column("exit"),
+        Column("folder", is_text=True, is_whole=True, drop=6),
         Column("tags", is_text=True, drop=1),
     ]
     rows = [
@@ -53,6 +60,7 @@ def print_runs(console: Console, runs: Sequence[StoredRun]) -> None:
             NOT_MEASURED if run.num_processes is None else f"{run.processes_ok}/{run.num_processes}",
             number_text(mean_of(run.figure(WHOLE_RUN, THROUGHPUT))),
             str(run.exit_code),
+            folder_state(run),
             ", ".join(run.tags),
         ]
         for run in runs
@@ -83,18 +91,14 @@ def mean_of(figure: Figure | None) -> float | None:
     return None if figure is None else figure.mean
 
 
-def print_run(console: Console, run: StoredRun, launches: Sequence[StoredRun], *, is_there: bool) -> None:
-    """Print what the store holds of a run: facts, launches, figures.
-
-    Args:
-        is_there: whether the folder still holds this run.
-    """
+def print_run(console: Console, run: StoredRun, launches: Sequence[StoredRun]) -> None:
+    """Print what the store holds of a run: facts, launches, figures."""
     say(console, f"{run.kind} {run.run_id}")
     facts = {
         "script": " ".join([run.script, *run.script_arguments]),
         "began": f"{when_text(run)} UTC",
         "command": " ".join(run.command),
-        "folder": run.folder if is_there else f"{run.folder} (this run is no longer there)",
+        "folder": run.folder + FOLDER_TEXTS[folder_state(run)],
         "part of": run.series_id or "",
         "commit": commit_text(run),
         "ended": f"exit {run.exit_code}; {run.errors} errors, {run.warnings} warnings, {run.notes} notes",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from perfharness.errors import ResultError
 from perfharness.files import read_regular
 from perfharness.model.bench_suite import BENCH_NAME, SWEEP_NAME
 from perfharness.model.cold_start import COLD_START_NAME
+from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.runs.repeat_file import REPEAT_NAME
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.scaling import SCALING_NAME
@@ -23,6 +25,18 @@ FILES = {
     "bench-sweep": SWEEP_NAME,
 }
 """The file of what is no launch; its `created` is that of the run."""
+
+
+FolderState = Literal["there", "replaced", "gone"]
+"""Whether the run is in its folder; or another one is; or nothing is, on this machine."""
+
+
+def folder_state(run: StoredRun) -> FolderState:
+    """What became of the folder of a run."""
+    folder = Path(run.folder)
+    if holds(folder, run):
+        return "there"
+    return "replaced" if any((folder / name).is_file() for name in (MANIFEST_NAME, *FILES.values())) else "gone"
 
 
 def holds(folder: Path, run: StoredRun) -> bool:

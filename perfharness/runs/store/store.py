@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.store.database import PATIENCE_S, Database
 from perfharness.runs.store.documents import Documents
 from perfharness.runs.store.location import Location, require_store
-from perfharness.runs.store.records import WHOLE_RUN, Figure, StoredRun
+from perfharness.runs.store.records import SERIES, WHOLE_RUN, Figure, StoredRun
 from perfharness.runs.store.tables import baseline_runs, baselines, documents, figures, runs, tags
 
 LATEST = "latest"
@@ -145,6 +145,31 @@ class RunStore:
         with self._database.reading() as connection:
             rows = connection.execute(select(runs).where(runs.c.run_id.in_(ids))).all()
             return {run.run_id: run for run in _read(connection, rows)}
+
+    def values(self, metric: str, which: RunFilter, stage: str) -> list[tuple[StoredRun, Figure]]:
+        """A metric of a stage, by its path or its last name, in runs that have it; the oldest first."""
+        name = printable(stage)
+        is_stage = figures.c.path == name
+        if name:
+            is_stage = or_(is_stage, figures.c.path.endswith(f"/{name}", autoescape=True))
+        with self._database.reading() as connection:
+            have_it = select(figures.c.run_id).where(figures.c.metric == metric, is_stage)
+            wanted = select(runs).where(runs.c.run_id.in_(have_it), *which.conditions())
+            wanted = wanted.order_by(runs.c.created_unix_ns, runs.c.run_id)
+            found = _read(connection, connection.execute(wanted).all())
+            by_run: dict[str, list[Figure]] = {}
+            for part in _in_parts([run.run_id for run in found]):
+                numbers = select(figures).where(figures.c.metric == metric, is_stage, figures.c.run_id.in_(part))
+                for row in connection.execute(numbers.order_by(figures.c.path)):
+                    values = dict(row._mapping)
+                    by_run.setdefault(values.pop("run_id"), []).append(Figure(**values))
+            return [(run, figure) for run in found for figure in by_run[run.run_id]]
+
+    def kinds(self) -> dict[str, str]:
+        """The kind of every series, by its id."""
+        with self._database.reading() as connection:
+            found = connection.execute(select(runs.c.run_id, runs.c.kind).where(runs.c.kind.in_(SERIES)))
+            return {row.run_id: row.kind for row in found}
 
     def find(self, name: str) -> StoredRun:
         """A run with its figures: by its id, a part of that, its folder, or `latest`.
@@ -274,6 +299,11 @@ class RunStore:
         return rows[0]
 
 
+def _in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As many as one statement takes."""
+    return (ids[begin : begin + AT_ONCE] for begin in range(0, len(ids), AT_ONCE))
+
+
 def _in_folder(folder: Path) -> ColumnElement[bool]:
     """The run that is in a folder now: its id is in the manifest; a series is known by its folder."""
     if (folder / MANIFEST_NAME).is_file():
@@ -307,8 +337,7 @@ def _read(connection: Connection, rows: Sequence[Row[Any]], with_figures: Figure
     ids = [row.run_id for row in rows]
     tags_of: dict[str, list[str]] = {}
     figures_of: dict[str, list[Mapping[str, Any]]] = {}
-    for begin in range(0, len(ids), AT_ONCE):
-        some = ids[begin : begin + AT_ONCE]
+    for some in _in_parts(ids):
         for row in connection.execute(select(tags).where(tags.c.run_id.in_(some)).order_by(tags.c.tag)):
             tags_of.setdefault(row.run_id, []).append(row.tag)
         if with_figures != "none":

@@ -1,0 +1,62 @@
+"""The table of a trend: a row a point, and the steps."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from rich.console import Console
+
+from perfharness.render.terminal.console import Column, print_table, say
+from perfharness.render.terminal.stored_runs import SHORT_COMMIT, number_text
+from perfharness.runs.store.trend import Trend, TrendChange, TrendPoint
+
+MAX_ROWS = 60
+"""The newest; the others are only counted."""
+
+
+def print_trend(console: Console, trend: Trend) -> None:
+    """Print the newest points, with a mark where the level changes, then each step with what else changed there."""
+    say(console, f"{trend.stage or 'whole run'}, {trend.metric} ({trend.unit})")
+    steps = {change.place: change for change in trend.changes}
+    columns = [
+        Column("began (UTC)", is_text=True, is_whole=True),
+        Column("run", is_text=True, is_whole=True, drop=2),
+        Column("commit", is_text=True, drop=1),
+        Column("launches", drop=3),
+        Column(trend.metric),
+        Column("step", is_text=True, is_whole=True),
+    ]
+    begin = max(0, len(trend.points) - MAX_ROWS)
+    rows = [
+        [
+            _when(point),
+            point.run_id,
+            "" if point.git_commit is None else point.git_commit[:SHORT_COMMIT] + ("+" if point.git_dirty else ""),
+            str(point.launches),
+            number_text(point.value),
+            "" if place not in steps else _change_text(steps[place]),
+        ]
+        for place, point in enumerate(trend.points[begin:], begin)
+    ]
+    print_table(console, columns, rows)
+    if begin:
+        say(console, f"and {begin} older points (--format json has all)")
+    for change in trend.changes:
+        where = f"step at {change.run_id}: {number_text(change.before)} to {number_text(change.after)} {trend.unit}"
+        facts = "; ".join(f"{fact.name} {fact.before or '-'} -> {fact.after or '-'}" for fact in change.facts)
+        say(
+            console,
+            f"{where}, {_change_text(change)} (p {change.p_value:.2g}); changed there: {facts or 'nothing known'}",
+        )
+    if not trend.changes:
+        say(console, f"no step of {trend.min_effect:.0%} or more")
+    for remark in trend.remarks:
+        say(console, remark)
+
+
+def _change_text(change: TrendChange) -> str:
+    return "changed" if change.ratio is None else f"{change.ratio - 1:+.1%}"
+
+
+def _when(point: TrendPoint) -> str:
+    return datetime.fromtimestamp(point.created_unix_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M")
