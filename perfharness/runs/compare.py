@@ -29,6 +29,7 @@ from perfharness.model.notebook import notebook_html
 from perfharness.model.result import TIMES, path_text
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.compared_launch import DECIDING, METRICS, Figure, LaunchFigures, Unit, find_stage, read_launches
+from perfharness.runs.compared_suite import read_suite, suite_file
 from perfharness.runs.inputs import locate
 from perfharness.runs.launch_figures import PER_ITEM
 from perfharness.runs.limits import Limit, LimitResult, judge_limit, parse_limit
@@ -298,6 +299,8 @@ def read_side(text: str, nsys: Path | None = None) -> SideInput:
 def _read(path: Path, nsys: Path | None) -> list[LaunchFigures]:
     if path.is_file() and is_trtexec(path):
         return [read_trtexec(path)]
+    if (suite := suite_file(path)) is not None:
+        return [read_suite(suite)]
     return read_launches(locate(path, nsys))
 
 

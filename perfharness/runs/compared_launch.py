@@ -48,6 +48,7 @@ METRICS: dict[str, Metric] = {
     "cpu_time": Metric("ms", "CPU/batch"),
     "gpu_time": Metric("ms", "GPU/batch"),
     "gpu_busy_time": Metric("ms", "busy/batch"),
+    "latency_mean": Metric("ms", "mean latency"),
     "latency_p50": Metric("ms", "p50"),
     "latency_p95": Metric("ms", "p95"),
     "throughput": Metric("items/s", "throughput", more_is_better=True),
@@ -245,7 +246,7 @@ DECIDING = {
     "processes": "another number of processes, which share the machine",
     "warm-up": "other batches excluded",
     "clocks": "clocks held at their maximum on one side",
-    "reading": "other ranges read as batches, or other batches excluded",
+    "reading": "other ranges read as batches, other batches excluded, or another way of measuring a case",
     "pass": "an explaining pass, which may cost time, on one side",
 }
 """Differences that make a comparison meaningless unless they are what is compared, and why."""
