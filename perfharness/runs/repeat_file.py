@@ -4,10 +4,11 @@ back.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from perfharness.errors import ResultError
 from perfharness.files import is_plain_folder
@@ -21,7 +22,7 @@ REPEAT_NAME = "repeat.json"
 REPEAT_VERSION = 1
 
 LAUNCH_FOLDER = "launch_{}"
-LAUNCH_PREFIX = "launch_"
+LAUNCH_OF_REPEAT = re.compile(r"(launch_(\d{1,9}))(/run-[\w.-]{1,100})?", re.ASCII)
 
 OVERHEAD_NAME = "overhead.json"
 TRACED, UNTRACED = "traced", "untraced"
@@ -33,6 +34,13 @@ DEFAULT_LIMIT = 30
 
 Scope = Literal["launches", "within-launch"]
 """What an interval is about: launches to come, or further batches of the one launch there is."""
+
+
+def _launch_folder(name: str) -> str:
+    """Never outside of the folder of the repeat."""
+    if not LAUNCH_OF_REPEAT.fullmatch(name):
+        raise ValueError("must be launch_N")
+    return name
 
 
 class _Model(BaseModel):
@@ -68,8 +76,8 @@ class GpuWait(_Model):
 class RepeatRow(_Model):
     """One launch."""
 
-    folder: str
-    """Of its run, next to this file."""
+    folder: Annotated[str, AfterValidator(_launch_folder)]
+    """Of its run, next to this file; of one that did not replace an earlier one, in the folder of that."""
 
     place: int
     """In the order of all launches of the measurement, those of other cases included, from 0."""
@@ -191,27 +199,29 @@ def repeated_launches(folder: Path) -> tuple[Path, ...]:
     repeat = read_repeat(folder)
     if repeat is None:
         numbers = [
-            (int(number), child)
-            for child in folder.glob(f"{LAUNCH_PREFIX}*")
-            if (number := child.name.removeprefix(LAUNCH_PREFIX)).isdecimal() and _is_run(child)
+            (int(match[2]), child)
+            for child in folder.iterdir()
+            if (match := LAUNCH_OF_REPEAT.fullmatch(child.name)) and _is_run(folder, child.name)
         ]
         return tuple(child for _, child in sorted(numbers))
-    made = [row for row in sorted(repeat.rows, key=lambda row: row.place) if _is_that_run(folder / row.folder, row)]
+    made = [row for row in sorted(repeat.rows, key=lambda row: row.place) if _is_that_run(folder, row)]
     return tuple(folder / row.folder for row in made if row.status == "ok" or not repeat.measured)
 
 
-def _is_run(folder: Path) -> bool:
-    return is_plain_folder(folder) and (folder / MANIFEST_NAME).is_file()
+def _is_run(folder: Path, name: str) -> bool:
+    """Whether there is a run below the folder, behind no link; the folder itself may be one."""
+    path = folder / name
+    above = [folder / part for part in Path(name).parents if part != Path()]
+    return all(map(is_plain_folder, [path, *above])) and (path / MANIFEST_NAME).is_file()
 
 
 def _is_that_run(folder: Path, row: RepeatRow) -> bool:
-    if not _is_run(folder):
+    if row.run_id is None or not _is_run(folder, row.folder):
         return False
-    if row.run_id is None:
-        return False
-    if read_manifest(folder).run_id != row.run_id:
+    path = folder / row.folder
+    if read_manifest(path).run_id != row.run_id:
         raise ResultError(
-            f"{folder} is not the launch that {folder.parent / REPEAT_NAME} lists: it was measured again since; name "
+            f"{path} is not the launch that {folder / REPEAT_NAME} lists: it was measured again since; name "
             "the launches one by one, or repeat them all"
         )
     return True

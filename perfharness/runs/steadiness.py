@@ -86,7 +86,7 @@ class LaunchConditions:
     name: str
     yardstick: Yardstick | None
     gpu_users: Sequence[str] | None
-    """Other programs on the GPUs; None: not known."""
+    """Names of the other programs on the GPUs, one a process; None: not known."""
 
     cpu_mhz: float | None = None
     gpu_mhz: Mapping[str, float] | None = None
@@ -169,14 +169,15 @@ def _gpu_users(launches: Sequence[LaunchConditions]) -> Iterator[Movement]:
     known = {one.name: one.gpu_users for one in launches if one.gpu_users is not None}
     if len({tuple(sorted(users)) for users in known.values()}) < 2:
         return
-    listed = "; ".join(f"{name}: {', '.join(users)}" for name, users in known.items() if users)
+    low, worst = min(map(len, known.values())), max(known, key=lambda name: len(known[name]))
+    listed = ", ".join(list(dict.fromkeys(known[worst]))[:NAMED])
     counts = {one.name: None if one.gpu_users is None else float(len(one.gpu_users)) for one in launches}
     yield Movement(
         measure="gpu_users",
         by_launch=counts,
         relative=None,
-        worst=None,
-        reason=f"other programs used the GPUs in some ({listed})",
+        worst=worst,
+        reason=f"{low} to {len(known[worst])} other programs were on the GPUs (most in {worst}: {listed})",
     )
 
 
@@ -264,4 +265,4 @@ def _users(manifest: RunManifest) -> list[str] | None:
     if any(gpu.get("reason") for gpu in gpus):
         return None
     listed = [user for gpu in gpus for key in ("foreign_before", "foreign_during") for user in gpu.get(key) or ()]
-    return sorted({str(user.get("name") or "a program without a name") for user in listed})
+    return sorted({user.get("pid"): str(user.get("name") or "a program without a name") for user in listed}.values())

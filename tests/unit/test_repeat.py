@@ -17,6 +17,7 @@ from scipy import stats
 
 from perfharness.analysis.launches import ProcessBatches
 from perfharness.cli.launch import parse_repeat
+from perfharness.cli.main import run
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, path_of, path_text
@@ -282,6 +283,39 @@ def test_launches_of_two_repeats_are_not_mixed(tmp_path: Path) -> None:
         other.add(row, numbers)
     with pytest.raises(ResultError, match="launch_1"):
         repeated_launches(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": [{"folder": "../launch_0", "place": 0, "status": "ok"}]},
+        {"rows": [{"folder": "/launch_0", "place": 0, "status": "ok"}]},
+        {"rows": [{"folder": "launch_0/../../launch_1", "place": 0, "status": "ok"}]},
+        {"rows": None},
+        {"stages": 3},
+    ],
+)
+def test_a_damaged_file_is_refused(change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repeated(tmp_path, 2)
+    content = json.loads((tmp_path / "repeat.json").read_text())
+    (tmp_path / "repeat.json").write_text(json.dumps(content | change))
+    with pytest.raises(ResultError, match="damaged"):
+        repeated_launches(tmp_path)
+    assert run(["analyze", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, len(captured.err.splitlines())) == ("", 1)
+
+
+def test_launches_behind_links_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    repeated(tmp_path / "other", 1)
+    (tmp_path / "rep").mkdir()
+    (tmp_path / "rep" / "launch_0").symlink_to(tmp_path / "other" / "launch_0")
+    assert repeated_launches(tmp_path / "rep") == ()
+    (tmp_path / "rep" / "repeat.json").write_text((tmp_path / "other" / "repeat.json").read_text())
+    assert repeated_launches(tmp_path / "rep") == ()
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    assert repeated_launches(tmp_path / "link") == (tmp_path / "link" / "launch_0",)
 
 
 def test_a_launch_that_failed_is_listed_and_not_counted(tmp_path: Path) -> None:

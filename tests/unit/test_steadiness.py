@@ -18,6 +18,7 @@ from perfharness.runs.steadiness import (
     LEAST,
     LaunchConditions,
     Unsteadiness,
+    conditions_of,
     movements_of,
     unsteadiness,
     unsteady_findings,
@@ -26,6 +27,7 @@ from perfharness_launcher.companions import yardstick as companion
 from perfharness_launcher.companions.companion import CompanionContext
 from perfharness_launcher.companions.yardstick import YardstickCompanion, timed_loop
 from tests.unit.export_runs import process_record, recorded_trace, run_folder
+from tests.unit.test_run_folder import manifest_of
 
 
 def ruler(loop_ms: float = 1.0, **more: Any) -> Yardstick:
@@ -77,6 +79,19 @@ def test_another_program_on_the_gpu_of_some_has_no_size_and_is_always_reported()
     same = movements_of([launch("a", ruler(), ["x"]), launch("b", ruler(), ["x"])])
     assert not same.has_unknown
     assert unsteady_findings(same, 0.0, "the interval") == []
+
+
+def test_gpu_users_as_the_launch_recorded_them() -> None:
+    def users(*gpus: dict[str, Any]) -> Any:
+        companions = {"exclusive": {"gpus": list(gpus)}} if gpus else {}
+        return conditions_of("a", manifest_of().model_copy(update={"companions": companions}), {}).gpu_users
+
+    one, other = {"pid": 7, "name": "train"}, {"pid": 8, "name": None}
+    assert users() is None
+    assert users({"foreign_before": [], "foreign_during": [], "reason": None}) == []
+    assert users({"foreign_before": [one], "foreign_during": [one, other]}) == ["a program without a name", "train"]
+    assert users({"foreign_before": [one], "foreign_during": [{"pid": 9, "name": "train"}]}) == ["train", "train"]
+    assert users({"foreign_before": [], "reason": "no permission"}) is None
 
 
 def test_clocks_of_gpus_count() -> None:
