@@ -46,7 +46,7 @@ ALMOST_FULL_BYTES = 1 << 20
 
 LAUNCHED_WITH = {
     "script", "script_arguments", "settings", "warmup_batches", "domain", "batch_pattern", "cpu_bind",
-    "reject_throttled", "env_allow",
+    "reject_throttled", "env_allow", "capture_batches",
 }  # fmt: skip
 """Options that the manifest has under their own names."""
 
@@ -225,7 +225,8 @@ def _measure(
         findings += running.findings
         for ending, record, found in zip(endings, records, collected, strict=True):
             findings += found.findings
-            findings += process_findings(ending, record, plan.tracer, plan.options.timeout_s)
+            options = plan.options
+            findings += process_findings(ending, record, plan.tracer, options.timeout_s, options.capture_batches)
             if plan.annotations is not None:
                 findings += annotation_findings(ending.process.folder, record, plan.annotations)
         findings += supervisor.barrier.findings() if supervisor.barrier is not None else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,6 +14,8 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal, RecorderRecord
 from perfharness.model.result import Float64
 from perfharness.model.trace import ID_MASK, Int64, Trace, pid_of
+
+CAPTURED = "batches-captured"
 
 PerRecorder = dict[tuple[str, int], int]
 """A count by recorder name and pid."""
@@ -37,22 +39,39 @@ def check_journals(journals: Sequence[RecorderJournal], trace: Trace) -> list[Fi
         journals: of all processes that the trace is of, the measured one first.
         trace: what they are checked against, process by process.
     """
-    missing = _less_than(_ranges_found(journals, trace), _made(journals, "ranges"))
+    missing = _less_than(_ranges_found(journals, trace), _made(journals, "recorded_ranges"))
     findings = [
         _missing_ranges(name, {pid: counts for (of, pid), counts in missing.items() if of == name}, journals[0], trace)
         for name in dict.fromkeys(name for name, _ in missing)
     ]
     recorders = find_recorders(trace)
     if recorders is not None:
-        lost = _less_than(_items_found(recorders, journals, trace), _made(journals, "items"))
+        lost = _less_than(_items_found(recorders, journals, trace), _made(journals, "recorded_items"))
         findings += [_missing_items(name, pid, *counts) for (name, pid), counts in lost.items()]
     for journal in journals:
         for name in dict.fromkeys(record.name for record in journal.recorders):
             findings += _not_finalized(name, [record for record in journal.recorders if record.name == name], journal)
-    return [*findings, *_untraced_cuda(journals, trace)]
+    return [*findings, *_captured(journals), *_untraced_cuda(journals, trace)]
 
 
-def _made(journals: Sequence[RecorderJournal], what: Literal["ranges", "items"]) -> PerRecorder:
+def _captured(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
+    """How many of the batches are in the trace, where not all were to be."""
+    for name in dict.fromkeys(record.name for journal in journals for record in journal.recorders):
+        records = [record for journal in journals for record in journal.recorders if record.name == name]
+        captured = sum(record.captured.batches for record in records if record.captured is not None)
+        if all(record.captured is None for record in records):
+            continue
+        batches = sum(record.batches for record in records)
+        yield Finding(
+            CAPTURED,
+            Severity.NOTE if captured else Severity.ERROR,
+            f"{captured} of {batches} batches of recorder '{name}' were captured (--capture-batches); the others are "
+            "not in these results.",
+            "" if captured else "Name batches that there are: the first one is 0.",
+        )
+
+
+def _made(journals: Sequence[RecorderJournal], what: Literal["recorded_ranges", "recorded_items"]) -> PerRecorder:
     made: PerRecorder = {}
     for journal in journals:
         for record in journal.recorders:

@@ -246,7 +246,9 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
     for code, label_of_code in label.items():
         owner_of_code[code] = owners.index(label_of_code)
     owner = owner_of_code[ranges.domain]
-    wanted = ~ranges.crosses_threads & (ranges.domain != _code(trace.names, conventions.STARTUP_DOMAIN))
+    wanted = ~ranges.crosses_threads
+    for own in (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE):
+        wanted &= ranges.domain != _code(trace.names, own)
     findings: list[Finding] = []
     if domain is not None:
         if domain not in owners:

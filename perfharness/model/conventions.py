@@ -10,6 +10,9 @@ DEFAULT_DOMAIN = "perfharness"
 STARTUP_DOMAIN = "perfharness.startup"
 """Ranges before the first batch (`startup_range`): in the trace for the timeline, and no part of any result."""
 
+CAPTURE_RANGE = "perfharness.capture"
+"""Range and domain: while it is open, nsys records (`--capture-batches`)."""
+
 MARK_RECORDER = "perfharness.recorder"
 """Mark made once per recorder and domain; the recorder's name is the name of the mark's category."""
 

@@ -27,6 +27,9 @@ LOGGING_TRACERS = ("embedded", ONLY_RANGES)
 WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
 """`--warmup-batches`."""
 
+CAPTURE_BATCHES = "PERFHARNESS_CAPTURE_BATCHES"
+"""`--capture-batches`, as `FIRST:LAST`; unset or empty: all batches are recorded."""
+
 LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
 """`--log-level`, for the script to use."""
 

@@ -15,6 +15,15 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class CapturedRecord(_Model):
+    """What of a recorder was let through to the tracer."""
+
+    ranges: int
+    """Those around the batches included, which are opened once more where the capture begins."""
+
+    batches: int
+
+
 class RecorderRecord(_Model):
     """What one recorder counted."""
 
@@ -38,6 +47,18 @@ class RecorderRecord(_Model):
     threads: int = 0
     finalized: bool
     open_ranges: list[str] = Field(default_factory=list)
+    captured: CapturedRecord | None = None
+    """None: everything, as ever but with `--capture-batches`."""
+
+    @property
+    def recorded_ranges(self) -> int:
+        """How many must be in the trace."""
+        return self.ranges if self.captured is None else self.captured.ranges
+
+    @property
+    def recorded_items(self) -> int:
+        """The same of items; of captured batches they are not counted."""
+        return self.items if self.captured is None else 0
 
 
 class StartupRangeRecord(_Model):

@@ -231,6 +231,9 @@ class RunManifest(_Model):
     reject_throttled: bool = False
     """Whether batches during which the GPU was throttled are excluded from the statistics."""
 
+    capture_batches: str | None = None
+    """Of each loop, as `FIRST:LAST`; None: all batches were traced."""
+
     env_allow: list[str] = Field(default_factory=list)
     """Names of the environment variables that the processes got, besides those that are needed; empty: all."""
 

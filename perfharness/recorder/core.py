@@ -17,7 +17,7 @@ from perfharness import host_probe
 from perfharness.errors import RecorderError
 from perfharness.model import conventions, range_log
 from perfharness.own_work import own_work
-from perfharness.recorder import barrier, collecting, startup, tasks
+from perfharness.recorder import barrier, capture, collecting, startup, tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.nvtx_channels import choose_sink, forget_definitions
 from perfharness.recorder.spec import (
@@ -95,6 +95,10 @@ class RecorderCore:
         self.log = range_log.active()
         self.registry = StackRegistry()
         self.barrier = barrier.active()
+        self.capture = capture.active()
+        self.gates: list[capture.Gate] = []
+        """One a stack, where only some batches are recorded."""
+
         self.nothing_open = ThreadStacks().own
         self.local = threading.local()  # stack: the thread's own; token
         host_probe.start()
@@ -169,6 +173,7 @@ class RecorderCore:
         self.registry.reset(stack.thread if stack is not None else None)
         if self.barrier is not None:
             self.barrier.forget_waits()
+        self.gates = []
         forget_definitions()
         self._announced = set()
         for inherited in stack.thread.stacks() if stack is not None else ():
@@ -278,14 +283,27 @@ class RecorderCore:
                 new = domain not in self._announced
                 self._announced.add(domain)
             if new:
-                category = conventions.category_name(self.name)
-                channel.mark(channel.attributes(conventions.MARK_RECORDER, color_to_argb(None, ""), category))
-                if domain == self.domain:
-                    self._mark_clock_on(channel)
+                self._announce(channel, is_own=domain == self.domain)
             if stack.lane:
                 channel = lane_of(channel)
+            if self.capture is not None:
+                channel = self._gate_of(stack, self.capture).channel(channel)
         stack.channels[domain] = channel
         return channel
+
+    def _announce(self, channel: Channel, *, is_own: bool = True) -> None:
+        """Name the recorder in a domain, and in its own tie the trace's clock to the machine's."""
+        category = conventions.category_name(self.name)
+        channel.mark(channel.attributes(conventions.MARK_RECORDER, color_to_argb(None, ""), category))
+        if is_own:
+            self._mark_clock_on(channel)
+
+    def _gate_of(self, stack: RangeStack, wanted: capture.Capture) -> capture.Gate:
+        if stack.gate is None:
+            stack.gate = capture.Gate(wanted, self._announce)
+            with self._lock:
+                self.gates.append(stack.gate)
+        return stack.gate
 
     def mark_clock(self) -> None:
         """Tie the trace's clock to the machine's again: clocks may drift over a run."""

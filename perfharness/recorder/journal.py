@@ -192,7 +192,13 @@ def _recorder_to_json(core: RecorderCore, args: dict[str, Any]) -> dict[str, Any
         "threads": core.registry.threads,
         "finalized": core.users == 0,
         "open_ranges": core.open_ranges()[:OPEN_RANGES_NAMED],
+        **({} if core.capture is None else {"captured": _captured_to_json(core)}),
     }
+
+
+def _captured_to_json(core: RecorderCore) -> dict[str, int]:
+    gates = core.gates
+    return {"ranges": sum(gate.ranges for gate in gates), "batches": sum(gate.batches for gate in gates)}
 
 
 def _cuda_loaded() -> bool | None:

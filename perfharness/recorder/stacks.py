@@ -13,6 +13,7 @@ from heapq import heappop, heappush  # names of our own: a script may have heapq
 from typing import Any
 
 from perfharness import host_probe
+from perfharness.recorder.capture import Gate
 from perfharness.recorder.channels import Channel
 
 
@@ -107,7 +108,19 @@ class RangeStack:
     `lane` is 0 for the thread's own stack and otherwise the lane that a task holds while it has open ranges.
     """
 
-    __slots__ = ("channels", "deleted", "lane", "node", "prepared", "prune_at", "pruned", "root", "task", "thread")
+    __slots__ = (
+        "channels",
+        "deleted",
+        "gate",
+        "lane",
+        "node",
+        "prepared",
+        "prune_at",
+        "pruned",
+        "root",
+        "task",
+        "thread",
+    )
 
     def __init__(self, thread: ThreadStacks, lane: int) -> None:
         self.thread = thread
@@ -116,6 +129,7 @@ class RangeStack:
         self.root = Node(None, "")
         self.node = self.root
         self.channels: dict[str | None, Channel | None] = {}
+        self.gate: Gate | None = None
         self.deleted = 0
         self.prepared = 0  # nodes made since the tree was last pruned
         self.prune_at = NODES_KEPT
@@ -144,7 +158,7 @@ class RangeStack:
 
     def forget_channels(self) -> None:
         """Prepare every range again; ranges open now were begun in the parent process and end here without an event."""
-        self.channels = {}
+        self.channels, self.gate = {}, None
         inside: dict[Any, Node] = {}
         for node in self.open_nodes():
             node.children, node.batch_children = inside, {}

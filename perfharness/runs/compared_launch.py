@@ -247,6 +247,7 @@ DECIDING = {
     "warm-up": "other batches excluded",
     "clocks": "clocks held at their maximum on one side",
     "reading": "other ranges read as batches, other batches excluded, or another way of measuring a case",
+    "batches": "other batches traced, so others measured",
     "pass": "an explaining pass, which may cost time, on one side",
 }
 """Differences that make a comparison meaningless unless they are what is compared, and why."""
@@ -272,6 +273,7 @@ def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[
         "warm-up": f"{manifest.warmup_batches} batches",
         "clocks": "held at the maximum" if manifest.companions.get(CLOCKS_COMPANION) else "as they were",
         "reading": ", ".join(f"{name} {value}" for name, value in read.items() if value is not None) or "as recorded",
+        "batches": "all" if manifest.capture_batches is None else f"{manifest.capture_batches} captured",
         "pass": "explaining" if manifest.explaining else "measured",
         "tracer version": manifest.tracer.version,
         "driver": machine.driver,

@@ -264,7 +264,7 @@ def analyze_run(
             body = {
                 **benchmark_tree(results[process.folder]),
                 **machine.process_tree(process.folder),
-                **_startup(process, analysed),
+                **({} if manifest.capture_batches else _startup(process, analysed)),  # its first CUDA call is not known
             }
             files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
     included, partial = _included(manifest, results)

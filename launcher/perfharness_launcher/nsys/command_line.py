@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfharness.errors import ToolNotFoundError
+from perfharness.model.conventions import CAPTURE_RANGE
 
 REPORT_STEM = "trace"
 TRACER_LOG = "tracer.log"
@@ -24,6 +25,16 @@ WANTED_OPTIONS = (
     ("force-overwrite", "true"),
 )
 """Taken where this nsys has them; the CUDA graph granularity is left as it is, for `node` costs too much."""
+
+CAPTURE_OPTIONS = {
+    "capture-range": "nvtx",
+    "nvtx-capture": f"{CAPTURE_RANGE}@{CAPTURE_RANGE}",
+    "capture-range-end": "stop",
+}
+"""Record while the range is open, and let the program go on afterwards."""
+
+NVTX_BY_NAME = "NSYS_NVTX_PROFILER_REGISTER_ONLY"
+"""`0`: the range of a capture is known by its name, without being registered."""
 
 INTERPRETER_LOCK = "python-gil"
 GPU_METRICS_OPTIONS = ("gpu-metrics-devices", "gpu-metrics-device")
@@ -84,6 +95,7 @@ class NsysTracing:
             wait for, and nsys 2023.4 crashed one process in four that forked while both were recorded.
         gpu_metrics: GPUs whose counters are sampled, in nsys's words; None: of none.
         gpu_metrics_hz: how often.
+        captures: only while the recorder has a range open for that is recorded.
     """
 
     install: NsysInstall
@@ -92,6 +104,7 @@ class NsysTracing:
     explain: bool = False
     gpu_metrics: str | None = None
     gpu_metrics_hz: int = GPU_METRICS_HZ
+    captures: bool = False
 
 
 def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) -> list[str]:
@@ -104,6 +117,8 @@ def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) 
         trace += f",{INTERPRETER_LOCK}"
     if tracing.gpu_metrics is not None:
         options += gpu_metrics_options(nsys, tracing.gpu_metrics, tracing.gpu_metrics_hz)
+    if tracing.captures:
+        options += [f"--{name}={value}" for name, value in CAPTURE_OPTIONS.items()]
     output = str(folder / REPORT_STEM).replace("%", "%%")  # `%p` and the like are replaced by nsys
     return [str(nsys.path), "profile", f"--trace={trace}", *options, f"--output={output}", *command]
 

@@ -13,12 +13,12 @@ from perfharness.model import environment
 from perfharness.model.annotations import Annotations
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord, TracerRecord
-from perfharness_launcher.nsys.command_line import NsysTracing
+from perfharness_launcher.nsys.command_line import CAPTURE_OPTIONS, NVTX_BY_NAME, NsysTracing
 from perfharness_launcher.plan.gpus import choose_gpus
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import Placed, place
-from perfharness_launcher.plan.tracers import choose_tracer
+from perfharness_launcher.plan.tracers import TracerDecision, choose_tracer
 from perfharness_launcher.processes.allowed import NAME as VARIABLE
 from perfharness_launcher.processes.spawn import Placement, ProcessGroup, ProcessSpec
 
@@ -69,6 +69,7 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         problems.append(
             UsageError(f"--trace-os: only nsys records the operating system's calls, not {decision.record.kind}")
         )
+    problems += [UsageError(text) for text in _capture_conflicts(options, facts, decision)]
     gpus: tuple[GpuRecord, ...] = ()
     of_process: list[GpuRecord | None] = []  # GPU by GPU
     placed = Placed((), "")
@@ -85,7 +86,11 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     return LaunchPlan(
         options=options,
         tracer=decision.record,
-        nsys=None if decision.nsys is None else NsysTracing(decision.nsys, cuda=bool(gpus), os_calls=options.trace_os),
+        nsys=None
+        if decision.nsys is None
+        else NsysTracing(
+            decision.nsys, cuda=bool(gpus), os_calls=options.trace_os, captures=options.capture_batches is not None
+        ),
         gpus=gpus,
         processes=tuple(_processes(options, facts, decision.record.kind, of_process, placed.placements)),
         interpreter=facts.interpreter,
@@ -193,6 +198,33 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
             yield f"--batch-pattern {options.batch_pattern!r} is no regular expression: {error}"
 
 
+def _capture_conflicts(options: LaunchOptions, facts: MachineFacts, decision: TracerDecision) -> Iterator[str]:
+    """Of `--capture-batches`."""
+    if (wanted := options.capture_batches) is None:
+        return
+    found = re.fullmatch(r"(\d{1,12}):(\d{1,12})", wanted)
+    if found is None or int(found[1]) >= int(found[2]):
+        yield f"--capture-batches {wanted}: must be FIRST:LAST with FIRST below LAST, as in 10:60"
+    if options.explain:
+        yield "--capture-batches: --explain samples the whole program, so it cannot go with it; leave one of them away"
+    if options.telemetry:
+        yield (
+            "--capture-batches needs --no-telemetry: power and use of the GPU are of all batches, and which work they "
+            "belong to is only known of those that are captured"
+        )
+    kind = decision.record.kind
+    if kind == "none":
+        yield "--capture-batches needs a tracer, and there is none; leave one of the two away"
+    if kind == "embedded" and facts.gpus:
+        yield "--capture-batches: the embedded tracer records GPU work from start to end; take --tracer nsys"
+    if (
+        kind == "nsys"
+        and decision.nsys is not None
+        and (missing := set(CAPTURE_OPTIONS) - decision.nsys.profile_options)
+    ):
+        yield f"--capture-batches: this nsys has no --{min(missing)}; a newer one has"
+
+
 def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     asked = [
         name
@@ -272,6 +304,8 @@ def _processes(
                 environment.TRACER: tracer,
                 environment.WARMUP_BATCHES: str(options.warmup_batches),
                 environment.LOG_LEVEL: options.log_level,
+                **({environment.CAPTURE_BATCHES: options.capture_batches} if options.capture_batches else {}),
+                **({NVTX_BY_NAME: "0"} if options.capture_batches and tracer == "nsys" else {}),
                 **({environment.ANNOTATIONS: facts.annotations.to_json()} if facts.annotations else {}),
                 **({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {}),
             },

@@ -164,6 +164,15 @@ class LaunchOptions(BaseModel):
             metavar="REGEX",
         ),
     ] = None
+    capture_batches: Annotated[
+        str | None,
+        Option(
+            ("--capture-batches",),
+            BATCHES,
+            "Trace only these batches of each loop, from the first to before the last, counted from 0.",
+            metavar="FIRST:LAST",
+        ),
+    ] = None
     reject_throttled: Annotated[
         bool,
         Option(

@@ -88,9 +88,13 @@ def signal_name(number: int) -> str:
 
 
 def process_findings(
-    ending: Watched, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None
+    ending: Watched, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None, captured: str | None = None
 ) -> Iterator[Finding]:
-    """Findings about how a process ended and about a missing trace."""
+    """Findings about how a process ended and about a missing trace.
+
+    Args:
+        captured: batches that were to be traced; None: all.
+    """
     if record.ended != "ok":
         yield _ended_badly(ending, record, timeout_s)
     if record.placement is not None and record.placement.problems:
@@ -120,11 +124,15 @@ def process_findings(
     if tracer.kind != "none" and record.trace is None and record.pid is not None:
         logs = (STDERR_LOG, TRACER_LOG) if record.ended == "ok" else ()
         end_of_output = _end_of_output(ending.process.folder, logs) if logs else "; it ended before one was written"
+        hint = "perfharness doctor says what is missing" if record.ended == "ok" else ""
+        if record.ended == "ok" and captured:
+            end_of_output = f": no loop came to the batches {captured}, which --capture-batches names"
+            hint = "name batches that there are: the first of a loop is 0"
         yield Finding(
             "trace-missing",
             Severity.ERROR,
             f"The process left no trace ({tracer.kind}){end_of_output}",
-            "perfharness doctor says what is missing" if record.ended == "ok" else "",
+            hint,
             record.folder,
         )
 

@@ -21,7 +21,15 @@ import psutil
 
 from perfharness.boot import without_current_folder
 from perfharness.errors import LaunchError
-from perfharness.model.environment import EXPLAIN, OUTPUT_DIR, START_BARRIER, START_BARRIER_LIMIT, STORE, STORE_OFF
+from perfharness.model.environment import (
+    CAPTURE_BATCHES,
+    EXPLAIN,
+    OUTPUT_DIR,
+    START_BARRIER,
+    START_BARRIER_LIMIT,
+    STORE,
+    STORE_OFF,
+)
 from perfharness.model.manifest import GpuRecord
 from perfharness_launcher.nsys.command_line import TRACER_LOG, NsysTracing, profile_command
 from perfharness_launcher.processes import child
@@ -278,6 +286,7 @@ def start(
     environment = {
         **allowed_environment(os.environ, group.env_allow),
         EXPLAIN: "",  # not that of a launch around this one
+        CAPTURE_BATCHES: "",  # the same
         STORE: STORE_OFF,
         **spec.environment_in(run_dir),
         RUN_ID_VARIABLE: run_id,

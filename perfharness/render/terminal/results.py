@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.text import Text
 
+from perfharness.analysis.journal_check import CAPTURED
 from perfharness.analysis.range_sums import RANGE_TIMES, sums_of_ranges
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, EntryTable, Path, ProcessResult, Tree, path_text
@@ -106,6 +107,9 @@ def print_result(
         _print_outside(console, tree["outside_batches"])
     if "throughput" in tree:
         say(console, _throughput_line(tree["throughput"]))
+    for finding in tree.get("meta", {}).get("findings", ()):
+        if finding["code"] == CAPTURED and finding["severity"] == Severity.NOTE:
+            say(console, f"{finding['process']}: {finding['message']}" if finding["process"] else finding["message"])
     print_machine(console, tree)
     print_advice(console, diagnoses)
 

@@ -1,0 +1,95 @@
+"""Launches that trace some of the batches only, by the embedded tracer and by a real nsys."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.trace import open_trace
+from tests.integration.launches import environment, manifest, run_to_the_end
+
+NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
+SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
+NO_NSYS = pytest.mark.skipif(
+    not os.environ.get(NSYS_VARIABLE), reason=f"{NSYS_VARIABLE} is unset; scripts/test sets it"
+)
+
+SCRIPT = """
+import asyncio, sys, threading, time
+from perfharness import PerfRecorder
+perf = PerfRecorder("rec")
+together = threading.Barrier(2)
+
+def loop(batches):
+    with perf.range("pipeline"):
+        for index, _ in perf.batches([[0] * 4] * batches, items=len):
+            with perf.range("early" if index < 5 else "late"):
+                time.sleep(0.001)
+            if len(sys.argv) > 1:
+                together.wait(20)
+
+if len(sys.argv) > 1:
+    threads = [threading.Thread(target=loop, args=(20,)) for _ in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+else:
+    loop(20)
+perf.finalize()
+"""
+QUICK = ("--no-telemetry", "-w", "0")
+TRACERS = [
+    pytest.param(("--tracer", "embedded"), id="embedded"),
+    pytest.param(("--tracer", "ranges"), id="ranges"),
+    pytest.param(("--tracer", "nsys"), id="nsys", marks=[pytest.mark.nsys, NO_NSYS]),
+]
+
+
+def captured(folder: Path, options: tuple[str, ...], wanted: str, *arguments: str) -> tuple[int, dict[str, Any], Path]:
+    (folder / "script.py").write_text(SCRIPT)
+    sites: tuple[str, ...] = ()
+    if "nsys" in options:
+        options, sites = (*options, "--nsys", os.environ[NSYS_VARIABLE]), (os.environ[SITE_VARIABLE],)
+    out = folder / "out"
+    script = (folder / "script.py", *arguments)
+    done = run_to_the_end((*options, *QUICK, "--capture-batches", wanted, "-o", out, *script), environment(*sites))
+    return done.returncode, json.loads((out / "benchmark_mean.json").read_text()), out
+
+
+@pytest.mark.parametrize("options", TRACERS)
+def test_some_batches(options: tuple[str, ...], tmp_path: Path) -> None:
+    code, mean, out = captured(tmp_path, options, "5:12")
+    assert code == 0, mean["meta"]["findings"]
+    batch = mean["stats_minus_warmup"]["rec"]["pipeline"]["batch"]
+    assert batch["cpu_time"]["count"] == batch["late"]["cpu_time"]["count"] == 7
+    assert "early" not in batch
+    codes = {finding["code"]: finding["message"] for finding in mean["meta"]["findings"]}
+    assert "7 of 20 batches" in codes["batches-captured"]
+    assert not {"trace-missing-ranges", "trace-missing-items", "range-not-closed"} & set(codes)
+    assert manifest(out)["capture_batches"] == "5:12"
+    ranges = open_trace(out / "proc_0_gpu_0" / "trace.sqlite").ranges
+    assert len(ranges.start_ns) in (15, 16), "the pipeline, 7 batches of a stage; of nsys the range of the capture"
+    data = json.loads((out / "proc_0_gpu_0" / "benchmark.json").read_text())
+    assert [key for key in data["data"]["rec"]["pipeline"] if key.startswith("batch_")] == [
+        f"batch_{n}" for n in range(5, 12)
+    ]
+    assert "startup" not in data
+
+
+@pytest.mark.parametrize("options", TRACERS)
+def test_of_each_loop(options: tuple[str, ...], tmp_path: Path) -> None:
+    code, mean, _ = captured(tmp_path, options, "5:12", "threads")
+    assert code == 0, mean["meta"]["findings"]
+    batch = mean["stats_minus_warmup"]["rec"]["pipeline"]["batch"]
+    assert batch["cpu_time"]["count"] == 14
+    assert "early" not in batch
+
+
+@pytest.mark.parametrize("options", TRACERS)
+def test_no_such_batches(options: tuple[str, ...], tmp_path: Path) -> None:
+    code, mean, _ = captured(tmp_path, options, "500:600")
+    assert code in (1, 3)
+    assert {"batches-captured", "trace-missing"} & {finding["code"] for finding in mean["meta"]["findings"]}
