@@ -413,3 +413,14 @@ def test_open_shows_the_page(tmp_path: Path, capsys: Captured, monkeypatch: pyte
     assert run(["open", trace, "-o", str(tmp_path / "again.html")]) == 1
     assert (tmp_path / "again.html").is_file()
     capsys.readouterr()
+
+
+def test_of_many_loops_few_have_a_chart(tmp_path: Path) -> None:
+    """A loop begins where the lowest index comes again: 30 loops of two batches, all alike."""
+    builder = Recorded(gpu=False)
+    for place in range(60):
+        builder.batch(place % 2, 20 * place, 20 * place + 10)
+    report = report_of(builder.write(tmp_path / "t.sqlite"))
+    assert len(report.runs[0].series) == 30
+    names = re.findall(r'data-name="(series_[^"]+)"', html_page(document_of(report)))
+    assert names == [f"series_0_{place}" for place in range(12)]

@@ -44,7 +44,7 @@ from perfharness.runs.report.model import RunReport, StageLine
 SENTENCES = 3
 """Of what limits a run, at its beginning."""
 
-MAX_SERIES = 16
+MAX_SERIES = 12
 """Loops with a chart."""
 
 MIB, GIB = float(1 << 20), float(1 << 30)
@@ -284,11 +284,13 @@ def _breakdown(run: RunReport, number: int, *, has_gpu: bool) -> Section | None:
 def _over_time(run: RunReport, number: int) -> Section | None:
     if not run.series:
         return None
-    shown = sorted(run.series, key=lambda one: -one.series.batches)[:MAX_SERIES]
-    shown = [one for one in run.series if one in shown]
+    largest = sorted(range(len(run.series)), key=lambda place: -run.series[place].series.batches)[:MAX_SERIES]
+    shown = [run.series[place] for place in sorted(largest)]
     blocks: list[Block] = [Chart(series_picture(f"series_{number}_{place}", one)) for place, one in enumerate(shown)]
     if len(run.series) > len(shown):
-        blocks.append(Paragraph(f"{len(run.series) - len(shown)} loops with fewer batches are not shown.", "note"))
+        blocks.append(
+            Paragraph(f"{len(run.series) - len(shown)} more loops, with no more batches, have no chart.", "note")
+        )
     distributions: list[Block] = [
         Chart(distribution_picture(f"distribution_{number}_{place}", one), small=True)
         for place, one in enumerate(run.distributions)

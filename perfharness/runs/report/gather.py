@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from perfharness.analysis.activity import ProcessActivity, process_activity
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.batch_rest import Rest, rest_of_batches
-from perfharness.analysis.batch_series import batch_series, histogram
+from perfharness.analysis.batch_series import MAX_POINTS, batch_series, histogram
 from perfharness.analysis.batch_timeline import BatchTimeline, batch_timelines
 from perfharness.analysis.combine import combine
 from perfharness.analysis.cost import Cost, Prices, cost
@@ -63,6 +63,9 @@ from perfharness.telemetry.store import read_sample_log
 
 MAX_DISTRIBUTIONS = 12
 """Stages with a histogram: the batches, and those that take most of their host time."""
+
+ALL_POINTS, LEAST_POINTS = 4000, 100
+"""Of all loops of a run together, and of each at least."""
 
 REST = "(outside of stages)"
 """Last key of the path of what is outside of stages."""
@@ -275,15 +278,17 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         "advice": advise(diagnoses),
         "causes": list(_causes(diagnoses)),
         "is_explained": is_explained(diagnoses.values()),
-        "series": [
-            LoopSeries(process=of, loop=loop.path, series=batch_series(loop))
-            for of, result in results.items()
-            for loop in result.loops
-            if loop.count
-        ],
+        "series": _series(results),
         "distributions": list(_distributions(stages, list(results.values()))),
         "timelines": _pick(seen.timelines),
     }
+
+
+def _series(results: Mapping[str, ProcessResult]) -> list[LoopSeries]:
+    """Every loop of batches; of many, in fewer points each."""
+    loops = [(of, loop) for of, result in results.items() for loop in result.loops if loop.count]
+    points = min(MAX_POINTS, max(LEAST_POINTS, ALL_POINTS // max(len(loops), 1)))
+    return [LoopSeries(process=of, loop=loop.path, series=batch_series(loop, points)) for of, loop in loops]
 
 
 def _energy(mean: Tree) -> RunEnergy | None:
