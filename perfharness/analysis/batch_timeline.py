@@ -14,7 +14,7 @@ from perfharness.model.trace import GpuOperationKind, Int64
 
 NS_PER_MS = 1e6
 
-MAX_BARS = 500
+MAX_BARS = 400
 """Of stages, of calls and of operations each, a batch: the longest are kept."""
 
 MAX_STREAMS = 12

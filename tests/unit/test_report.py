@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 import perfharness
@@ -38,6 +39,7 @@ from tests.unit.test_verbs import SOURCES, cpu_only
 pytest.importorskip("altair")
 pytest.importorskip("jinja2")
 
+CHECKOUT = Path(__file__).parents[2]
 Captured = pytest.CaptureFixture[str]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b]52;c;Zm9v\x07\u202e[red]{{7*7}}=1+1|`x`"
 
@@ -72,6 +74,21 @@ def test_two_processes_are_pooled(tmp_path: Path) -> None:
     assert found.cost is not None
     assert (found.cost.machine is None) == (found.throughput.items_per_second is None)
     assert Report.model_validate_json(report.model_dump_json()).runs[0].stages == found.stages
+
+
+def test_the_json_keeps_to_its_schema(tmp_path: Path) -> None:
+    schema = json.loads((CHECKOUT / "docs" / "schema" / "report.schema.json").read_text())
+    report = report_of(two_processes(tmp_path / "out"), prices=Prices(1.0, 1.0))
+    jsonschema.validate(json.loads(report.model_dump_json()), schema)
+
+
+def test_without_items_the_breakdown_is_of_batches(tmp_path: Path) -> None:
+    builder = Recorded(gpu=False)
+    for index in range(2):
+        builder.batch(index, 20 * index, 20 * index + 10, None)
+        builder.stage("a", 20 * index, 20 * index + 4)
+    text = markdown(document_of(report_of(builder.write(tmp_path / "t.sqlite"))))
+    assert "| &nbsp;&nbsp;a | 4.000 | 40.0 % |" in text
 
 
 def test_nothing_is_written_into_the_run(tmp_path: Path) -> None:

@@ -258,27 +258,38 @@ def _outside(run: RunReport) -> Iterator[Block]:
 def _breakdown(run: RunReport, number: int, *, has_gpu: bool) -> Section | None:
     if not run.stages:
         return None
+    per_item = any(line.cpu_per_item is not None for line in run.stages)
+    end = "/item" if per_item else ""
     of_gpu = [
-        Column("GPU/item", "ms", "from the first to the last GPU operation that was started inside"),
-        Column("busy/item", "ms", "union of these operations"),
+        Column(f"GPU{end}", "ms", "from the first to the last GPU operation that was started inside"),
+        Column(f"busy{end}", "ms", "union of these operations"),
         Column("share of GPU busy", "share", "of the busy time of all batches; stages may overlap", has_bar=True),
     ]
     columns = [
-        Column("stage"), Column("CPU/item", "ms", "host time from push to pop"),
+        Column("stage"), Column(f"CPU{end}", "ms", "host time from push to pop"),
         Column("share of CPU", "share", SHARE, has_bar=True), *(of_gpu if has_gpu else []), Column("limited by"),
     ]  # fmt: skip
     rows = []
     for name, line in zip(_names(run.stages), run.stages, strict=True):
-        gpu = [line.gpu_per_item, line.gpu_busy_per_item, line.gpu_busy_share] if has_gpu else []
+        cpu, projected, busy = _times(line, per_item=per_item)
+        gpu = [projected, busy, line.gpu_busy_share] if has_gpu else []
         limited = line.limited_by and line.limited_by + (f" {line.agreement}" if line.agreement else "")
-        rows.append([name, line.cpu_per_item, line.cpu_share, *gpu, limited])
+        rows.append([name, cpu, line.cpu_share, *gpu, limited])
     note = "ms an item, ratios of totals, without warm-up."
-    if all(line.cpu_per_item is None for line in run.stages):
-        note = "The batches counted no items, so there are no times an item; shares are of the time of the batches."
+    if not per_item:
+        note = "ms a batch, without warm-up: the batches counted no items, so there are no times an item."
     blocks: list[Block] = [Table("breakdown", columns, rows, note, _paths(run))]
     blocks += [Paragraph(f"{path_text(one.path)}: {one.reason}.", "note") for one in run.stages if one.reason]
     picture = stage_picture(f"stages_{number}", run.stages, _names(run.stages), has_gpu=has_gpu)
     return Section("Stage by stage", [*blocks, *([Chart(picture)] if picture else [])])
+
+
+def _times(line: StageLine, *, per_item: bool) -> tuple[float | None, float | None, float | None]:
+    """Host, projected and busy time, an item or a batch."""
+    if per_item:
+        return line.cpu_per_item, line.gpu_per_item, line.gpu_busy_per_item
+    gpu, busy = (None if one is None else one.mean for one in (line.gpu, line.gpu_busy))
+    return line.cpu.mean, gpu, busy
 
 
 def _over_time(run: RunReport, number: int) -> Section | None:

@@ -21,6 +21,7 @@
   };
   const arranged = (specification, factor, narrow) => {
     const made = scaled(specification, factor);
+    made.config = { ...made.config, background: null };
     if (narrow) {
       const legend = { ...made.config.legend, orient: "bottom", direction: "vertical", columns: 2, labelLimit: 130 };
       made.config = { ...made.config, legend, axis: { ...made.config.axis, labelLimit: 90 } };
