@@ -19,7 +19,8 @@ class Compare(Protocol):
     def __call__(
         self, base: str | Path, *others: str | Path, fail_on: Collection[str] = ("slower",), **options: Any
     ) -> Comparison:
-        """Compare versions; the test fails where a row has one of the verdicts, or a limit is met.
+        """Compare versions; the test fails where a row has one of the verdicts, a limit is met, or nothing can be
+        compared.
 
         Args:
             base: as in `perfharness.compare_runs`, with all its options.
@@ -42,7 +43,7 @@ def perfharness_compare() -> Compare:
             raise pytest.UsageError(f"fail_on={unknown[0]!r}: no such verdict; there are {', '.join(VERDICTS)}")
         comparison = compare_runs(base, *others, **options)
         failed = [result.limit for result in comparison.limits if result.failed]
-        if failed or comparison.verdicts().intersection(fail_on) or not any(one.rows for one in comparison.versions):
+        if failed or comparison.verdicts().intersection(fail_on) or comparison.has_nothing:
             text = io.StringIO()
             print_comparison(Console(file=text, width=200), comparison)
             pytest.fail(text.getvalue(), pytrace=False)

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_OK, CommandLineError, NsysOption, command_line, split_commas
+from perfharness.cli.options import (
+    EXIT_CHECK_FAILED,
+    EXIT_OK,
+    BatchPatternOption,
+    CommandLineError,
+    DomainOption,
+    NsysOption,
+    WarmupOption,
+    command_line,
+    split_commas,
+)
 from perfharness.cli.output import OUTPUT, Output, QuietOption
 from perfharness.cli.settings import given
 from perfharness.errors import LaunchError, UsageError
@@ -49,7 +59,8 @@ def compare_verb(
         list[str] | None,
         typer.Argument(
             metavar="BASE NEW…",
-            help="Runs, repeats, or several of them joined by commas: the launches of each version.",
+            help="The launches of each version: runs, repeats, suites of bench, traces, trtexec's results; or several"
+            " of them joined by commas.",
             show_default=False,
         ),
     ] = None,
@@ -165,6 +176,9 @@ def compare_verb(
             rich_help_panel=MEASURE,
         ),
     ] = None,
+    warmup_batches: WarmupOption = None,
+    domain: DomainOption = None,
+    batch_pattern: BatchPatternOption = None,
     nsys: NsysOption = None,
     output_format: Annotated[
         CompareFormat,
@@ -182,10 +196,11 @@ def compare_verb(
     not-comparable.
 
     Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
-    met, or there was nothing to compare.
+    met, or nothing could be compared.
     """
     from perfharness.runs.compare import CompareOptions, compare_sides, read_baseline, read_side
     from perfharness.runs.limits import parse_limit
+    from perfharness.runs.run_folder import ReadAs
 
     output = Output.of(quiet=quiet)
     verdicts = _verdicts(fail_on)
@@ -207,7 +222,8 @@ def compare_verb(
         raise UsageError(f"--baseline {baseline} needs what is to be compared with it: a run folder or a repeat")
     if baseline is None and len(sides or ()) < 2:
         raise UsageError("compare needs BASE and NEW: run folders, repeats, or several joined by commas")
-    read = [read_side(side, nsys) for side in sides or ()]
+    read_as = ReadAs(warmup_batches, domain, batch_pattern)
+    read = [read_side(side, nsys, read_as) for side in sides or ()]
     base, *others = read if baseline is None else [read_baseline(baseline, store), *read]
     comparison = compare_sides(base, others, options, command_line())
     _show(comparison, output_format, verdicts, output.results)
@@ -285,8 +301,11 @@ def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) 
         output.message(f"--fail-on: {', '.join(met)}")
     if failed:
         output.message(f"--fail-if: {'; '.join(result.limit for result in failed)}")
-    nothing = not any(version.rows for version in comparison.versions)
-    return EXIT_CHECK_FAILED if met or failed or nothing else EXIT_OK
+    if comparison.has_nothing:
+        names = sorted({one.name for version in comparison.versions for one in version.deciding})
+        hint = f"{', '.join(names)} differ (--allow NAME where that is what is compared)" if names else "see the notes"
+        output.message(f"nothing could be compared: {hint}")
+    return EXIT_CHECK_FAILED if met or failed or comparison.has_nothing else EXIT_OK
 
 
 def _verdicts(text: str | None) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from perfharness.runs.compared_suite import read_suite, suite_file
 from perfharness.runs.inputs import locate
 from perfharness.runs.launch_figures import PER_ITEM
 from perfharness.runs.limits import Limit, LimitResult, judge_limit, parse_limit
+from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs
 from perfharness.runs.steadiness import movements_of, unsteady_findings
 from perfharness.runs.trtexec import is_trtexec, read_trtexec
 
@@ -244,6 +245,11 @@ class Comparison(_Model):
 
     limits: list[LimitResult] = Field(default_factory=list)
 
+    @property
+    def has_nothing(self) -> bool:
+        """Whether no row of any version could be compared."""
+        return self.verdicts() <= {"not-comparable"}
+
     def verdicts(self) -> set[Verdict]:
         """All that occur."""
         return {row.verdict for version in self.versions for row in version.rows}
@@ -285,10 +291,10 @@ class CompareOptions:
     limits: tuple[Limit, ...] = ()
 
 
-def read_side(text: str, nsys: Path | None = None) -> SideInput:
-    """A side as it is named: a path, or several joined by commas. Raises `ResultError`."""
+def read_side(text: str, nsys: Path | None = None, read_as: ReadAs = AS_LAUNCHED) -> SideInput:
+    """A side as it is named: a path, or several joined by commas. Raises what `read_launches` raises."""
     paths = [Path(text)] if Path(text).exists() else [Path(part) for part in text.split(",") if part]
-    launches = [launch for path in paths for launch in _read(path, nsys)]
+    launches = [launch for path in paths for launch in _read(path, nsys, read_as)]
     ids = [launch.run_id for launch in launches]
     twice = next((launch for launch in launches if ids.count(launch.run_id) > 1), None)
     if twice is not None and len({(one.folder.resolve(), one.run_id) for one in launches}) < len(launches):
@@ -296,12 +302,12 @@ def read_side(text: str, nsys: Path | None = None) -> SideInput:
     return SideInput(text if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more", launches)
 
 
-def _read(path: Path, nsys: Path | None) -> list[LaunchFigures]:
+def _read(path: Path, nsys: Path | None, read_as: ReadAs) -> list[LaunchFigures]:
     if path.is_file() and is_trtexec(path):
         return [read_trtexec(path)]
     if (suite := suite_file(path)) is not None:
         return [read_suite(suite)]
-    return read_launches(locate(path, nsys))
+    return read_launches(locate(path, nsys), read_as)
 
 
 def read_baseline(name: str, store: str | None = None) -> SideInput:

@@ -13,12 +13,14 @@ import orjson
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import read_regular
 from perfharness.model.clocks import CLOCKS_COMPANION
+from perfharness.model.findings import Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest, SourceRecord
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, TIMES, path_text
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.inputs import Located
+from perfharness.runs.json_files import json_bytes
 from perfharness.runs.launch_figures import PER_ITEM, entry_figures, stage_entries
-from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, analyze_trace, read_manifest
 from perfharness.runs.startup_file import startup_of
 from perfharness.runs.steadiness import LaunchConditions, conditions_of
 
@@ -156,19 +158,52 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     )
 
 
-def read_launches(located: Located) -> list[LaunchFigures]:
-    """The launches that a path names: a run, a process of one, or all launches of a repeat.
+def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[LaunchFigures]:
+    """The launches that a path names: a run, a process of one, all launches of a repeat, or a trace.
 
-    Raises `ResultError` where that is neither, or one cannot be read.
+    Args:
+        read_as: how a trace is read; a run has been.
+
+    Raises:
+        ResultError: it is none of these, or cannot be read.
+        TraceError: a trace cannot be read.
+        UsageError: a run is to be read in another way.
     """
     if located.trace is not None:
-        raise ResultError(
-            f"{located.path} is a trace; launches are compared, with how they were made: give the run folder"
+        return [read_trace(located.trace, read_as)]
+    if read_as != AS_LAUNCHED:
+        raise UsageError(
+            f"{located.path} is a run, whose results are compared as they are; -w, --domain and --batch-pattern are "
+            f"for traces: compute the results again with `perfharness analyze {located.path}` and these options"
         )
     if located.is_series and not all(run.name.startswith("launch_") for run in located.runs):
         names = ", ".join(run.name for run in located.runs)
         raise ResultError(f"{located.path} holds launches that differ on purpose; name those to compare: {names}")
     return [read_launch(run, located.process) for run in located.runs]
+
+
+def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
+    """A bare trace as a launch of one process; how it was launched is not in it. Raises `TraceError`."""
+    options = read_as.options()
+    result, meta = analyze_trace(path, options, others=None)
+    figures = dict(_stage_figures(orjson.loads(json_bytes({"stats": result.stats_minus_warmup}))["stats"]))
+    errors = {finding.code for finding in result.findings if finding.severity is Severity.ERROR}
+    return LaunchFigures(
+        folder=path,
+        run_id=f"trace {path.resolve()}",
+        created=None,
+        problem=None if any(value is not None for value in figures.values()) else "it has no batches",
+        figures=figures,
+        environment={
+            "gpu": f"1 x {meta.device_names[0]}" if len(meta.device_names) == 1 else None,
+            "tracer": meta.tracer,
+            "tracer version": meta.tracer_version,
+            "warm-up": f"{options.warmup_batches} batches",
+            "driver": meta.driver,
+        },
+        start_unix_ns=meta.session_start_unix_ns,
+        errors=tuple(sorted(errors)),
+    )
 
 
 def find_stage(name: str, paths: Sequence[StagePath], where: str) -> StagePath:

@@ -12,6 +12,7 @@ import pytest
 from perfharness.cli.main import run
 from perfharness.runs.compare import Comparison
 from tests.unit.compared_runs import write_launch, write_side
+from tests.unit.export_runs import recorded_trace
 
 BASE = [10.0, 10.05, 9.95, 10.02, 9.98]
 Captured = pytest.CaptureFixture[str]
@@ -155,3 +156,34 @@ def test_a_folder_of_launches_is_a_side(tmp_path: Path, capsys: Captured) -> Non
     assert code == 0
     (row,) = Comparison.model_validate_json(out).versions[0].rows
     assert (row.verdict, len(row.new.launches)) == ("slower", 5)
+
+
+def test_a_gate_does_not_pass_where_nothing_could_be_compared(tmp_path: Path, capsys: Captured) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    new = write_side(tmp_path / "b", [2 * time for time in BASE], turn=1, warmup_batches=5)
+    code, out, err = verb(capsys, base, new, "--fail-on", "slower")
+    assert (code, "warm-up" in err, "warm-up" in out) == (3, True, True)
+    assert verb(capsys, base, new, "--fail-on", "faster", "--allow", "warm-up")[0] == 0
+
+
+def test_what_was_not_measured_is_listed(sides: tuple[str, str], capsys: Captured) -> None:
+    assert "not compared: start_up" in verb(capsys, *sides)[1]
+
+
+def test_bare_traces_are_sides(tmp_path: Path, capsys: Captured) -> None:
+    sides = []
+    for side in ("a", "b"):
+        paths = [recorded_trace(tmp_path / f"{side}{number}.sqlite") for number in range(3)]
+        sides.append(",".join(map(str, paths)))
+    code, out, _ = verb(capsys, *sides, "-w", "1", "--format", "json")
+    rows = {(row.stage, row.metric): row for row in Comparison.model_validate_json(out).versions[0].rows}
+    assert code == 0
+    # One of three batches is no warm-up: 4 items in 9 ms, 1 ms of it in `load`; equal traces do not differ.
+    assert rows["toy/pipeline/batch", "cpu_time_per_item"].base.mean == pytest.approx(9 / 4)
+    assert rows["toy/pipeline/batch/load", "cpu_time_per_item"].verdict == "same"
+    assert rows["toy/pipeline/batch/infer", "gpu_time_per_item"].base.mean is not None
+
+
+def test_how_a_run_is_read_cannot_be_changed_here(sides: tuple[str, str], capsys: Captured) -> None:
+    code, _, err = verb(capsys, *sides, "-w", "1")
+    assert (code, "perfharness analyze" in err) == (2, True)

@@ -23,6 +23,9 @@ MORE_OR_LESS = {"slower": "more", "faster": "less"}
 ORDER: tuple[Verdict, ...] = ("slower", "faster", "undecided", "not-comparable", "same")
 """Of verdicts, what a reader asks for first."""
 
+NAMED = 3
+"""Figures that a note names; the others are counted."""
+
 ORDERS = {
     "in-turns": "measured in turns",
     "one-after-the-other": "one measured after the other",
@@ -124,6 +127,12 @@ def notes(version: ComparedVersion) -> list[str]:
         if stages:
             hint = " (--map OLD=NEW for stages with a new name)" if side == "base" else ""
             found.append(f"only in {name}: {', '.join(stages)}{hint}")
+    missing: dict[str, list[str]] = {}
+    for one in version.not_compared:
+        missing.setdefault(one.reason, []).append(f"{one.stage}.{one.metric}" if one.stage else one.metric)
+    for reason, names in missing.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        found.append(f"not compared: {', '.join(names[:NAMED])}{more}: {reason}")
     reasons = Counter(row.reason for row in version.rows if row.reason and row.launches_needed is None)
     found += [f"{count} undecided or not comparable: {reason}" for reason, count in reasons.items()]
     return [*found, *version.remarks]
