@@ -34,6 +34,9 @@ STABLE_METRIC = "cpu_time"
 """Of a batch: what `until_stable`, drift and levels are about."""
 
 LISTED = 3
+ALWAYS = (*TIMES, "items_per_second")
+"""Metrics that are there with the reason where they could not be measured."""
+
 GPU_TIMES = tuple(time for time in TIMES if time.startswith("gpu"))
 
 
@@ -154,7 +157,9 @@ def _metrics(launches: Sequence[Figures], error_rate: float) -> dict[str, OverLa
 
 
 def _is_worth_it(name: str, values: Sequence[float | None]) -> bool:
-    """Whether a launch has it; times of a GPU that did nothing are left out."""
+    """Whether a launch has it, or should have it; times of a GPU that did nothing are left out."""
+    if name in ALWAYS and any(value is None for value in values):
+        return True
     if name.startswith(GPU_TIMES) and not any(values):
         return False
     return any(value is not None for value in values)

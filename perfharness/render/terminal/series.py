@@ -99,7 +99,9 @@ REPEAT_COLUMNS = {
 def print_repeat(console: Console, repeat: Repeat) -> None:
     """Print the table with one row per stage, mean and interval over launches, and the throughput."""
     stages = list(repeat.stages.items())[:MAX_ROWS]
-    measured = [heading for heading, (key, _) in REPEAT_COLUMNS.items() if any(key in one for _, one in stages)]
+    measured = [
+        heading for heading, (key, _) in REPEAT_COLUMNS.items() if any(_is_known(one.get(key)) for _, one in stages)
+    ]
     say(
         console,
         f"ms per batch, without warm-up: mean of {_launches(repeat)} ± half of its 95 % interval{_scope(repeat)}",
@@ -113,15 +115,20 @@ def print_repeat(console: Console, repeat: Repeat) -> None:
     print_table(console, columns, rows)
     if len(repeat.stages) > MAX_ROWS:
         say(console, f"and {len(repeat.stages) - MAX_ROWS} more stages; all are in the JSON file")
-    for name, unit in {"items_per_second": "items/s"}.items():
-        if name in repeat.run:
-            say(console, f"Throughput: {over_launches_text(repeat.run[name])} {unit}")
+    if (throughput := repeat.run.get("items_per_second")) is not None:
+        is_known = throughput.mean is not None
+        shown = f"{over_launches_text(throughput)} items/s" if is_known else f"not measured ({throughput.reason})"
+        say(console, f"Throughput: {shown}")
     for path in repeat.loops:
         if line := _levels_line(path, repeat):
             say(console, line)
     for row in repeat.rows:
         if row.status != "ok":
             say(console, f"{row.folder}: {row.reason}")
+
+
+def _is_known(found: OverLaunches | None) -> bool:
+    return found is not None and any(value is not None for value in found.values)
 
 
 def _levels_line(path: str, repeat: Repeat) -> str | None:
