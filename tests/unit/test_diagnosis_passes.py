@@ -23,6 +23,7 @@ from perfharness.model.diagnosis import (
     NativeFunction,
     NativeProfile,
     Path,
+    StageCost,
     StageDiagnosis,
     StageVerdict,
     Verdict,
@@ -378,3 +379,15 @@ def test_any_two_passes(first: Float64, second: Float64, gpu_ms: float, items: f
         assert after.cpu_ms == before.cpu_ms
         assert after.explained is not None
         assert (after.explained.reason is None) == after.explained.trusted
+
+
+def test_a_cost_that_only_the_explaining_pass_knows_is_taken_at_the_speed_of_the_measured_one() -> None:
+    times = {BATCH: 10.0 * STEADY, DECODE: 6.0 * STEADY}
+    slower = {path: 1.2 * each for path, each in times.items()}
+    known, unknown = StageCost(12.0, 6.0, 0.5), StageCost(None, None, None, "waits")
+    found = lay_onto(a_pass(times, cost=unknown), a_pass(slower, cost=known)).stages[1].cost
+    assert (found.pipeline_ms, found.without_stage_ms, found.saving_share) == (
+        pytest.approx(10.0), pytest.approx(5.0), 0.5,
+    )  # fmt: skip
+    kept = lay_onto(a_pass(times, cost=StageCost(10.0, 9.0, 0.1)), a_pass(slower, cost=known)).stages[1].cost
+    assert kept.saving_share == 0.1

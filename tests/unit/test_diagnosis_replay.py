@@ -8,6 +8,8 @@ import pytest
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
+from perfharness.model import nsys_schema as schema
+from perfharness.model.trace import CopyKind
 from perfharness.testing.made_batches import (
     BATCH,
     DEVICE_SYNCHRONIZE,
@@ -21,6 +23,7 @@ from perfharness.testing.made_batches import (
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 
+EMBEDDED = {schema.META_CUDA_TRACED: "yes"}
 Bounds = tuple[float, float]
 
 
@@ -46,6 +49,20 @@ def two_streams(batch: Batch) -> None:
     batch.call(DEVICE_SYNCHRONIZE, 50, 985)
 
 
+def read_back(batch: Batch) -> None:
+    """Two kernels and a copy, each 6 us after the one before, as on an H200; they queue."""
+    batch.kernel(10, 20, 500)
+    batch.kernel(14, 506, 700)
+    batch.copy((25, 30), (706, 710), kind=CopyKind.DEVICE_TO_HOST, pageable=False, size=4)
+
+
+def read_and_wait(batch: Batch) -> None:
+    read_back(batch)
+    batch.call(SYNCHRONIZE, 30, 715)
+
+
+QUEUES = {"a": (0.0, 12.0), "b": (12.0, 24.0), "s": (24.0, 1000.0)}
+
 CASES: dict[str, tuple[dict[str, Bounds], Content, dict[str, tuple[float, float]]]] = {
     # |aaa|bbbbbbb|
     "stages on the host add up": (
@@ -67,6 +84,9 @@ CASES: dict[str, tuple[dict[str, Bounds], Content, dict[str, tuple[float, float]
     "a queue on one stream shortens by what is taken out": (
         {"a": (0, 20), "b": (20, 40), "s": (40, 1000)}, one_stream, {"a": (0.4, 0.02), "b": (0.64, 0.02)},
     ),
+    # host |a|b|sssss
+    # GPU   AAA BBB C             what queues begins a gap after what is before it, whatever that is
+    "what queues does not wait by itself": (QUEUES, read_and_wait, {"a": (0.506, 0.01), "b": (0.8, 0.01)}),
     # stream 7 AAAAAAAA
     # stream 8 BBBBB              taking b out saves nothing but its launch
     "streams run beside each other": (
@@ -83,6 +103,22 @@ def test_what_a_batch_takes_without_a_stage(name: str, tmp_path: Path) -> None:
         cost = stage_of(found, stage).cost
         assert cost.without_stage_ms == pytest.approx(without_ms, abs=within), cost
         assert cost.pipeline_ms == pytest.approx(1.0)
+
+
+def test_a_copy_that_the_host_waits_for_is_a_wait_that_was_not_recorded(tmp_path: Path) -> None:
+    found = diagnosed(tmp_path, read_back, QUEUES, batches=4, meta=EMBEDDED)
+    assert stage_of(found, "a").cost.without_stage_ms == pytest.approx(0.506, abs=0.01)
+    assert stage_of(found, "b").cost.without_stage_ms == pytest.approx(0.8, abs=0.01)
+
+
+def test_where_the_host_may_wait_or_compute_the_cost_is_not_known(tmp_path: Path) -> None:
+    """Without `a` 0.99 ms if it computes, 0.3 if it waits for the kernel; without `b` nothing is left but `a`."""
+    stages = {"a": (0.0, 20.0), "b": (20.0, 1000.0)}
+    found = diagnosed(tmp_path, lambda batch: batch.kernel(10, 20, 700), stages, batches=4, meta=EMBEDDED)
+    cost = stage_of(found, "a").cost
+    assert (cost.without_stage_ms, cost.saving_share) == (None, None)
+    assert "between 2 and 70 %" in (cost.reason or "")
+    assert stage_of(found, "batch").cost.saving_share == pytest.approx(1.0)
 
 
 def test_loops_over_several_threads_are_not_played(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from perfharness.model.diagnosis import (
     NativeFunction,
     NativeProfile,
     Path,
+    StageCost,
     StageDiagnosis,
     StageVerdict,
     Verdict,
@@ -123,6 +124,7 @@ def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _C
         profile=None if found.profile is None else _profile(found.profile, scale),
         counters=[*stage.counters, *(one for one in found.counters if (one.gpu, one.source) not in known)],
         gpu=gpu,
+        cost=stage.cost if stage.cost.saving_share is not None else _cost(found.cost, scale),
         explained=explained,
     )
 
@@ -234,6 +236,13 @@ def _unexplained(stage: StageDiagnosis, explained: Explained) -> StageDiagnosis:
 def _again(step: str) -> str:
     """What to do next, after an explaining pass that is not used."""
     return step.replace("--explain names", "`perfharness explain RUN` runs the explaining pass again, which names")
+
+
+def _cost(cost: StageCost, scale: float) -> StageCost:
+    """That of the explaining pass, in which waits are known, at the speed of the measured one."""
+    return replace(
+        cost, pipeline_ms=_times(cost.pipeline_ms, scale), without_stage_ms=_times(cost.without_stage_ms, scale)
+    )
 
 
 def _cause(cause: Cause, scale: float) -> Cause:

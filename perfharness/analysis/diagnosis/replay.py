@@ -3,16 +3,19 @@
 The model: each host thread does its work in order; a GPU operation begins when its call has reached the GPU and
 everything before it on its stream has ended; a blocking call returns when what it waited for has ended. Durations and
 latencies are those of the trace. A stage that takes no time leaves no host time and no operations behind; a wait in it
-for other stages' work stays. Limits of the model: docs/guides/diagnosis.md.
+for other stages' work stays. Where waits are not in the trace, the loop is played twice: as if the host had waited only
+for what it copied from the GPU, and as if it had wherever it can have; what both agree on is known. Limits of the
+model: docs/guides/diagnosis.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from perfharness.analysis.diagnosis.calls import TO_HOST
 from perfharness.analysis.diagnosis.workload import NS_PER_MS, Workload
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import StageCost
@@ -47,6 +50,8 @@ class Window:
     own_end: Int64
     stream: Int64
     gpu: Int64
+    if_waiting: Window | None = None
+    """The same with every wait that may be hidden; None where waits are in the trace."""
 
     @cached_property
     def full_replay_ns(self) -> int:
@@ -60,11 +65,10 @@ class Window:
 
         How long a call or operation waited in the trace does not depend on what is taken away.
         """
-        lead = (self.own_start - self.call_start)[~self.is_wait]
-        usual = max(int(np.quantile(lead, 0.1)), 0) if len(lead) else 0
         old_end: dict[int, int] = {}
         gpu_of: dict[int, int] = {}
         steps: list[_Step] = []
+        queued: list[int] = []
         columns = self.call_start, self.call_end, self.is_wait, self.own_start, self.own_end, self.stream, self.gpu
         for call_start, call_end, is_wait, own_start, own_end, stream, gpu in zip(
             *(column.tolist() for column in columns), strict=True
@@ -76,19 +80,27 @@ class Window:
                     if ended <= call_end + SLACK_NS and stream in (-1, s) and gpu in (-1, gpu_of[s])
                 ]
                 was = max((old_end[s] for s in awaited), default=0)
-                steps.append((call_end - max(call_start, min(was, call_end)), awaited, stream))
+                steps.append((call_end - max(call_start, min(was, call_end)), 0, awaited, stream))
                 continue
             latency, before = max(own_start - call_start, 0), old_end.get(stream)
-            if before is not None and before > call_start and own_start - before < QUEUED_NS:
-                latency = min(usual, latency)  # it queued: what is usual, but never more than measured
-            steps.append((latency, None, stream))
+            is_queued = before is not None and before > call_start
+            if is_queued:
+                queued.append(len(steps))
+            steps.append((latency, max(own_start - before, 0) if before is not None and is_queued else 0, None, stream))
             old_end[stream] = own_end if before is None else max(before, own_end)
             gpu_of[stream] = gpu
+        waited = set(queued)
+        alone = [step[0] for number, step in enumerate(steps) if step[2] is None and number not in waited]
+        usual = int(np.median(alone)) if alone else 0
+        for number in queued:  # what is usual, but never more than measured
+            latency, gap, _, stream = steps[number]
+            steps[number] = (min(usual, latency), gap, None, stream)
         return steps
 
 
-_Step = tuple[int, list[int] | None, int]
-"""Latency of a launch, or what a wait takes by itself; the streams that a wait is for (None: a launch); the stream."""
+_Step = tuple[int, int, list[int] | None, int]
+"""Latency of a launch, or what a wait takes by itself; how long after the operation before it a queued one begins; the
+streams that a wait is for (None: a launch); the stream."""
 
 
 def find_window(workload: Workload, rows: Int64) -> Window | str:
@@ -126,7 +138,7 @@ def find_window(workload: Workload, rows: Int64) -> Window | str:
     own_start = np.r_[operations.start_ns[operation], nothing]
     is_wait = np.r_[np.zeros(len(launch), dtype=np.bool_), np.ones(len(wait), dtype=np.bool_)]
     order = np.lexsort((own_start, is_wait, call_start))
-    return Window(
+    window = Window(
         int(thread[0]), int(start[0]), int(end[at]), count,
         call_start=call_start[order],
         call_end=np.r_[api.end_ns[call], calls.end_ns[wait]][order],
@@ -136,6 +148,29 @@ def find_window(workload: Workload, rows: Int64) -> Window | str:
         stream=np.r_[workload.gpus.stream_of[operation], calls.scope[wait]][order],
         gpu=np.r_[workload.gpus.of[operation], calls.scope_gpu[wait]][order],
     )  # fmt: skip
+    if workload.api_is_complete:
+        return window
+    reads = np.r_[np.isin(workload.details.copy_kind[operation], TO_HOST), np.zeros(len(wait), dtype=np.bool_)][order]
+    return replace(_with_hidden_waits(window, reads), if_waiting=_with_hidden_waits(window, np.ones_like(reads)))
+
+
+def _with_hidden_waits(window: Window, where: Bool) -> Window:
+    """With waits right after some events, where all work launched until then ended before the next event."""
+    done = np.maximum.accumulate(np.where(window.is_wait, window.call_end, window.own_end))
+    returned = np.maximum.accumulate(window.call_end)
+    at = np.flatnonzero(where & (returned < done) & (done <= np.r_[window.call_start[1:], window.end_ns]))
+    added = np.full(len(at), -1, dtype=np.int64)
+    order = np.argsort(np.r_[np.arange(len(done)), at], kind="stable")
+    return replace(
+        window,
+        call_start=np.r_[window.call_start, returned[at]][order],
+        call_end=np.r_[window.call_end, done[at]][order],
+        is_wait=np.r_[window.is_wait, np.ones(len(at), dtype=np.bool_)][order],
+        own_start=np.r_[window.own_start, added][order],
+        own_end=np.r_[window.own_end, added][order],
+        stream=np.r_[window.stream, added][order],
+        gpu=np.r_[window.gpu, added][order],
+    )
 
 
 def stage_cost(window: Window | str, start_ns: Int64, end_ns: Int64) -> StageCost:
@@ -151,9 +186,18 @@ def stage_cost(window: Window | str, start_ns: Int64, end_ns: Int64) -> StageCos
         )
         return StageCost(None, None, None, reason)
     inside = (end_ns > window.start_ns) & (start_ns < window.end_ns)
-    without = _play(window, BusyLine(start_ns[inside], end_ns[inside]))
+    removed = BusyLine(start_ns[inside], end_ns[inside])
     # The model's own error cancels in the ratio.
-    share = max(0.0, 1 - without / played)
+    least, most = sorted(
+        max(0.0, 1 - _play(one, removed) / one.full_replay_ns) for one in (window, window.if_waiting or window)
+    )
+    if most - least > MAX_ERROR:
+        reason = (
+            f"between {100 * least:.0f} and {100 * most:.0f} %: where the host waits for the GPU is not recorded "
+            "(--explain and nsys do)"
+        )
+        return StageCost(None, None, None, reason)
+    share = (least + most) / 2
     per_batch = measured / window.batches / NS_PER_MS
     return StageCost(per_batch, per_batch * (1 - share), share)
 
@@ -175,13 +219,13 @@ def _play(window: Window, removed: BusyLine) -> int:
     new_end: dict[int, int] = {}
     length = window.own_end - window.own_start
     columns = (host_at, after, is_removed, length)
-    for (alone, awaited, stream), host, call_left, gone, operation in zip(
+    for (alone, gap, awaited, stream), host, call_left, gone, operation in zip(
         window.steps, *(column.tolist() for column in columns), strict=True
     ):
         now = host + delay
         if awaited is None:
             if not gone:
-                new_end[stream] = max(now + alone, new_end.get(stream, 0)) + operation
+                new_end[stream] = max(now + alone, new_end[stream] + gap if stream in new_end else 0) + operation
                 gpu_end = max(gpu_end, new_end[stream])
             continue
         until = max([new_end.get(s, 0) for s in awaited], default=0)
@@ -191,6 +235,3 @@ def _play(window: Window, removed: BusyLine) -> int:
 
 SLACK_NS = 2_000
 """Host and GPU clocks are matched to about this."""
-
-QUEUED_NS = 3_000
-"""An operation that begins this soon after the one before it on its stream was waiting for it."""
