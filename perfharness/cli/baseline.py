@@ -41,9 +41,9 @@ def save(
     Exit codes: 0 saved; 1 there is no such run, or the store cannot be written; 2 usage.
     """
     from perfharness.errors import UsageError
+    from perfharness.runs.store.filters import LATEST
     from perfharness.runs.store.records import COMPARABLE
     from perfharness.runs.store.register import open_store
-    from perfharness.runs.store.store import LATEST
 
     opened, output = open_store(store), Output.of()
     found = [opened.find(one) for one in run or [LATEST]]

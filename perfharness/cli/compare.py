@@ -222,9 +222,9 @@ def compare_verb(
         raise UsageError(f"--baseline {baseline} needs what is to be compared with it: a run folder or a repeat")
     if baseline is None and len(sides or ()) < 2:
         raise UsageError("compare needs BASE and NEW: run folders, repeats, or several joined by commas")
+    known = [] if baseline is None else [read_baseline(baseline, store)]
     read_as = ReadAs(warmup_batches, domain, batch_pattern)
-    read = [read_side(side, nsys, read_as) for side in sides or ()]
-    base, *others = read if baseline is None else [read_baseline(baseline, store), *read]
+    base, *others = [*known, *(read_side(side, nsys, read_as) for side in sides or ())]
     comparison = compare_sides(base, others, options, command_line())
     _show(comparison, output_format, verdicts, output.results)
     raise typer.Exit(_exit_code(comparison, verdicts, output))

@@ -19,8 +19,9 @@ from perfharness.errors import UsageError
 from perfharness.model.text import SafeOnTerminal
 
 if TYPE_CHECKING:
+    from perfharness.runs.store.filters import RunFilter
     from perfharness.runs.store.records import StoredRun
-    from perfharness.runs.store.store import RunFilter, RunStore
+    from perfharness.runs.store.store import RunStore
 
 WHICH = "Which runs"
 
@@ -391,8 +392,8 @@ def run_filter(
     limit: int | None = None,
 ) -> RunFilter:
     """The options as a filter. Raises `UsageError`."""
+    from perfharness.runs.store.filters import RunFilter
     from perfharness.runs.store.records import KINDS
-    from perfharness.runs.store.store import RunFilter
 
     if kind is not None and kind not in KINDS:
         raise UsageError(f"--kind {kind}: must be one of {', '.join(KINDS)}")

@@ -7,15 +7,19 @@ import os
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfharness.cli.doctor import store_check
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import StoreError, ToolNotFoundError, UsageError
 from perfharness.model.findings import Finding, Severity
@@ -23,6 +27,7 @@ from perfharness.model.manifest import RunManifest
 from perfharness.runs.run_folder import read_manifest as manifest_of
 from perfharness.runs.store.baselines import baseline_launches
 from perfharness.runs.store.database import SCHEMAS, Database
+from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.gather import (
     LONGEST_PATH_BYTES,
     launch_figures,
@@ -35,7 +40,7 @@ from perfharness.runs.store.gather import (
 from perfharness.runs.store.location import Location, find_store, parse_location
 from perfharness.runs.store.records import CPU, THROUGHPUT, Figure, StoredRun
 from perfharness.runs.store.register import Series, StoreSettings, add_series, register_launch
-from perfharness.runs.store.store import RunFilter, RunStore
+from perfharness.runs.store.store import RunStore
 from perfharness.runs.store.tables import VERSION_TABLE, metadata
 from tests.unit.bench_results import made_up, suite_of
 from tests.unit.compared_runs import write_side
@@ -419,6 +424,71 @@ def test_without_its_libraries_a_launch_gets_a_note_or_a_warning_where_a_store_w
     assert severities(StoreSettings(stored=False)) == []
     with pytest.raises(ToolNotFoundError):
         RunStore(Location(path=path))
+
+
+VERBS = [
+    ("runs", "list"),
+    ("runs", "show", "latest"),
+    ("runs", "tag", "latest", "--add", "x"),
+    ("runs", "add", "."),
+    ("runs", "delete", "latest"),
+    ("runs", "export"),
+    ("runs", "trend", "decode"),
+    ("baseline", "save", "main"),
+    ("baseline", "list"),
+    ("baseline", "delete", "main"),
+    ("compare", "--baseline", "main", "."),
+]
+
+
+def test_without_its_libraries_each_verb_is_one_sentence_with_the_command_to_install_them(store: RunStore) -> None:
+    """In a process of its own, where the libraries cannot be imported."""
+    code = f"""
+import sys
+for name in ("sqlalchemy", "alembic"):
+    sys.modules[name] = None
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in ("sqlalchemy", "alembic") else found(name, *more)
+from perfharness.cli.main import run
+print([run(list(verb)) for verb in {VERBS}])
+"""
+    here = {**os.environ, "PERFHARNESS_STORE": str(store.location)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=here, check=True)
+    assert done.stdout.splitlines()[-1] == str([1] * len(VERBS))
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(VERBS)
+    assert all("[store]" in line for line in lines)
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("ext4", "wal"), ("nfs4", "delete")])
+def test_a_file_of_several_machines_has_no_write_ahead_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, mode: str
+) -> None:
+    mounts = [
+        SimpleNamespace(mountpoint="/", fstype="ext4"),
+        SimpleNamespace(mountpoint=str(path.parents[1]), fstype=kind),
+    ]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounts)  # noqa: A006
+    RunStore(Location(path=path), create=True).add(stored())
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
+
+
+@pytest.mark.parametrize(("damage", "health"), [(None, "good"), ("x" * 5000, "warning")])
+def test_the_doctor_looks_at_the_store(
+    store: RunStore, path: Path, monkeypatch: pytest.MonkeyPatch, damage: str | None, health: str
+) -> None:
+    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
+    store.add(stored())
+    if damage is not None:
+        path.write_text(damage)
+    assert store_check().health == health
+    monkeypatch.setenv("PERFHARNESS_STORE", "off")
+    assert store_check().health == "absent"
+    monkeypatch.setenv("PERFHARNESS_STORE", str(path.with_name("none")))
+    assert store_check().health == "absent"
+    assert not path.with_name("none").exists()
 
 
 # ---- schema ----

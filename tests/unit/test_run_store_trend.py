@@ -11,10 +11,11 @@ import pytest
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import StoreError, UsageError
 from perfharness.render.charts.trend import trend_picture
+from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.records import CPU, THROUGHPUT, Figure, StoredRun
 from perfharness.runs.store.register import Series, add_series
-from perfharness.runs.store.store import RunFilter, RunStore
+from perfharness.runs.store.store import RunStore
 from perfharness.runs.store.trend import trend
 
 DAY_NS = 86_400 * 10**9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import read_regular, reason_of
@@ -22,7 +22,9 @@ from perfharness.runs.store.documents import documents_of
 from perfharness.runs.store.gather import stored_launch
 from perfharness.runs.store.records import StoredRun
 from perfharness.runs.store.register import Series, add_series
-from perfharness.runs.store.store import RunStore
+
+if TYPE_CHECKING:
+    from perfharness.runs.store.store import RunStore
 
 
 def add_folder(store: RunStore, folder: Path) -> list[StoredRun]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfharness.errors import StoreError
 from perfharness.runs.store.documents import restore
 from perfharness.runs.store.folders import holds
 from perfharness.runs.store.records import StoredRun
 from perfharness.runs.store.register import open_store
-from perfharness.runs.store.store import RunStore
+
+if TYPE_CHECKING:
+    from perfharness.runs.store.store import RunStore
 
 
 def baseline_launches(name: str, store: str | None = None) -> list[Path]:

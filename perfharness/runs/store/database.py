@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -110,7 +111,7 @@ class Database:
             schema = self._schema(connection)
         if schema == NEWEST:
             return
-        if self.location.path is not None:
+        if self.location.path is not None and not is_on_network(self.location.path):
             self._write_ahead()
         with self.writing() as connection:
             if self.location.url is not None:
@@ -144,6 +145,23 @@ class Database:
             raise StoreError(f"the run store {self.location} {_why(error)}") from error
         except sqlite3.Error as error:  # from what is done when a connection is made
             raise StoreError(f"the run store {self.location} {_why_sqlite(error)}") from error
+
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+        "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
+    }
+)  # fmt: skip
+"""Where a write-ahead log, which needs memory that all writers share, would be damaged by two machines."""
+
+
+def is_on_network(path: Path) -> bool:
+    """Whether the file is on a file system of several machines."""
+    folder = path.parent.resolve()
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    nearest = next((mounts[place] for place in (folder, *folder.parents) if place in mounts), "")
+    return nearest.lower() in NETWORK_FILE_SYSTEMS
 
 
 def _is_write_ahead(connection: sqlite3.Connection, *, is_last_try: bool) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +17,10 @@ from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.store.database import PATIENCE_S, Database
 from perfharness.runs.store.documents import Documents
+from perfharness.runs.store.filters import EVERYTHING, LATEST, RunFilter
 from perfharness.runs.store.location import Location, require_store
 from perfharness.runs.store.records import SERIES, WHOLE_RUN, Figure, StoredRun
 from perfharness.runs.store.tables import baseline_runs, baselines, documents, figures, runs, tags
-
-LATEST = "latest"
-"""As the name of a run: the newest."""
 
 SHORTEST_PART = 4
 """Characters of a part of a run's id by which it can be named."""
@@ -32,58 +29,8 @@ AT_ONCE = 500
 """Values of one statement: SQLite has a limit."""
 
 
-@dataclass(frozen=True)
-class RunFilter:
-    """Which runs; None: any.
-
-    Args:
-        script: as it was given to the launch, its absolute path, or the file's name.
-        commit: beginning of a commit's id.
-        since_ns, until_ns: when the run began, UTC; the second is excluded.
-        top_level: not those that are a part of a repeat, sweep or cold start.
-        limit: the newest so many.
-    """
-
-    script: str | None = None
-    tag: str | None = None
-    commit: str | None = None
-    kind: str | None = None
-    since_ns: int | None = None
-    until_ns: int | None = None
-    top_level: bool = True
-    limit: int | None = None
-
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """As SQL."""
-        found: list[ColumnElement[bool]] = []
-        if self.script is not None:
-            name, path = printable(self.script), printable(os.path.normpath(Path(self.script).absolute()))
-            found.append(
-                or_(
-                    runs.c.script == name,
-                    runs.c.script_path == path,
-                    runs.c.script.endswith(f"/{name}", autoescape=True),
-                )
-            )
-        if self.tag is not None:
-            found.append(runs.c.run_id.in_(select(tags.c.run_id).where(tags.c.tag == printable(self.tag))))
-        if self.commit is not None:
-            found.append(runs.c.git_commit.startswith(printable(self.commit).lower(), autoescape=True))
-        if self.kind is not None:
-            found.append(runs.c.kind == self.kind)
-        if self.since_ns is not None:
-            found.append(runs.c.created_unix_ns >= self.since_ns)
-        if self.until_ns is not None:
-            found.append(runs.c.created_unix_ns < self.until_ns)
-        if self.top_level:
-            found.append(runs.c.series_id.is_(None))
-        return found
-
-
 Figures = Literal["none", "whole", "all"]
 """Which figures are read: those of runs as a whole, or those of stages and cases too."""
-
-EVERYTHING = RunFilter(top_level=False)
 
 
 class RunStore:
@@ -135,7 +82,7 @@ class RunStore:
 
     def runs(self, which: RunFilter = EVERYTHING, with_figures: Figures = "none") -> list[StoredRun]:
         """The runs, the newest first."""
-        statement = select(runs).where(and_(True, *which.conditions()))
+        statement = select(runs).where(and_(True, *_conditions(which)))
         statement = statement.order_by(runs.c.created_unix_ns.desc(), runs.c.run_id.desc()).limit(which.limit)
         with self._database.reading() as connection:
             return _read(connection, connection.execute(statement).all(), with_figures)
@@ -154,7 +101,7 @@ class RunStore:
             is_stage = or_(is_stage, figures.c.path.endswith(f"/{name}", autoescape=True))
         with self._database.reading() as connection:
             have_it = select(figures.c.run_id).where(figures.c.metric == metric, is_stage)
-            wanted = select(runs).where(runs.c.run_id.in_(have_it), *which.conditions())
+            wanted = select(runs).where(runs.c.run_id.in_(have_it), *_conditions(which))
             wanted = wanted.order_by(runs.c.created_unix_ns, runs.c.run_id)
             found = _read(connection, connection.execute(wanted).all())
             by_run: dict[str, list[Figure]] = {}
@@ -297,6 +244,33 @@ class RunStore:
         if not rows:
             raise StoreError(f"the run store {self.location} has no run {name}; `perfharness runs list` lists them")
         return rows[0]
+
+
+def _conditions(which: RunFilter) -> list[ColumnElement[bool]]:
+    """The filter as SQL."""
+    found: list[ColumnElement[bool]] = []
+    if which.script is not None:
+        name, path = printable(which.script), printable(os.path.normpath(Path(which.script).absolute()))
+        found.append(
+            or_(
+                runs.c.script == name,
+                runs.c.script_path == path,
+                runs.c.script.endswith(f"/{name}", autoescape=True),
+            )
+        )
+    if which.tag is not None:
+        found.append(runs.c.run_id.in_(select(tags.c.run_id).where(tags.c.tag == printable(which.tag))))
+    if which.commit is not None:
+        found.append(runs.c.git_commit.startswith(printable(which.commit).lower(), autoescape=True))
+    if which.kind is not None:
+        found.append(runs.c.kind == which.kind)
+    if which.since_ns is not None:
+        found.append(runs.c.created_unix_ns >= which.since_ns)
+    if which.until_ns is not None:
+        found.append(runs.c.created_unix_ns < which.until_ns)
+    if which.top_level:
+        found.append(runs.c.series_id.is_(None))
+    return found
 
 
 def _in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.analysis.change_points import ALPHA, change_points, is_autocorrelated, least_rate
 from perfharness.errors import StoreError, UsageError
 from perfharness.model.result import last_key
+from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.records import (
     BUSY,
     BUSY_PER_ITEM,
@@ -24,7 +25,9 @@ from perfharness.runs.store.records import (
     Figure,
     StoredRun,
 )
-from perfharness.runs.store.store import RunFilter, RunStore
+
+if TYPE_CHECKING:
+    from perfharness.runs.store.store import RunStore
 
 MIN_EFFECT = 0.02
 """As of `compare`."""
