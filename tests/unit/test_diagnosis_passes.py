@@ -386,8 +386,7 @@ def test_a_cost_that_only_the_explaining_pass_knows_is_taken_at_the_speed_of_the
     slower = {path: 1.2 * each for path, each in times.items()}
     known, unknown = StageCost(12.0, 6.0, 0.5), StageCost(None, None, None, "waits")
     found = lay_onto(a_pass(times, cost=unknown), a_pass(slower, cost=known)).stages[1].cost
-    assert (found.pipeline_ms, found.without_stage_ms, found.saving_share) == (
-        pytest.approx(10.0), pytest.approx(5.0), 0.5,
-    )  # fmt: skip
+    shares = (found.pipeline_ms, found.without_stage_ms, found.saving_share)
+    assert shares == pytest.approx((10.0, 5.0, 0.5))
     kept = lay_onto(a_pass(times, cost=StageCost(10.0, 9.0, 0.1)), a_pass(slower, cost=known)).stages[1].cost
     assert kept.saving_share == 0.1
