@@ -621,13 +621,30 @@ def _known_values(launches: Sequence[LaunchFigures], figure: Figure) -> list[flo
 
 
 def _machine_remarks(matched: _Matched, rows: Sequence[ComparedRow]) -> list[str]:
-    """What moved on the machine by more than the smallest change that is claimed."""
+    """Whether the machine itself was faster or slower, and what moved by more than the smallest change claimed."""
+    found = []
+    base, new = _loop_times(matched.base.used), _loop_times(matched.new.used)
+    if len(base) > 1 and len(new) > 1:
+        (judged,) = compare([Pair(np.asarray(base), np.asarray(new))], Rule())
+        if judged.direction in ("up", "down") and judged.ratio is not None and judged.interval is not None:
+            low, high = judged.interval.low - 1, judged.interval.high - 1
+            found.append(
+                f"The machine itself was {'slower' if judged.direction == 'up' else 'faster'} with {matched.new.name}: "
+                f"a fixed loop, timed before and after each launch, took {judged.ratio - 1:+.1%} "
+                f"({low:+.1%} … {high:+.1%})."
+            )
     claimed = [abs(row.ratio - 1) for row in rows if row.verdict in ("faster", "slower") and row.ratio is not None]
     conditions = [one.conditions for one in (*matched.base.used, *matched.new.used) if one.conditions is not None]
-    if not claimed or len(conditions) < 2:
-        return []
-    findings = unsteady_findings(movements_of(conditions), min(claimed), f"a change of {100 * min(claimed):.1f} %")
-    return [finding.message for finding in findings]
+    if claimed and len(conditions) > 1:
+        claim = f"a change of {min(claimed):.1%}"
+        found += [one.message for one in unsteady_findings(movements_of(conditions), min(claimed), claim)]
+    return found
+
+
+def _loop_times(launches: Sequence[LaunchFigures]) -> list[float]:
+    """Milliseconds of the fixed loop beside each launch that has a yardstick."""
+    yardsticks = [launch.conditions.yardstick for launch in launches if launch.conditions is not None]
+    return [(one.loop_before.wall_ms + one.loop_after.wall_ms) / 2 for one in yardsticks if one is not None]
 
 
 def _row(one: _MatchedPair, judgement: Judgement | None, matched: _Matched) -> ComparedRow:
