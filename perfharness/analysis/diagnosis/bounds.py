@@ -10,12 +10,51 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfharness.analysis.diagnosis.rules.calls import (
+    ALLOCATION_SHARE,
+    COPYING_SHARE,
+    DISPATCH_BOUND_SHARE,
+    LAUNCH_BOUND_SHARE,
+    SYNCHRONIZATION_SHARE,
+)
 from perfharness.analysis.diagnosis.rules.evidence import call_of, percent, place
+from perfharness.analysis.diagnosis.rules.gpu import RECOMPILATION_SHARE, WAITING_SHARE
+from perfharness.analysis.diagnosis.rules.host import COLLECTION_SHARE, CPU_BOUND_SHARE
 from perfharness.analysis.diagnosis.rules.machine import OF_MACHINE
+from perfharness.analysis.diagnosis.rules.waits import (
+    BLOCKED_SHARE,
+    GIL_SHARE,
+    LOADER_SHARE,
+    NAMED_WAIT_SHARE,
+    RUNNABLE_SHARE,
+)
 from perfharness.model.diagnosis import Cause, FunctionTime, StageDiagnosis, StageVerdict, Verdict
 
 DOMINATES = 0.5
-"""Of the stage's time in the measured pass, at least: then nothing else can be the larger part of it."""
+"""Of a cause: of the stage's time in the explaining pass. Of a line: of that in the measured one, at least; then
+nothing else can be the larger part of it."""
+
+ENOUGH = {
+    Verdict.RECOMPILATION: RECOMPILATION_SHARE,
+    Verdict.GARBAGE_COLLECTION: COLLECTION_SHARE,
+    Verdict.GIL_CONTENTION: GIL_SHARE,
+    Verdict.CPU_CONTENTION: RUNNABLE_SHARE,
+    Verdict.WAITING_ON_STAGE: WAITING_SHARE,
+    Verdict.WAITING_ON_PROCESS: WAITING_SHARE,
+    Verdict.WAITING_ON_SYSTEM: BLOCKED_SHARE,
+    Verdict.DATA_LOADER_STARVATION: LOADER_SHARE,
+    Verdict.FILE_WAIT: NAMED_WAIT_SHARE,
+    Verdict.NETWORK_WAIT: NAMED_WAIT_SHARE,
+    Verdict.SMALL_COPIES: COPYING_SHARE,
+    Verdict.ALLOCATOR_CHURN: ALLOCATION_SHARE,
+    Verdict.IMPLICIT_SYNCHRONIZATION: SYNCHRONIZATION_SHARE,
+    Verdict.SYNCHRONIZATION_BOUND: SYNCHRONIZATION_SHARE,
+    Verdict.LAUNCH_BOUND: LAUNCH_BOUND_SHARE,
+    Verdict.DISPATCH_BOUND: DISPATCH_BOUND_SHARE,
+    Verdict.CPU_BOUND: CPU_BOUND_SHARE,
+}
+"""Of the stage's time in the measured pass, at least: what the rule of a cause asks for, the largest where it has
+several."""
 
 RESIDUAL = frozenset({Verdict.CPU_BOUND, Verdict.CANNOT_TELL})
 """Verdicts of one pass that only say what is left: a cause with a name is better, where it dominates."""
@@ -43,8 +82,8 @@ def share_bounds(share: float, slowdown: float) -> tuple[float, float]:
 
 
 def with_bounds(stage: StageDiagnosis, found: StageDiagnosis, slowdown: float) -> StageDiagnosis:
-    """A stage of the measured pass with what dominates it in the explaining pass beyond all that may have changed; what
-    does not is a candidate in the evidence of the verdict.
+    """A stage of the measured pass with what dominates it in the explaining pass, where enough of that is left whatever
+    has changed; else it is a candidate in the evidence of the verdict.
 
     Args:
         found: the same stage of the explaining pass, which did the same work on the GPU.
@@ -55,13 +94,19 @@ def with_bounds(stage: StageDiagnosis, found: StageDiagnosis, slowdown: float) -
         return _with_line(stage, found, cause, slowdown)
     if stage.verdict.verdict not in RESIDUAL:
         return stage
-    if cause is not None and share_bounds(cause.share, slowdown)[0] >= DOMINATES:
+    if cause is not None and _is_enough(cause, slowdown):
         return _limited_by(stage, found, cause, slowdown)
     if cause is not None:
         at = "" if cause.where is None else f" At {place(cause.where)}."
         stage = _with_evidence(stage, f"The explaining pass would say {cause.code}: {cause.what}{at}")
     longest = None if found.profile is None else found.profile.longest
     return stage if longest is None else _at_line(stage, found, longest, slowdown)
+
+
+def _is_enough(cause: Cause, slowdown: float) -> bool:
+    """Whether it dominates the stage in the explaining pass, and its rule holds in the measured one, too."""
+    enough = ENOUGH.get(Verdict(cause.code))
+    return enough is not None and cause.share >= DOMINATES and share_bounds(cause.share, slowdown)[0] >= enough
 
 
 def _first_cause(found: StageDiagnosis) -> Cause | None:
