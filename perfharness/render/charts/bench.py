@@ -97,6 +97,9 @@ def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
 SPEEDUP_ROW = 20
 """Height of a bar."""
 
+MAX_NAMED_POINTS = 8
+"""On a Pareto front: more names would lie on each other."""
+
 
 def speedup_pictures(suite: BenchSuiteResult) -> list[Picture]:
     """A bar for each case that can be compared with the baseline, of each model. Raises `ToolNotFoundError`."""
@@ -121,7 +124,7 @@ def _speedup_bars(name: str, suite: BenchSuiteResult, title: str) -> Picture | N
             rows.append({"case": f"{names.case(result.case)}{wrong}", **_numbers("speedup", found)})
     if not rows:
         return None
-    y = alt.Y("case:N", sort=[row["case"] for row in rows], title=None, axis=alt.Axis(labelLimit=220))
+    y = alt.Y("case:N", sort=[row["case"] for row in rows], title=None, axis=alt.Axis(labelLimit=330))
     x = alt.X("speedup:Q", title=f"speed-up against {short_cell(suite.baseline or '?')} at the same batch size")
     tooltip = [
         "case:N",
@@ -178,10 +181,10 @@ def _pareto(name: str, suite: BenchSuiteResult, title: str, front: Sequence[str]
     tooltip = ["case:N", "kind:N", *(alt.Tooltip(f"{field}:Q", format=",.4~g") for field in ("latency", "rate"))]
     points = sheet.chart("points", rows).mark_point(filled=True, opacity=0.9, size=70)
     best = sheet.chart("front", [row for row in rows if row["kind"] == "on the Pareto front"])
-    texts = best.mark_text(align="left", dx=7, dy=-5, fontSize=9)
-    layers = [
-        unit(points.encode(x=x, y=y, color=color, tooltip=tooltip)), unit(texts.encode(x=x, y=y, text="case:N")),
-    ]  # fmt: skip
+    layers = [unit(points.encode(x=x, y=y, color=color, tooltip=tooltip))]
+    if sum(row["kind"] == "on the Pareto front" for row in rows) <= MAX_NAMED_POINTS:
+        texts = best.mark_text(align="left", dx=7, dy=-5, fontSize=9)
+        layers.append(unit(texts.encode(x=x, y=y, text="case:N")))
     sheet.notes.append("the front is of all objectives together: throughput, latency, memory, energy, accuracy")
     return sheet.made(layered(layers, WIDTH, HEIGHT), title)
 

@@ -165,7 +165,7 @@ def timeline_picture(name: str, found: BatchTimeline) -> Picture:
     )  # fmt: skip
     labels = [safe_line(row) for row in found.rows]
     y = alt.Y("row:N", sort=labels, title=None, axis=alt.Axis(labelLimit=LABEL_LIMIT))
-    bars = sheet.chart("bars", rows).mark_bar(clip=True, strokeWidth=0.6, height={"band": 0.82})
+    bars = sheet.chart("bars", rows).mark_bar(clip=True, strokeWidth=0.2, height={"band": 0.82})
     color = alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(orient="top"))
     tooltip = [
         "name:N", "kind:N",

@@ -200,9 +200,10 @@ def _latency(run: RunReport) -> Section | None:
 
 
 def _reasons(stages: Sequence[StageLine]) -> list[str]:
-    """Why means have no interval, each reason once."""
+    """Why means have no interval, each reason once; an iteration of a benchmark is a batch here."""
     estimates = [line.cpu_mean for line in stages if line.cpu_mean is not None]
-    return list(dict.fromkeys(one.reason for one in estimates if one.reason and one.low is None))[:SENTENCES]
+    reasons = (one.reason.replace("iterations", "batches") for one in estimates if one.reason and one.low is None)
+    return list(dict.fromkeys(reasons))[:SENTENCES]
 
 
 def interval_text(estimate: Estimate | None) -> str | None:

@@ -29,7 +29,7 @@ from perfharness.render.report.document import (
     Table,
     number_text,
 )
-from perfharness.render.terminal.bench import notes, recommendation_lines, row_remarks
+from perfharness.render.terminal.bench import WRONG, notes, recommendation_lines, row_remarks
 from perfharness.runs.report.model import SuiteReport
 
 GB = 1e9
@@ -48,7 +48,8 @@ def suite_sections(found: SuiteReport) -> list[Section]:
     suite = found.suite
     pictures = sweep_pictures(found.sweep) if found.sweep else bench_pictures(suite)
     pictures = [*speedup_pictures(suite), *pareto_pictures(suite), *pictures]
-    remarks = _joined((*row_remarks(suite), *notes(suite)), first=0)
+    below = (line for line in notes(suite) if not line.startswith(f"{WRONG}:"))  # the table has no such mark
+    remarks = _joined((*row_remarks(suite), *below), first=0)
     cases: list[Block] = [cases_table(suite), *([Items(remarks)] if remarks else [])]
     sections = [Section("Cases", cases)]
     if pictures:
