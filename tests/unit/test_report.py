@@ -257,7 +257,8 @@ def test_no_text_is_a_formula(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "kind", "shown"),
     [
-        (None, "ms", "-"), (0.0, "ms", "0.000"), (0.0123456, "ms", "0.01235"), (1234.5678, "ms", "1,234.568"), (0.1234, "share", "12.3 %"),
+        (None, "ms", "-"), (0.0, "ms", "0.000"), (0.0123456, "ms", "0.01235"),
+        (1234.5678, "ms", "1,234.568"), (0.1234, "share", "12.3 %"),
         (12345.6, "number", "12,346"), (0.00001234, "number", "1.23e-05"), (7, "count", "7"), ("a\nb", "text", "a\\nb"),
     ],
 )  # fmt: skip
