@@ -36,6 +36,9 @@ LEAST_AUTOCORRELATION = 0.2
 
 AUTOCORRELATION_ERROR = 0.01
 
+FIRST_LAUNCH_ERROR = 0.01
+"""How often a first launch that is like the others is taken for different."""
+
 MIN_FOR_DRIFT = 5
 """Four launches in order are chance in one of twelve cases."""
 
@@ -132,6 +135,22 @@ def drift_of_launches(values: Sequence[float]) -> LaunchDrift | None:
         return LaunchDrift(0.0, 1.0, 0.0)
     slope = stats.theilslopes(values)[0]
     return LaunchDrift(float(found.statistic), float(found.pvalue), float(slope))
+
+
+def first_launch_p_value(values: Sequence[float]) -> float | None:
+    """How probable it is that the first launch is as far from the others by chance (Student's t of a prediction).
+
+    None where there are fewer than `MIN_FOR_DRIFT`, or the others are all alike.
+    """
+    if len(values) < MIN_FOR_DRIFT:
+        return None
+    others = np.asarray(values[1:], dtype=np.float64)
+    error = float(others.std(ddof=1)) * sqrt(1 + 1 / len(others))
+    if error <= 0:
+        return None
+    from scipy.special import stdtr  # takes longer to import than most commands to run
+
+    return 2 * float(stdtr(len(others) - 1, -abs(values[0] - float(others.mean())) / error))
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,13 @@ from perfharness.analysis.latency_statistics import mean_estimate
 from perfharness.analysis.launches import (
     CONFIDENCE,
     ERROR_RATE,
+    FIRST_LAUNCH_ERROR,
     LaunchMean,
     ProcessBatches,
     autocorrelation,
     drift_of_launches,
     error_rate_of_a_look,
+    first_launch_p_value,
     mean_of_launches,
     spread_levels,
 )
@@ -124,6 +126,7 @@ def findings_of_repeat(repeat: Repeat, launches: Sequence[LaunchNumbers]) -> lis
     found = [
         *_unsteady(repeat),
         *_launch_drift(repeat),
+        *_first_launch(repeat),
         *_warm(repeat),
         *(finding for path in repeat.loops for finding in _batch_findings(path, launches)),
     ]
@@ -232,8 +235,7 @@ def _launch_drift(repeat: Repeat) -> Iterator[Finding]:
     """Loops whose launches became slower or faster; corrected for how many loops there are."""
     found = {}
     for path in repeat.loops:
-        stage = repeat.stages.get(path, {}).get(STABLE_METRIC)
-        values = [] if stage is None else [value for value in stage.values if value is not None]
+        values = _values(repeat, path)
         if (drift := drift_of_launches(values)) is not None:
             found[path] = (drift, float(np.mean(values)))
     adjusted = holm_adjusted([drift.p_value for drift, _ in found.values()])
@@ -248,6 +250,32 @@ def _launch_drift(repeat: Repeat) -> Iterator[Finding]:
             f"{drift.tau:+.2f}, p = {p_value:.2g}), so the mean is that of no launch to come",
             "look for what builds up: heat (--cool-down), files, memory; and repeat",
         )
+
+
+def _first_launch(repeat: Repeat) -> Iterator[Finding]:
+    """Loops whose first launch differs from the others; corrected for how many loops there are."""
+    if not repeat.measured or repeat.measured[0] != repeat.rows[0]:
+        return
+    chances = {path: first_launch_p_value(_values(repeat, path)) for path in repeat.loops}
+    found = {path: p_value for path, p_value in chances.items() if p_value is not None}
+    for path, p_value in zip(found, holm_adjusted(list(found.values())), strict=True):
+        if p_value < FIRST_LAUNCH_ERROR:
+            first, *others = _values(repeat, path)
+            change = first / float(np.mean(others)) - 1
+            yield Finding(
+                "first-launch-differs",
+                Severity.WARNING,
+                f"{path}: the first launch was {abs(change):.1%} {'slower' if change > 0 else 'faster'} than the "
+                f"others (p = {p_value:.2g}), and is part of the mean",
+                "launch once before, so that caches of files and compilers are filled; and repeat",
+            )
+
+
+def _values(repeat: Repeat, path: str) -> list[float]:
+    """Mean times of a batch of a loop, by launch; empty where one does not have it."""
+    stage = repeat.stages.get(path, {}).get(STABLE_METRIC)
+    values = [] if stage is None else [value for value in stage.values if value is not None]
+    return values if stage is not None and len(values) == len(stage.values) else []
 
 
 def _batch_findings(path: str, launches: Sequence[LaunchNumbers]) -> Iterator[Finding]:

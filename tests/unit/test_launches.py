@@ -16,6 +16,7 @@ from perfharness.analysis.launches import (
     autocorrelation,
     drift_of_launches,
     error_rate_of_a_look,
+    first_launch_p_value,
     looks,
     mean_of_launches,
     spread_levels,
@@ -82,6 +83,18 @@ def test_drift_a_second_way(values: list[float]) -> None:
     score = sum(1 if rise > 0 else -1 for rise, _ in pairs)
     assert found.tau == pytest.approx(score / len(pairs))
     assert found.per_launch == pytest.approx(np.median([rise / run for rise, run in pairs]))
+
+
+def test_the_first_launch_against_the_others() -> None:
+    others = [10.0, 11.0, 12.0, 13.0]
+    found = first_launch_p_value([20.0, *others])
+    spread = stats.tstd(others) * (1 + 1 / 4) ** 0.5
+    assert found == pytest.approx(2 * stats.t.sf((20 - 11.5) / spread, 3))
+    assert first_launch_p_value([20.0, *others[:3]]) is None
+    assert first_launch_p_value([20.0, *[10.0] * 5]) is None
+    random = np.random.default_rng(11)
+    chance = [first_launch_p_value([float(one) for one in random.normal(100, 5, 6)]) for _ in range(4000)]
+    assert sum(one is not None and one < 0.05 for one in chance) == pytest.approx(200, abs=60)
 
 
 def test_drift_is_exact_and_needs_five_launches() -> None:

@@ -200,6 +200,13 @@ def test_launches_that_become_slower_are_a_finding(tmp_path: Path) -> None:
     assert codes(case_of(tmp_path / "b", launches(10.0, 14.0, 12.0, 11.0, 13.0), count=5)) == set()
 
 
+def test_a_first_launch_that_differs_is_a_finding(tmp_path: Path) -> None:
+    others = (10.0, 10.2, 9.9, 10.1, 10.05)
+    assert codes(case_of(tmp_path / "a", launches(14.0, *others), count=6)) == {"first-launch-differs"}
+    assert codes(case_of(tmp_path / "b", launches(10.3, *others), count=6)) == set()
+    assert codes(case_of(tmp_path / "c", launches(None, *others), count=6)) == set()
+
+
 def test_what_is_not_stable_at_the_limit_is_a_finding(tmp_path: Path) -> None:
     values = (10.0, 14.0, 12.0, 11.0, 13.0)
     assert codes(case_of(tmp_path / "a", launches(*values), count=5, until_stable=0.01)) == {"not-stable"}
@@ -336,6 +343,22 @@ def test_analysed_again_it_has_new_numbers_and_keeps_its_rows(tmp_path: Path) ->
     assert again == found.repeat  # type: ignore[union-attr]
     assert (again.rows, again.created, again.asked) == (before.rows, read_repeat(tmp_path).created, before.asked)  # type: ignore[union-attr]
     assert update_repeat(tmp_path, []) == again  # without the launches it stays as it is
+
+
+def test_analysed_again_the_findings_of_the_repeat_are_reported(tmp_path: Path) -> None:
+    repeated(tmp_path, 2)
+    for number in range(2):
+        path = tmp_path / f"launch_{number}" / "manifest.json"
+        content = json.loads(path.read_text())
+        ruler = conditions(number, disturbed=number == 1).yardstick
+        assert ruler is not None
+        path.write_text(json.dumps({**content, "companions": {"yardstick": ruler.model_dump(mode="json")}}))
+    found = analyze(tmp_path)
+    assert "machine-unsteady" in {finding.code for finding in found.findings}
+    again = read_repeat(tmp_path)
+    assert again is not None
+    assert again.machine is not None
+    assert again.machine.relative == 1.0
 
 
 def test_figures_of_a_launch(tmp_path: Path) -> None:
