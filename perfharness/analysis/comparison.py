@@ -29,6 +29,8 @@ ENOUGH_POWER = 0.8
 MOST_LAUNCHES = 1000
 """More are not worth naming."""
 
+LARGEST_LOGARITHM = 700.0
+
 MAX_ORDER_SHARE = 0.25
 """Sides count as interleaved where which side a launch is of explains no more of its place in the order (R squared)."""
 
@@ -345,7 +347,8 @@ def relative_spread(values: Float64) -> float | None:
 
 
 def _exp(value: float) -> float:
-    return exp(value) if value < 700 else inf
+    """Never infinite, which JSON has no word for."""
+    return exp(min(max(value, -LARGEST_LOGARITHM), LARGEST_LOGARITHM))
 
 
 def _student_tail(value: float, freedom: float) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 import perfharness
 from perfharness.errors import ResultError, UsageError
+from perfharness.render.comparison.texts import interval
 from perfharness.runs.compare import (
     ComparedRow,
     ComparedVersion,
@@ -295,3 +296,14 @@ def test_a_machine_that_moved_by_more_than_the_change_is_named(tmp_path: Path) -
     assert "+30.0%" in itself
     assert "1.00 to 1.30 ms" in moved
     assert compared(base, steady).versions[0].remarks == []
+
+
+def test_an_interval_without_bounds_can_be_written_and_read(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", [1e-6, 1e6])
+    new = write_side(tmp_path / "b", [1e6, 1e-6], turn=1000)
+    comparison = compared(base, new)
+    decode = row(Comparison.model_validate_json(comparison.model_dump_json()).versions[0], "toy/batch/decode")
+    assert decode.verdict == "undecided"
+    assert decode.judged_by is not None
+    assert decode.judged_by.high > 1e100
+    assert interval(decode.judged_by) == "beyond x1000"

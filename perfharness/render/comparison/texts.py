@@ -72,9 +72,11 @@ def change(ratio: float | None) -> str:
 
 
 def interval(found: RatioInterval | None) -> str:
-    """`+8.1 … +12.0 %`; what is more than ten times is a factor."""
+    """`+8.1 … +12.0 %`; what is more than ten times is a factor, and more than a thousand times tells nothing."""
     if found is None:
         return "-"
+    if found.high > 1000:
+        return "beyond x1000"
     if found.high > 10:
         return f"x{found.low:.2g} … x{found.high:.3g}"
     return f"{100 * (found.low - 1):+.1f} … {100 * (found.high - 1):+.1f} %"
