@@ -12,8 +12,11 @@ from functools import cache
 
 from perfharness.model.host_samples import Frame, HostSamples
 
-LIBRARY_PARTS = ("/site-packages/", "/dist-packages/", "<frozen ", "<string>", "<__array_function__")
-"""Of files that are not the user's own; the standard library's are found by their folder (`is_library`)."""
+LIBRARY_PARTS = (
+    "/site-packages/", "/dist-packages/", "<frozen ", "<string>", "<__array_function__", "<eval_with_key>",
+)  # fmt: skip
+"""Of files that are not the user's own, or that a library makes (`<eval_with_key>`: torch.fx); the standard library's
+are found by their folder (`is_library`)."""
 STARTING = re.compile(r"<frozen runpy>|.*/runpy\.py$|.*/perfharness/(boot/|tracer/|annotate/|script\.py$)")
 """Files of the functions that start a measured script."""
 INSTRUMENT = re.compile(

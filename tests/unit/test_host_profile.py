@@ -240,6 +240,7 @@ def test_inside_is_what_comparing_each_says(intervals: list[tuple[int, int]], ti
         ("/home/a/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", True, "torch"),
         ("/usr/lib/python3/dist-packages/numpy/linalg.py", True, "numpy"),
         ("<frozen importlib._bootstrap>", True, None),
+        ("<eval_with_key>.1", True, None),
         ("/home/a/run.py", False, None),
         ("/srv/lib/python3tools/run.py", False, None),
         ("/srv/perfharness/recorder/scopes.py", True, None),

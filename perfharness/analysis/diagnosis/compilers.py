@@ -76,7 +76,7 @@ COMPILERS = (
         library="libtriton",
     ),
     Compiler(
-        "JAX (XLA)",
+        "JAX's XLA",
         f"Compile once: make the function for jax.jit once, outside of the loop, and {FEW_SHAPES}; "
         "JAX_LOG_COMPILES=1 prints what is compiled.",
         _all_of("jax/_src/interpreters/partial_eval.py", "jax/_src/interpreters/mlir.py", "jax/_src/compiler.py"),
@@ -102,7 +102,7 @@ COMPILERS = (
         library="libnvinfer_builder_resource",
     ),
     Compiler(
-        "ONNX Runtime (making a session)",
+        "ONNX Runtime, making a session",
         "Make the InferenceSession once, before the loop, and keep it.",
         {"onnxruntime/capi/onnxruntime_inference_collection.py": frozenset({"_create_inference_session"})},
     ),
