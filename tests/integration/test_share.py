@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from perfharness.cli.main import run as run_verb
 from perfharness.runs.share.archive import unpacked
-from tests.integration.launches import environment, manifest, perfharness, run_to_the_end
+from tests.integration.launches import environment, manifest, run_to_the_end
 
 NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
 SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
@@ -105,20 +106,22 @@ def numbers(value: Any, of: str = "") -> list[Any]:
 
 
 def results(run: Path) -> list[Any]:
-    code = perfharness("analyze", run, "-q").returncode
+    code = run_verb(["analyze", str(run), "-q"])
     names = sorted(path.relative_to(run) for path in run.rglob("benchmark*.json"))
     return [code, *((str(name), numbers(json.loads((run / name).read_text()))) for name in names)]
 
 
-def check_shared(run: Launched, folder: Path) -> None:
+def check_shared(run: Launched, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Shared where the environment is the launch's."""
     before = results(run.out)
     archive = folder / "shared.tar.zst"
-    told = perfharness(
-        "share", run.out, "-o", archive, "--redact-arguments", "--with-logs", "--format", "json",
-        HUB_TOKEN=TOKEN, CUSTOMER=CUSTOMER, PHRASE=PHRASE,
-    )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    assert {"CUSTOMER", "HUB_TOKEN", "PHRASE"} <= set(json.loads(told.stdout)["variables"])
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"HUB_TOKEN": TOKEN, "CUSTOMER": CUSTOMER, "PHRASE": PHRASE}.items():
+            patch.setenv(name, value)
+        options = ["-o", str(archive), "--redact-arguments", "--with-logs", "--format", "json"]
+        assert run_verb(["share", str(run.out), *options]) == 0
+    assert {"CUSTOMER", "HUB_TOKEN", "PHRASE"} <= set(json.loads(capsys.readouterr().out)["variables"])
     shared = unpacked(archive)
     for name, secret in SECRETS.items():
         assert holding(run.out, secret), f"{name} was not planted"
@@ -128,48 +131,58 @@ def check_shared(run: Launched, folder: Path) -> None:
     assert len(before) > 2
 
 
-def test_of_a_run_with_stacks_no_secret_is_left_and_the_numbers_stay(explained: Launched, tmp_path: Path) -> None:
-    check_shared(explained, tmp_path)
+def test_of_a_run_with_stacks_no_secret_is_left_and_the_numbers_stay(
+    explained: Launched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_shared(explained, tmp_path, capsys)
 
 
 @pytest.mark.nsys
 @pytest.mark.skipif(not os.environ.get(NSYS_VARIABLE), reason=f"{NSYS_VARIABLE} is unset; scripts/test sets it")
-def test_of_a_run_of_nsys_no_secret_is_left_and_the_numbers_stay(tmp_path: Path) -> None:
+def test_of_a_run_of_nsys_no_secret_is_left_and_the_numbers_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = launched(tmp_path, "--nsys", os.environ[NSYS_VARIABLE], sites=(os.environ[SITE_VARIABLE],))
     process = run.out / "proc_0_gpu_0"
     assert {"trace.sqlite", "trace.nsys-rep"} <= holding(run.out, TOKEN)
-    told = perfharness("share", run.out, "-o", tmp_path / "elsewhere.tar.zst")
-    assert told.returncode == 0, told.stderr
+    assert run_verb(["share", str(run.out), "-o", str(tmp_path / "elsewhere.tar.zst")]) == 0
     assert process.joinpath("trace.nsys-rep").exists()
     for secret in (TOKEN, CUSTOMER, PHRASE, FOLDER):  # known from the trace alone
         assert not holding(unpacked(tmp_path / "elsewhere.tar.zst"), secret)
-    check_shared(run, tmp_path)
+    check_shared(run, tmp_path, capsys)
 
 
 def test_verbs_take_the_archive(explained: Launched, tmp_path: Path) -> None:
-    told = perfharness("share", explained.out, "-o", tmp_path / "a.tar.zst")
-    assert told.returncode == 0, told.stderr
+    assert run_verb(["share", str(explained.out), "-o", str(tmp_path / "a.tar.zst")]) == 0
     for verb in ("diagnose", "analyze", "ranges"):
-        assert perfharness(verb, tmp_path / "a.tar.zst").returncode == 0
+        assert run_verb([verb, str(tmp_path / "a.tar.zst")]) == 0
     assert not holding(tmp_path / "a", "HUB_TOKEN") or (tmp_path / "a" / "shared.json").exists()
-    assert perfharness("share", tmp_path / "a.tar.zst", "-o", tmp_path / "b.tar.zst").returncode == 0
+    assert run_verb(["share", str(tmp_path / "a.tar.zst"), "-o", str(tmp_path / "b.tar.zst")]) == 0
 
 
 def test_usage(explained: Launched, tmp_path: Path) -> None:
-    assert perfharness("share", explained.out, "-o", tmp_path / "a.zip").returncode == 2
-    assert perfharness("share", explained.out / "proc_0_gpu_0").returncode == 2
-    assert perfharness("share", tmp_path / "nothing").returncode == 1
+    assert run_verb(["share", str(explained.out), "-o", str(tmp_path / "a.zip")]) == 2
+    assert run_verb(["share", str(explained.out / "proc_0_gpu_0")]) == 2
+    assert run_verb(["share", str(tmp_path / "nothing")]) == 1
 
 
-def test_results_carry_no_values_of_the_environment(explained: Launched) -> None:
+def test_results_carry_no_values_of_the_environment(
+    explained: Launched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A name that the script itself gave a stage is in them; what it did not use is not."""
     for name in ("HUB_TOKEN", "PHRASE"):
         told = holding(explained.out, explained.environ[name])
         assert told <= {"stdout.log", "stderr.log"}
     for verb in ("analyze", "diagnose"):
-        printed = perfharness(verb, explained.out, "--format", "json").stdout
+        assert run_verb([verb, str(explained.out), "--format", "json"]) == 0
+        printed = capsys.readouterr().out
         assert TOKEN not in printed
         assert json.dumps(PHRASE)[1:-1] not in printed
+    for ending in ("html", "json"):
+        assert run_verb(["report", str(explained.out), "-o", str(tmp_path / f"report.{ending}")]) == 0
+    assert "rec" in (tmp_path / "report.html").read_text()
+    for name in ("HUB_TOKEN", "PHRASE"):
+        assert not holding(tmp_path, explained.environ[name])
 
 
 VARIABLES = "import os, sys; print(sorted(os.environ))"

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from perfharness.errors import ResultError, TraceFormatError, UsageError
 from perfharness.host_probe import spool
+from perfharness.model.result import path_of, path_text
 from perfharness.runs.inputs import locate
 from perfharness.runs.share.archive import folder_of, unpacked, write_archive
 from perfharness.runs.share.known import Known, is_public
@@ -79,6 +80,22 @@ def test_a_text_keeps_its_sense() -> None:
     assert made.text("https://example.org/a/b, 3/4, and/or") == "https://example.org/a/b, 3/4, and/or"
     assert made.text("file:///home/anna/x.py") == "file://~/x.py"
     assert made.text("--token abcdefgh") == "--token ***"
+
+
+def test_names_that_are_paths_are_the_same_as_keys_of_results() -> None:
+    made = redactor("/data/my project", HOME="/home/anna", KEY="a/b\\c/d-secret")
+    for name in (
+        "at /tmp/acme/x",
+        "/tmp/acme/y.py",
+        "/data/my project/z",
+        "/home/anna/q",
+        "a/b\\c/d-secret",
+        "/conv/Conv",
+    ):
+        text = made.text(path_text(("net", name)))
+        assert path_of(text) == ("net", made.text(name))
+    assert made.text("at /tmp/acme/x") == "at /tmp/dir-2/dir-3"
+    assert made.text("-I/home/anna/acme/lib -L/home/annabel") == "-I~/dir-2/lib -L/home/annabel"
 
 
 def test_the_same_becomes_the_same_and_different_ones_stay_different() -> None:

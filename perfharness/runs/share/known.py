@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.manifest import RunManifest
+from perfharness.model.result import path_text
 from perfharness.model.secrets import is_secret
 from perfharness.model.telemetry import TelemetryMeta
 from perfharness.runs.benchmark_json import Benchmark, BenchmarkMean
@@ -242,6 +243,7 @@ def forms(text: str) -> list[str]:
         repr(text)[1:-1],
         ascii(text)[1:-1],
         shlex.quote(text)[1:-1] if "'" in text else text,
+        path_text((text,)),
     ]
     raw = text.encode("utf-8", "surrogateescape")
     if len(text) >= MIN_ANYWHERE_CHARS:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from perfharness.model.result import path_of, path_text
 from perfharness.model.secrets import MASK, mask_text
 from perfharness.runs.share.known import MIN_ANYWHERE_CHARS, Known, forms, words_of_files
 
@@ -34,7 +36,12 @@ PACKAGES = re.compile(r"site-packages|dist-packages|python3(\.\d+)?|perfharness|
 
 FILE_NAME = re.compile(r".+\.[A-Za-z][A-Za-z0-9_]{0,14}(\.\d+)*|.*\.so[.\d]*|\.[a-z_]+")
 PROGRAM_FOLDERS = ("bin", "sbin")
-PATH = re.compile(r"(?<![\w~.<\-/])(?:(?<=file:)//)?/(?!/)[^\s\"'`<>|;,()\[\]{}=:?*!&$#\\]+")
+REST = r"[^\s\"'`<>|;,()\[\]{}=:?*!&$#\\]*"
+PATH = re.compile(rf"(?<![\w~.<\-/])(?:(?<=file:)//)?/(?=[^/\s]){REST}")
+ESCAPED = r"(?:\\/(?:\\\\|[^\s\"'`<>|;,()\[\]{}=:?*!&$#\\/])+)"
+ESCAPED_PATH = re.compile(f"{ESCAPED}+")
+"""A path inside of a key of a path of stages (`path_text`)."""
+
 MAX_REMEMBERED_CHARS = 2000
 """Longer texts (logs) are no names, so two of them may become the same."""
 
@@ -72,18 +79,35 @@ class Redactor:
             for form in forms(value.text):
                 is_anywhere = len(value.text) >= MIN_ANYWHERE_CHARS and not value.text.isdigit()
                 (self._whole if is_anywhere else self._words).setdefault(form, (value.what, value.alias))
-        self._folders = {folder: "" for folder in (*known.homes, *known.folders) if not PATH.fullmatch(folder)}
+        own = [folder for folder in (*known.homes, *known.folders) if self._is_own_folder(folder)]
+        own.sort(key=len, reverse=True)
+        self.removed.clear()  # these were not in any file
+        in_keys = [path_text((folder,)) for folder in own]
+        self._folders = [*own, *in_keys]
         self._names = {name.lower(): ("user", alias) for name, alias in known.users.items()}
         self._names |= {name.lower(): ("host", alias) for name, alias in known.hosts.items()}
         self._is_value = _alternatives(self._whole, self._words)
         self._is_name = _alternatives({}, self._names, re.IGNORECASE)
-        self._is_odd_folder = _alternatives(self._folders, {})
+        plain, escaped = ("|".join(map(re.escape, each)) for each in (own, in_keys))
+        end = "(?![A-Za-z0-9_-])"
+        self._is_folder = re.compile(f"(?:{plain}){end}(?:/{REST})?|(?:{escaped}){end}{ESCAPED}*") if own else None
         self._host_alias = next(iter(known.hosts.values()), "host-1")
 
     @property
     def needles(self) -> list[str]:
         """What must be nowhere in the shared files, not even inside of other text or binary data."""
         return [form for form in self._whole if len(form) >= MIN_ANYWHERE_CHARS]
+
+    @property
+    def folders(self) -> re.Pattern[bytes] | None:
+        """Finds folders that must be nowhere either, in UTF-8."""
+        written = {form for folder in self._folders for form in (folder, json.dumps(folder)[1:-1])}
+        texts = b"|".join(re.escape(one.encode("utf-8", "surrogateescape")) for one in sorted(written, reverse=True))
+        return re.compile(b"(?:" + texts + b")(?![A-Za-z0-9_-])") if written else None
+
+    def _is_own_folder(self, folder: str) -> bool:
+        """Whether a folder is so long that it is nothing else, and would be replaced."""
+        return folder.count("/") >= 2 and len(folder) >= MIN_ANYWHERE_CHARS and self.path(folder) != folder
 
     def text(self, text: str) -> str:
         """A text without what must not be shared."""
@@ -109,10 +133,12 @@ class Redactor:
     def _redacted(self, text: str) -> str:
         if self._is_value is not None:
             text = self._is_value.sub(self._value, text)
-        if self._is_odd_folder is not None:
-            text = self._is_odd_folder.sub(lambda found: self.path(found[0]), text)
+        if self._is_folder is not None:
+            text = self._is_folder.sub(self._known_folder, text)
         if "/" in text:
             text = PATH.sub(self._path_in_text, text)
+        if "\\/" in text:
+            text = ESCAPED_PATH.sub(self._path_in_key, text)
         if self._is_name is not None:
             text = self._is_name.sub(self._name, text)
         masked = mask_text(text)
@@ -137,6 +163,15 @@ class Redactor:
             return found[0]
         end = len(path.rstrip("."))  # of a sentence
         return prefix + self.path(path[:end]) + path[end:]
+
+    def _path_in_key(self, found: re.Match[str]) -> str:
+        path = found[0].replace("\\/", "/")
+        return path_text((self.path(path),)) if path.split("/")[1] in self._roots else found[0]
+
+    def _known_folder(self, found: re.Match[str]) -> str:
+        is_in_key = found[0].startswith("\\/")
+        path = self.path(path_of(found[0])[0] if is_in_key else found[0])
+        return path_text((path,)) if is_in_key else path
 
     def path(self, path: str) -> str:
         """An absolute path whose folders are replaced, part by part; names of files stay."""

@@ -305,29 +305,26 @@ def _check(work: _Work) -> None:
     """Search what was written for every value that was to be removed. Raises `ResultError`."""
     needles = [needle.encode("utf-8", "surrogateescape") for needle in work.redactor.needles]
     needles += [needle.encode("utf-16-le", "surrogatepass") for needle in work.redactor.needles]
+    folders = work.redactor.folders
     for path in sorted(work.folder.rglob("*")):
-        if is_plain(path) and any(needle in content for content in _contents(path) for needle in needles):
+        if is_plain(path) and any(_holds(content, needles, folders) for content in _contents(path)):
             raise ResultError(
                 f"{path.relative_to(work.folder)} still holds a value that was to be removed, so nothing was written; "
                 "please report this as a defect of perfharness, with `perfharness --version`."
             )
 
 
-class _Mapped:
-    """A file's bytes, to be searched without being read into memory."""
-
-    def __init__(self, content: mmap.mmap) -> None:
-        self._content = content
-
-    def __contains__(self, needle: bytes) -> bool:
-        return self._content.find(needle) >= 0
+def _holds(content: mmap.mmap | bytes, needles: Sequence[bytes], folders: re.Pattern[bytes] | None) -> bool:
+    if any(content.find(needle) >= 0 for needle in needles):
+        return True
+    return folders is not None and folders.search(content) is not None
 
 
-def _contents(path: Path) -> Iterator[_Mapped | bytes]:
+def _contents(path: Path) -> Iterator[mmap.mmap | bytes]:
     """The bytes of a file; of Parquet also the texts of its columns."""
     if path.stat().st_size:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            yield _Mapped(content)
+            yield content
     if path.suffix == ".parquet":
         for column in pq.read_table(path).columns:
             if not pa.types.is_primitive(column.type):
