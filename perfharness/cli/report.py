@@ -123,11 +123,12 @@ def report(
 
 def gather_all(paths: Sequence[Path], nsys: Path | None, read_as: ReadAs, prices: Prices | None) -> Report:
     """The content of the report of runs, traces and suites. Raises `ResultError`, `TraceError`."""
-    from perfharness.bench.suite.reported import suite_report
+    from perfharness.bench.suite.reported import merged_report, suite_report
 
     suites = {path: found for path in paths if (found := suite_report(path)) is not None}
-    located = [locate(path, nsys) for path in paths if path not in suites]
-    return gather(located, read_as, prices, list(suites.values()))
+    merged = {path: several for path in paths if (several := merged_report(path)) is not None}
+    located = [locate(path, nsys) for path in paths if path not in suites and path not in merged]
+    return gather(located, read_as, prices, list(suites.values()), list(merged.values()))
 
 
 def prices_of(per_hour: float | None, per_kwh: float | None) -> Prices | None:

@@ -17,6 +17,7 @@ import pytest
 import perfharness
 from perfharness.analysis.cost import Prices
 from perfharness.analysis.recommendation import recommend
+from perfharness.bench.suite.merge import merge_suites
 from perfharness.cli.main import run
 from perfharness.cli.report import ReportFormat, format_of
 from perfharness.errors import ResultError, UsageError
@@ -341,6 +342,22 @@ def test_a_suite_is_reported_with_what_to_take(tmp_path: Path, capsys: Captured)
     assert names[:2] == ["bench_speedup", "bench_pareto"]
     assert "bench_throughput" in names
     assert suite._repr_html_() == result_html(suite) != None  # noqa: E711
+    capsys.readouterr()
+
+
+def test_merged_suites_are_side_by_side(tmp_path: Path, capsys: Captured) -> None:
+    suites = [
+        (name, suite_of(made_up("torch", rate=rate), hostname=name)) for name, rate in (("a", 100.0), ("b", 150.0))
+    ]
+    (tmp_path / "bench_merged.json").write_text(merge_suites(suites).model_dump_json())
+    assert run(["report", str(tmp_path), "-o", str(tmp_path / "csv"), "--format", "csv"]) == 0
+    with (tmp_path / "csv" / "cases_side_by_side.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (float(row["a: items/s"]), float(row["b: items/s"]), float(row["a: speed-up"])) == (100.0, 150.0, 1.0)
+    assert run(["report", str(tmp_path), "-o", str(tmp_path / "r.html")]) == 0
+    assert 'data-name="bench_merged_throughput"' in (tmp_path / "r.html").read_text()
+    (tmp_path / "bench_merged.json").write_text("{}")
+    assert run(["report", str(tmp_path), "-o", str(tmp_path / "r.html")]) == 1
     capsys.readouterr()
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from perfharness.render.report.document import Block, Document, Paragraph, Section
 from perfharness.render.report.run_sections import run_sections, run_summary
 from perfharness.render.report.series_sections import comparison_blocks, series_sections
-from perfharness.render.report.suite_sections import suite_sections, suite_summary
+from perfharness.render.report.suite_sections import merged_sections, suite_sections, suite_summary
 from perfharness.runs.report.model import Report
 
 
 def document_of(report: Report) -> Document:
     """All of it; of several runs, the comparison comes first, and each has a section of its own."""
-    several = len(report.runs) + len(report.suites) > 1
+    several = len(report.runs) + len(report.suites) + len(report.merged) > 1
     summary: list[Block] = []
     sections: list[Section] = []
     if report.comparison is not None:
@@ -35,6 +35,9 @@ def document_of(report: Report) -> Document:
         else:
             summary += suite_summary(suite)
             sections += suite_sections(suite)
+    for merged in report.merged:
+        found = merged_sections(merged)
+        sections += [Section(merged.name, [], found)] if several else found
     return Document(report.title, ", ".join(_subtitle(report)), summary, sections)
 
 

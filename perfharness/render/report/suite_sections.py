@@ -16,7 +16,13 @@ from perfharness.analysis.bench_figures import (
 from perfharness.analysis.bench_names import CaseNames
 from perfharness.model.bench import CaseResult, Estimate
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.render.charts.bench import bench_pictures, pareto_pictures, speedup_pictures, sweep_pictures
+from perfharness.render.charts.bench import (
+    bench_pictures,
+    merged_pictures,
+    pareto_pictures,
+    speedup_pictures,
+    sweep_pictures,
+)
 from perfharness.render.report.document import (
     Block,
     Cell,
@@ -29,8 +35,15 @@ from perfharness.render.report.document import (
     Table,
     number_text,
 )
-from perfharness.render.terminal.bench import WRONG, notes, recommendation_lines, row_remarks
-from perfharness.runs.report.model import SuiteReport
+from perfharness.render.terminal.bench import (
+    WRONG,
+    merged_remarks,
+    notes,
+    recommendation_lines,
+    row_remarks,
+    side_by_side,
+)
+from perfharness.runs.report.model import MergedReport, SuiteReport
 
 GB = 1e9
 
@@ -67,6 +80,34 @@ def _joined(lines: Iterable[str], first: int = 2) -> list[str]:
         else:
             found.append(line.strip())
     return found
+
+
+def merged_sections(found: MergedReport) -> list[Section]:
+    """Every case with the figures of each run, what is not the same, the chart."""
+    merged = found.merged
+    columns = [Column("model"), Column("backend/mode"), Column("precision"), Column("batch", "count")]
+    for run in merged.runs:
+        columns += [
+            Column(f"{run.name}: p50", "ms"), Column(f"{run.name}: items/s", "number"),
+            Column(f"{run.name}: speed-up", "number"),
+        ]  # fmt: skip
+    rows: list[list[Cell]] = []
+    for row in merged.rows:
+        backend = " ".join(part for part in (f"{row.backend}/{row.mode}", row.device, row.variant) if part)
+        cells: list[Cell] = [row.model, backend, row.precision, row.batch_size]
+        for cell in row.cells:
+            result = cell.result if cell.result is not None and cell.result.status == "ok" else None
+            cells += [
+                None if result is None else _value(latency_of(result, "p50")),
+                None if result is None else _value(result.items_per_second),
+                None if result is None else _value(cell.speedup),
+            ]
+        rows.append(cells)
+    note = f"{side_by_side(merged)}; speed-ups are against the baseline of each."
+    blocks: list[Block] = [Table("cases side by side", columns, rows, note)]
+    blocks += [Items([*merged_remarks(merged), *(f"not the same: {one}" for one in merged.differences)])]
+    charts = [replace(picture, title=f"Throughput of {picture.title}") for picture in merged_pictures(merged)]
+    return [Section("Side by side", [*blocks, *(Chart(picture) for picture in charts)])]
 
 
 SUBJECTS = {

@@ -247,14 +247,19 @@ def print_merged(console: Console, merged: BenchMergedResult) -> None:
     ]
     print_table(console, columns, rows)
     say(console, side_by_side(merged))
-    for run in merged.runs:
-        device = ", ".join(run.machine.gpus) or run.machine.cpu or "?"
-        against = short_cell(run.baseline or "?")
-        say(console, f"{run.name}: {device}, {run.created}, speed-up against {against} ({run.path})")
-    for line in _missing(merged):
+    for line in merged_remarks(merged):
         say(console, line)
     for difference in merged.differences:
         say(console, f"not the same: {difference}")
+
+
+def merged_remarks(merged: BenchMergedResult) -> Iterator[str]:
+    """Each run's machine and baseline, and cases without a number."""
+    for run in merged.runs:
+        device = ", ".join(run.machine.gpus) or run.machine.cpu or "?"
+        against = short_cell(run.baseline or "?")
+        yield f"{run.name}: {device}, {run.created}, speed-up against {against} ({run.path})"
+    yield from _missing(merged)
 
 
 def _missing(merged: BenchMergedResult) -> Iterator[str]:

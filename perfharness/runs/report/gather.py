@@ -45,6 +45,7 @@ from perfharness.runs.repeat_file import Repeat, read_repeat
 from perfharness.runs.report.model import (
     LoopSeries,
     Measured,
+    MergedReport,
     ProcessLine,
     RangeSum,
     Report,
@@ -76,6 +77,7 @@ def gather(
     read_as: ReadAs = AS_LAUNCHED,
     prices: Prices | None = None,
     suites: Sequence[SuiteReport] = (),
+    merged: Sequence[MergedReport] = (),
 ) -> Report:
     """The content of a report of runs, series of runs, and traces.
 
@@ -83,7 +85,7 @@ def gather(
         located: what was asked for.
         read_as: warm-up, domain, pattern.
         prices: for the costs; None: none were given.
-        suites: results of `perfharness bench`, which were read already.
+        suites, merged: results of `perfharness bench`, which were read already.
 
     Raises `ResultError` where a run cannot be read, `TraceError` where a bare trace cannot.
     """
@@ -106,10 +108,11 @@ def gather(
     return Report(
         made_by=f"perfharness {VERSION}",
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        title=", ".join([*names, *(suite.name for suite in suites)]),
+        title=", ".join([*names, *(one.name for one in (*suites, *merged))]),
         runs=runs,
         series=series,
         suites=list(suites),
+        merged=list(merged),
         comparison=comparison,
         comparison_reason=reason,
     )

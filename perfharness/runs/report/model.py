@@ -16,7 +16,7 @@ from perfharness.analysis.diagnosis.advice import Advice
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.model.bench import Estimate
-from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
+from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
 from perfharness.model.cold_start import ColdStart
 from perfharness.model.diagnosis import StageDiagnosis
 from perfharness.model.findings import Finding
@@ -192,6 +192,13 @@ class SuiteReport(_Model):
     sweep: SweepFile | None = None
 
 
+class MergedReport(_Model):
+    """Suites of several machines or versions, which `perfharness bench merge` put next to each other."""
+
+    name: str
+    merged: BenchMergedResult
+
+
 class Report(_Model):
     """What was asked for, in its order."""
 
@@ -204,6 +211,7 @@ class Report(_Model):
     runs: list[RunReport]
     series: list[SeriesReport]
     suites: list[SuiteReport]
+    merged: list[MergedReport] = Field(default_factory=list)
     comparison: Comparison | None = None
     """Of the second run or repeat and those behind it with the first; None of a single one."""
 
@@ -218,4 +226,4 @@ class Report(_Model):
     @property
     def has_numbers(self) -> bool:
         """Whether there is a time of anything."""
-        return bool(self.suites or any(run.stages or run.ranges for run in self.runs))
+        return bool(self.suites or self.merged or any(run.stages or run.ranges for run in self.runs))
