@@ -108,7 +108,7 @@ def gather(
     return Report(
         made_by=f"perfharness {VERSION}",
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        title=", ".join([*names, *(one.name for one in (*suites, *merged))]),
+        title=", ".join([*names, *(one.name for one in suites), *(one.name for one in merged)]),
         runs=runs,
         series=series,
         suites=list(suites),
