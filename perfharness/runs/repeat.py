@@ -32,6 +32,7 @@ from perfharness.runs.repeat_numbers import LaunchNumbers, findings_of_repeat, i
 from perfharness.runs.run_folder import RunSummary, read_manifest
 from perfharness.runs.series import write_series
 from perfharness.runs.series_launch import SeriesLaunch
+from perfharness.runs.store.records import UNITS, WHOLE_RUN, Figure
 from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness.runs.sweep import why_it_failed
 from perfharness_launcher.companions.cool_down import as_cool_as_first
@@ -227,6 +228,19 @@ def repeat_series(folder: Path, repeat: Repeat) -> Series:
         repeat.script_arguments,
         [row.run_id for row in repeat.rows if row.run_id is not None],
         exit_code=1 if not repeat.measured else 3 if bad else 0,
+        figures=[
+            Figure(
+                path=path,
+                metric=metric,
+                unit=UNITS[metric],
+                count=sum(value is not None for value in found.values),
+                mean=found.mean,
+                reason=found.reason if found.mean is None else None,
+            )
+            for path, metrics in {WHOLE_RUN: repeat.run, **repeat.stages}.items()
+            for metric, found in metrics.items()
+            if metric in UNITS
+        ],
     )
 
 

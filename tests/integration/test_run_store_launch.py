@@ -104,8 +104,13 @@ def test_a_repeat_is_a_series_of_its_launches(script: Path, place: Path, tmp_pat
     ids = [manifest(tmp_path / "out" / f"launch_{number}")["run_id"] for number in range(2)]
     assert [run.run_id for run in opened(place).launches_of(series)] == ids
     assert holds(tmp_path / "out", series)
+    series = opened(place).find(series.run_id)
+    work = json.loads((tmp_path / "out" / "repeat.json").read_text())["stages"]["rec/batch/work"]["cpu_time"]
+    figure = series.figure("rec/batch/work", CPU)
+    assert figure is not None
+    assert (figure.mean, figure.count) == (work["mean"], 2)
     assert perfharness("runs", "add", tmp_path / "out", PERFHARNESS_STORE=str(place)).returncode == 0
-    assert opened(place).runs(RunFilter()) == [series]
+    assert opened(place).runs(RunFilter(), "all") == [series]
 
 
 def test_four_writers_at_once(place: Path) -> None:

@@ -41,7 +41,11 @@ def launch(number: int, value: float | None, **more: Any) -> StoredRun:
         "script": "pipeline.py",
         "setup": "aaaa",
         "setup_facts": {"script": "pipeline.py"},
-        "environment": {"driver": "550" if number < STEP_AT else "560", "packages": {"torch": "2.5"}},
+        "environment": {
+            "driver": "550" if number < STEP_AT else "560",
+            "packages": {"torch": "2.5"},
+            "script_sha256": str(number // STEP_AT) * 64,
+        },
         "git_commit": f"{number // 4:040x}",
         "exit_code": 0,
         "figures": figures,
@@ -69,7 +73,8 @@ def test_a_step_is_found_with_what_changed_there(store: RunStore) -> None:
     (change,) = found.changes
     assert (change.place, change.run_id, change.before, change.after) == (8, "launch_008", 10.01, 11.01)
     facts = {fact.name: (fact.before, fact.after) for fact in change.facts}
-    assert facts == {"git_commit": (f"{1:040x}", f"{2:040x}"), "driver": ("550", "560")}
+    assert facts.pop("git_commit") == (f"{1:040x}", f"{2:040x}")
+    assert facts == {"driver": ("550", "560"), "digest of script": ("0" * 12, "1" * 12)}
 
 
 @pytest.mark.parametrize(

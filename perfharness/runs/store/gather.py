@@ -77,6 +77,7 @@ def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding]
         environment={
             **manifest.environment.model_dump(mode="json"),
             "tracer": manifest.tracer.model_dump(mode="json", include={"kind", "version"}),
+            **_source(manifest),
         },
         git_commit=None if manifest.source is None else manifest.source.git_commit,
         git_dirty=None if manifest.source is None else manifest.source.git_dirty,
@@ -88,6 +89,14 @@ def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding]
         notes=severities.count(Severity.NOTE),
         figures=list(launch_figures(mean, has_gpu=has_gpu)),
     )
+
+
+def _source(manifest: RunManifest) -> dict[str, Any]:
+    """Digests of the script and of the files that its arguments name."""
+    if manifest.source is None:
+        return {}
+    files = {f"{one.name} ({one.argument})": one.sha256 for one in manifest.source.input_files}
+    return {"script_sha256": manifest.source.script_sha256, "input_files": files}
 
 
 def _began_ns(manifest: RunManifest) -> int:

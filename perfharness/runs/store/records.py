@@ -57,7 +57,7 @@ class Figure(_Model):
     metric: str
     unit: str = ""
     count: int | None = None
-    """Of batches without warm-up, or of iterations."""
+    """Of batches without warm-up, or of iterations; of a repeat, of launches."""
 
     mean: float | None = None
     p50: float | None = None

@@ -48,8 +48,11 @@ SHORT_NAMES = {
 """What metrics may be called too."""
 
 QUANTILES = ("p50", "p95")
-FACTS = ("git_commit", "tracer", "driver", "cuda_driver", "os", "kernel", "python", "perfharness", "nvtx", "packages")
-"""What may explain a step, beside the commit: of the environment."""
+FACTS = ("tracer", "driver", "cuda_driver", "os", "kernel", "python", "perfharness", "nvtx", "packages")
+DIGESTS = ("script_sha256", "input_files")
+"""Of the environment: what may explain a step, beside the commit."""
+
+SHORT_DIGEST = 12
 
 
 class _Model(BaseModel):
@@ -282,9 +285,10 @@ def _changed(before: StoredRun, after: StoredRun) -> list[ChangedFact]:
 
 
 def _facts(run: StoredRun) -> dict[str, str]:
+    """By name, as text; those that are not known are left out."""
     dirty = " with changes" if run.git_dirty else ""
     found: dict[str, Any] = {"git_commit": None if run.git_commit is None else run.git_commit + dirty}
-    for name in FACTS[1:]:
+    for name in FACTS:
         value = run.environment.get(name)
         if name == "packages" and isinstance(value, dict):
             found |= value
@@ -292,4 +296,7 @@ def _facts(run: StoredRun) -> dict[str, str]:
             found[name] = " ".join(str(part) for part in value.values() if part is not None)
         else:
             found[name] = value
+    script, files = (run.environment.get(name) for name in DIGESTS)
+    digests = {"script": script, **(files if isinstance(files, dict) else {})}
+    found |= {f"digest of {name}": value[:SHORT_DIGEST] for name, value in digests.items() if value}
     return {name: str(value) for name, value in found.items() if value is not None}
