@@ -30,8 +30,8 @@ from perfharness.model.text import ascii_json
 from perfharness.render.terminal.console import Console, say
 
 if TYPE_CHECKING:
-    from perfharness.runs.compare import CompareRule, Comparison
     from perfharness.runs.compared_launch import Unit
+    from perfharness.runs.comparison import CompareRule, Comparison
     from perfharness_launcher.plan.options import LaunchOptions
 
 MATCHING, DECIDING, GATE, MEASURE = "What is compared", "What counts as a difference", "Gate", "Measure both"
@@ -309,7 +309,7 @@ def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) 
 
 
 def _verdicts(text: str | None) -> tuple[str, ...]:
-    from perfharness.runs.compare import VERDICTS
+    from perfharness.runs.comparison import VERDICTS
 
     chosen = split_commas(text)
     if unknown := [one for one in chosen if one not in VERDICTS]:
@@ -318,7 +318,7 @@ def _verdicts(text: str | None) -> tuple[str, ...]:
 
 
 def _rule(min_effect: str, min_abs: Sequence[str], alpha: str, spread: str | None, *, drift: bool) -> CompareRule:
-    from perfharness.runs.compare import CompareRule
+    from perfharness.runs.comparison import CompareRule
     from perfharness.runs.limits import parse_quantity
 
     amounts: dict[Unit, float] = {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from perfharness.runs.compare import (
+from perfharness.runs.compared_launch import METRICS
+from perfharness.runs.comparison import (
     ComparedRow,
     ComparedSide,
     ComparedVersion,
@@ -14,7 +15,6 @@ from perfharness.runs.compare import (
     UnmatchedStage,
     Verdict,
 )
-from perfharness.runs.compared_launch import METRICS
 from perfharness.runs.limits import LimitResult
 
 MORE_OR_LESS = {"slower": "more", "faster": "less"}
