@@ -77,6 +77,25 @@ def test_two_processes_are_pooled(tmp_path: Path) -> None:
     assert Report.model_validate_json(report.model_dump_json()).runs[0].stages == found.stages
 
 
+def test_a_process_that_failed_is_left_out_as_in_the_mean(tmp_path: Path) -> None:
+    """The other process's batches take 4 ms, all of it in a stage; they count nowhere."""
+    folder = tmp_path / "out"
+    recorded_trace(folder / "proc_0_gpu_0" / "trace.sqlite")
+    builder = Recorded()
+    for index in range(5):
+        builder.batch(index, 20 * index, 20 * index + 4)
+        builder.stage("load", 20 * index, 20 * index + 4)
+    (folder / "proc_1_gpu_0").mkdir()
+    builder.write(folder / "proc_1_gpu_0" / "trace.sqlite")
+    run_folder(folder, process_record(0), process_record(1, ended="failed", exit_code=1))
+    (found,) = report_of(folder).runs
+    assert [(line.cpu.mean, line.batches) for line in found.stages if line.is_batch] == [(9.0, 1)]
+    assert [line.cpu_share for line in found.stages] == pytest.approx([1.0, 1 / 9, 2 / 9, 6 / 9])
+    assert {one.process for one in found.series} == {one.process for one in found.timelines} == {"proc_0_gpu_0"}
+    assert [one.ended for one in found.measured.processes] == ["ok", "failed"]
+    assert "mean-without-failed" in {one.code for one in found.findings}
+
+
 def test_the_json_keeps_to_its_schema(tmp_path: Path) -> None:
     schema = json.loads((CHECKOUT / "docs" / "schema" / "report.schema.json").read_text())
     report = report_of(two_processes(tmp_path / "out"), prices=Prices(1.0, 1.0))

@@ -160,7 +160,7 @@ class _Seen:
     manifest: RunManifest | None = None
     only: str | None = None
     timelines: dict[str, list[BatchTimeline]] = field(default_factory=dict)
-    rests: list[dict[StagePath, Rest]] = field(default_factory=list)
+    rests: dict[str, dict[StagePath, Rest]] = field(default_factory=dict)
     activities: dict[str, ProcessActivity] = field(default_factory=dict)
     metas: dict[str, TraceMeta] = field(default_factory=dict)
 
@@ -169,7 +169,7 @@ class _Seen:
         if self.only not in (None, process):
             return
         self.timelines[process] = batch_timelines(analysis, process)
-        self.rests.append(rest_of_batches(analysis))
+        self.rests[process] = rest_of_batches(analysis)
         self.metas[process] = analysis.trace.meta
         clock = None if self.manifest is None else machine_clock(self.manifest)
         tied = None if self.manifest is None else tie_trace_clock(analysis.trace, clock)
@@ -183,9 +183,10 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
     manifest = read_manifest(run_dir)
     seen = _Seen(manifest, process)
     summary = analyze_run(run_dir, manifest, read_as, write=False, visit=seen.visit)
-    mean, results, findings = summary.mean, summary.results, summary.findings
+    mean, findings = summary.mean, summary.findings
+    included = mean["meta"]["processes"] if process is None else [process]  # those that the statistics are made of
+    results = {of: result for of, result in summary.results.items() if of in included}
     if process is not None:
-        results = {of: result for of, result in results.items() if of == process}
         mean = {**combine(results, with_data=False), "meta": mean["meta"]}
         findings = [finding for finding in findings if finding.process in (None, process)]
     energy = _energy(mean)
@@ -270,7 +271,7 @@ def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunRe
 def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResult], seen: _Seen) -> dict[str, Any]:
     """What runs and bare traces have alike."""
     diagnoses = {of: result.diagnosis for of, result in results.items() if result.diagnosis is not None}
-    stages = list(_stage_lines(mean, list(results.values()), seen.rests, diagnoses))
+    stages = list(_stage_lines(mean, list(results.values()), [seen.rests[of] for of in results], diagnoses))
     return {
         "name": name,
         "path": path,
@@ -283,7 +284,7 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         "is_explained": is_explained(diagnoses.values()),
         "series": _series(results),
         "distributions": list(_distributions(stages, list(results.values()))),
-        "timelines": _pick(seen.timelines),
+        "timelines": _pick({of: seen.timelines[of] for of in results}),
     }
 
 
