@@ -88,9 +88,12 @@ def read_side(text: str, nsys: Path | None = None, read_as: ReadAs = AS_LAUNCHED
     paths = [Path(text)] if Path(text).exists() else [Path(part) for part in text.split(",") if part]
     launches = [launch for path in paths for launch in _read(path, nsys, read_as)]
     ids = [launch.run_id for launch in launches]
-    twice = next((launch for launch in launches if ids.count(launch.run_id) > 1), None)
-    if twice is not None and len({(one.folder.resolve(), one.run_id) for one in launches}) < len(launches):
-        raise UsageError(f"{twice.folder} is named twice on one side; a launch counts once")
+    twice = [launch.folder for launch in launches if ids.count(launch.run_id) > 1]
+    if twice:
+        raise UsageError(
+            f"{twice[0]} and {twice[1]} on one side are the same launch, or a copy or a process of it; a launch counts "
+            "once, so name it once"
+        )
     return SideInput(text if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more", launches)
 
 

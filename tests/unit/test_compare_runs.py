@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +180,10 @@ def test_launches_that_failed_or_are_in_doubt_are_named(tmp_path: Path) -> None:
 
 def test_a_launch_counts_once(tmp_path: Path) -> None:
     base = write_side(tmp_path / "a", BASE)
-    with pytest.raises(UsageError, match="twice"):
-        read_side(f"{base},{tmp_path / 'a' / 'launch_0'}")
+    shutil.copytree(tmp_path / "a" / "launch_0", tmp_path / "copy")
+    for again in (tmp_path / "a" / "launch_0", tmp_path / "copy", tmp_path / "a" / "launch_0" / "proc_0_gpu_0"):
+        with pytest.raises(UsageError, match="same launch"):
+            read_side(f"{base},{again}")
     (version,) = compared(base, base).versions
     assert version.remarks
 
