@@ -39,7 +39,9 @@ KEPT_ROWS = {
 ENVIRONMENT = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="?(.*?)"?\Z', re.DOTALL)
 """A variable as nsys notes it."""
 
-NAMES_A_TEXT = re.compile(r"(?i)(?!.*context).*(name|symbol|module|text|string|message|label|description|filename).*")
+NAMES_A_TEXT = re.compile(
+    r"(?i)(?!.*(?:context|enum)).*(name|symbol|module|text|string|message|label|description|filename).*"
+)
 """Columns that may hold the number of a row of `StringIds`."""
 
 
@@ -50,7 +52,7 @@ class Redacted:
     Attributes:
         tables: dropped, in order.
         rows: deleted, by table.
-        texts: how many texts of processes and threads outside of the trace were emptied.
+        texts: how many were deleted that no kept table refers to: environment, processes, threads.
     """
 
     tables: list[str] = field(default_factory=list)
@@ -110,10 +112,10 @@ def _redact(copy: sqlite3.Connection, text: Text) -> Redacted:
     tables = [name for kind, name in entries if kind == "table"]
     kept = [name for name in tables if KEPT_TABLES.fullmatch(name)]
     dropped = [name for name in tables if name not in kept]
-    redacted.texts = _empty_other_texts(copy, kept, dropped)
     for name in dropped:
         copy.execute(f"DROP TABLE {_quoted(name)}")
         redacted.tables.append(name)
+    redacted.texts = _delete_other_texts(copy, kept)
     for name in kept:
         if name in KEPT_ROWS and "name" in _columns(copy, name):
             redacted.rows[name] = _delete_rows(copy, name, re.compile(KEPT_ROWS[name]))
@@ -142,17 +144,15 @@ def _raw(text: str | None) -> bytes:
     return (text or "").encode("utf-8", "surrogateescape")
 
 
-def _empty_other_texts(copy: sqlite3.Connection, kept: list[str], dropped: list[str]) -> int:
-    """Empty the texts that only tables refer to which are dropped: names of other processes and of their threads."""
+def _delete_other_texts(copy: sqlite3.Connection, kept: list[str]) -> int:
+    """Delete the texts that no kept table refers to: nsys has the environment among them as one text, the command line,
+    and the names of all processes and threads of the machine.
+    """
     if schema.TABLE_STRINGS not in kept or not {"id", "value"} <= set(_columns(copy, schema.TABLE_STRINGS)):
         return 0
-    others = set(_text_numbers(copy, dropped))
-    if not others:
-        return 0
-    others -= set(_text_numbers(copy, kept))
-    copy.executemany(
-        f"UPDATE {schema.TABLE_STRINGS} SET value = '' WHERE id = ? AND value <> ''", [(number,) for number in others]
-    )
+    used = set(_text_numbers(copy, kept))
+    others = [(number,) for (number,) in copy.execute(f"SELECT id FROM {schema.TABLE_STRINGS}") if number not in used]
+    copy.executemany(f"DELETE FROM {schema.TABLE_STRINGS} WHERE id = ?", others)
     return len(others)
 
 

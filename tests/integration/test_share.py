@@ -57,7 +57,7 @@ def launched(folder: Path, *options: object, sites: tuple[str, ...] = ()) -> Lau
     place = folder / FOLDER
     place.mkdir()
     (place / "script.py").write_text(SCRIPT)
-    environ = environment(*sites, HUB_TOKEN=TOKEN, CUSTOMER=CUSTOMER, PHRASE=PHRASE)
+    environ = environment(*sites, HUB_TOKEN=TOKEN, CUSTOMER=CUSTOMER, PHRASE=PHRASE, PLAIN_MODE="on")
     out = folder / "out"
     arguments = (*options, "-w", "1", "--measure-idle", "0", "-o", out, place / "script.py", ARGUMENT)
     result = run_to_the_end(arguments, environ, cwd=place)
@@ -147,7 +147,8 @@ def test_of_a_run_of_nsys_no_secret_is_left_and_the_numbers_stay(
     assert {"trace.sqlite", "trace.nsys-rep"} <= holding(run.out, TOKEN)
     assert run_verb(["share", str(run.out), "-o", str(tmp_path / "elsewhere.tar.zst")]) == 0
     assert process.joinpath("trace.nsys-rep").exists()
-    for secret in (TOKEN, CUSTOMER, PHRASE, FOLDER):  # known from the trace alone
+    assert "trace.sqlite" in holding(run.out, "PLAIN_MODE")
+    for secret in (TOKEN, CUSTOMER, PHRASE, FOLDER, "PLAIN_MODE"):  # known from the trace alone
         assert not holding(unpacked(tmp_path / "elsewhere.tar.zst"), secret)
     check_shared(run, tmp_path, capsys)
 

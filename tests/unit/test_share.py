@@ -193,6 +193,7 @@ def test_what_nsys_notes_of_the_machine_is_dropped(tmp_path: Path) -> None:
         made.execute("INSERT INTO PROCESSES VALUES (1, 1, 'private-daemon')")
         made.execute("CREATE TABLE ThreadNames (nameId INTEGER, globalTid INTEGER)")
         made.execute("INSERT INTO StringIds VALUES (900, 'other-daemon')")
+        made.execute("INSERT INTO StringIds VALUES (901, 'MODE=on LANG=private')")
         made.execute("INSERT INTO ThreadNames VALUES (900, 1)")
         made.execute("CREATE TABLE Surprise (text TEXT)")
         made.executemany("INSERT INTO Surprise VALUES (?)", [("private-notes" * 200,)] * 20)
@@ -202,7 +203,7 @@ def test_what_nsys_notes_of_the_machine_is_dropped(tmp_path: Path) -> None:
     redact_database(path, tmp_path / "shared.sqlite", redactor().text)
     content = (tmp_path / "shared.sqlite").read_bytes()
     assert b"batch" in content
-    for secret in (b"k3y-of-anna", b"API_KEY", b"private", b"other-daemon"):
+    for secret in (b"k3y-of-anna", b"API_KEY", b"private", b"other-daemon", b"MODE=on"):
         assert secret in path.read_bytes()
         assert secret not in content
 
