@@ -21,6 +21,7 @@ from perfharness.bench.suite.merge import merge_suites
 from perfharness.cli.main import run
 from perfharness.cli.report import ReportFormat, format_of
 from perfharness.errors import ResultError, UsageError
+from perfharness.render.report import html
 from perfharness.render.report.document import Column, Document, Paragraph, Section, Table, cell_text
 from perfharness.render.report.html import html_page
 from perfharness.render.report.notebook import result_html
@@ -478,3 +479,18 @@ def test_of_many_loops_few_have_a_chart(tmp_path: Path) -> None:
     assert len(report.runs[0].series) == 30
     names = re.findall(r'data-name="(series_[^"]+)"', html_page(document_of(report)))
     assert names == [f"series_0_{place}" for place in range(12)]
+
+
+def test_of_very_many_stages_the_page_has_the_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_ROWS", 50)
+    builder = Recorded(gpu=False)
+    for index in range(2):
+        builder.batch(index, 200 * index, 200 * index + 190)
+        for place in range(80):
+            builder.stage(f"stage {place}", 200 * index + 2 * place, 200 * index + 2 * place + 0.5 + place / 100)
+    document = document_of(report_of(builder.write(tmp_path / "t.sqlite")))
+    page = html_page(document)
+    assert page.count('<details class="fold">') == 60
+    assert max(table.count("<tr>") for table in re.findall(r"<tbody>.*?</tbody>", page, re.DOTALL)) == 50
+    assert "stage 79" in page
+    assert {len(table.rows) for table in document.tables() if table.name == "latency"} == {82}

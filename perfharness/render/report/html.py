@@ -30,6 +30,9 @@ from perfharness.render.report.document import (
 )
 
 TEMPLATES = Path(__file__).parent / "templates"
+MAX_ROWS = 1000
+"""Of a table on the page; the other formats have all."""
+
 NEEDED = ("jinja2", "altair", "vl_convert")
 
 
@@ -61,6 +64,7 @@ def html_page(document: Document) -> str:
         script=_trusted(script),
         script_hashes=" ".join(_hash(one) for one in ([library, script] if has_charts else [script])),
         numbered=_Numbers(),
+        max_rows=MAX_ROWS,
     )
     return made
 
@@ -70,8 +74,8 @@ def html_fragment(blocks: Sequence[Block]) -> str:
     require_report("showing it in a notebook")
     made: str = (
         _environment()
-        .get_template("fragment.html.jinja")
-        .render(shown=[block for block in blocks if not isinstance(block, Chart)])
+        .get_template("fragment.html.jinja").render(
+        shown=[block for block in blocks if not isinstance(block, Chart)], max_rows=MAX_ROWS
     )
     return made
 

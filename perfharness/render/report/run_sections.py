@@ -47,6 +47,9 @@ SENTENCES = 3
 MAX_SERIES = 12
 """Loops with a chart."""
 
+MAX_EVIDENCE = 60
+"""Stages whose evidence is shown."""
+
 MIB, GIB = float(1 << 20), float(1 << 30)
 WITHIN = (
     "Intervals are 95 % intervals of the mean over the batches of this launch. They say nothing about the next launch: "
@@ -349,14 +352,22 @@ def _diagnosis(run: RunReport, *, has_gpu: bool) -> Section | None:
         text = "A launch with --explain finds functions, lines and what threads wait for, in a second pass."
         blocks.append(Paragraph(text, "note"))
     several = any(one.processes > 1 for one in run.causes)
+    largest = sorted(range(len(run.causes)), key=lambda place: -(run.causes[place].diagnosis.cpu_ms or 0.0))
+    shown = [run.causes[place] for place in sorted(largest[:MAX_EVIDENCE])]
     blocks += [
         Details(
             f"{path_text(one.diagnosis.path)}: {one.diagnosis.verdict.verdict.value}"
             + (f" (figures of {one.process})" if several else ""),
             list(_evidence(one.diagnosis, has_gpu=has_gpu)),
         )
-        for one in run.causes
+        for one in shown
     ]
+    if len(shown) < len(run.causes):
+        more = len(run.causes) - len(shown)
+        text = (
+            f"The evidence of {more} more stages, which take less time, is in the JSON and in `perfharness diagnose`."
+        )
+        blocks.append(Paragraph(text, "note"))
     return Section("Diagnosis and evidence", blocks)
 
 
