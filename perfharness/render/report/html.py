@@ -72,11 +72,8 @@ def html_page(document: Document) -> str:
 def html_fragment(blocks: Sequence[Block]) -> str:
     """Blocks for a notebook, without charts and scripts. Raises `ToolNotFoundError`."""
     require_report("showing it in a notebook")
-    made: str = (
-        _environment()
-        .get_template("fragment.html.jinja").render(
-        shown=[block for block in blocks if not isinstance(block, Chart)], max_rows=MAX_ROWS
-    )
+    shown = [block for block in blocks if not isinstance(block, Chart)]
+    made: str = _environment().get_template("fragment.html.jinja").render(shown=shown, max_rows=MAX_ROWS)
     return made
 
 
