@@ -232,6 +232,8 @@ def start_up(
         int,
         typer.Option("--count", min=1, help="Cold ones, and as many warm ones, in turn.", rich_help_panel=MEASURING),
     ] = 5,
+    store: Store = None,
+    stored: Stored = True,
     **options: Any,
 ) -> None:
     """Import, load or build, allocate, first inference: in fresh processes, with a cold and a warm file cache.
@@ -242,6 +244,7 @@ def start_up(
     from perfharness.bench import load_suite, run_startup
     from perfharness.bench.suite.startup import FIGURES
     from perfharness.render.terminal.series import print_cold_start
+    from perfharness.runs.store.register import StoreSettings
 
     if not model or not backend or backend.endswith("/all"):
         raise UsageError("name one --model and one --backend, as --backend torch/eager")
@@ -252,6 +255,8 @@ def start_up(
         count,
         command=command_line(),
         done=lambda row: say(messages, f"{row.folder}: {row.status}"),
+        store=StoreSettings(store, stored=stored),
+        not_stored=lambda finding: say(messages, f"warning: {finding.message}"),
     )
     print_cold_start(Console(), found, FIGURES)
     say(messages, f"results: {output_dir.absolute()}")

@@ -260,14 +260,18 @@ def export(
 def trend(
     stage: Annotated[
         str,
-        typer.Argument(metavar="[STAGE]", help="Path or last name; without it the run as a whole.", show_default=False),
+        typer.Argument(
+            metavar="[STAGE]",
+            help="Path or last name, or a case of bench; without it the run as a whole.",
+            show_default=False,
+        ),
     ] = "",
     *,
     metric: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="cpu, gpu, busy, the same _per_item, throughput, energy; with _p50 or _p95."
+            help="cpu, gpu, busy, the same _per_item, throughput, energy; of a case latency; with _p50 or _p95."
             " [default: cpu; of a run throughput]",
             show_default=False,
         ),

@@ -152,3 +152,12 @@ def test_the_chart_has_a_mark_a_point_a_line_a_level_and_a_rule_a_step(store: Ru
     }  # fmt: skip
     assert [row["value"] for row in picture.rows["trend_levels"]] == [10.01, 10.01, 11.01, 11.01]
     assert picture.rows["trend_steps"][0]["place"] == 7.5
+
+
+def test_a_case_of_suites_has_a_trend_too(store: RunStore) -> None:
+    for number in range(3):
+        latency = Figure(path="net-torch-b1", metric="latency", unit="ms", count=9, mean=1.0 + number, p95=2.0)
+        kinds: dict[str, Any] = {"kind": "bench", "setup": "suite", "exit_code": number, "figures": [latency]}
+        store.add(launch(40 + number, None, **kinds))
+    assert [point.value for point in trend(store, "net-torch-b1", "latency").points] == [1.0, 2.0, 3.0]
+    assert trend(store, "net-torch-b1", "latency_p95").points[0].value == 2.0

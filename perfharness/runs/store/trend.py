@@ -20,6 +20,7 @@ from perfharness.runs.store.records import (
     CPU_PER_ITEM,
     GPU,
     GPU_PER_ITEM,
+    SERIES,
     THROUGHPUT,
     WHOLE_RUN,
     Figure,
@@ -60,7 +61,7 @@ class _Model(BaseModel):
 
 
 class TrendPoint(_Model):
-    """A launch, or the launches of a repeat."""
+    """A launch, the launches of a repeat, or a suite of `bench`."""
 
     run_id: str
     """Of the launch, or of the repeat."""
@@ -141,7 +142,7 @@ def trend(
     """A metric over time.
 
     Args:
-        stage: path or last name; empty: the run as a whole.
+        stage: path or last name, or the id of a case of `bench`; empty: the run as a whole.
         metric: a name of the results, a short one (`cpu`, `busy`, …), or that with `_p50` or `_p95`; None: the CPU time
             of a batch, or of the run its throughput.
         which: of which launches.
@@ -156,7 +157,8 @@ def trend(
     if not 0 <= min_effect < 1:
         raise UsageError(f"--min-effect {min_effect:g}: must be a part of 1, as 0.02")
     name, statistic = _metric(metric, stage)
-    found = store.values(name, replace(which or RunFilter(), kind="launch", top_level=False), stage or WHOLE_RUN)
+    found = store.values(name, replace(which or RunFilter(), top_level=False), stage or WHOLE_RUN)
+    found = [(run, figure) for run, figure in found if run.kind not in SERIES]  # whose launches are there
     path = _path_of(stage, [figure.path for _, figure in found], f"{store.location}")
     own = [(run, _value(figure, statistic)) for run, figure in found if figure.path == path]
     if not own:
@@ -240,8 +242,11 @@ Values = list[tuple[StoredRun, float | None]]
 
 
 def _usable(found: Values, kinds: Mapping[str, str], remarks: list[str]) -> list[tuple[StoredRun, float]]:
-    """Launches that ended well and have the number; cold starts are apart, for their caches differ on purpose."""
-    bad = [run for run, _ in found if run.exit_code != 0]
+    """Launches that ended well and have the number; cold starts are apart, for their caches differ on purpose.
+
+    Of a suite only the case counts: another one that failed says nothing about it.
+    """
+    bad = [run for run, _ in found if run.kind == "launch" and run.exit_code != 0]
     cold = [run for run, _ in found if run.exit_code == 0 and kinds.get(run.series_id or "") == "cold-start"]
     left_out = {run.run_id for run in (*bad, *cold)}
     missing = [run for run, value in found if value is None and run.run_id not in left_out]
