@@ -82,6 +82,21 @@ def test_which_file_counts(
     assert (made.settings is None) is (expected == (True, None, 1))
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("runs.sqlite", "project/runs.sqlite"),
+        ("/data/runs.sqlite", "/data/runs.sqlite"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("off", "off"),
+    ],
+)
+def test_a_store_in_the_file(folder: Path, text: str, expected: str) -> None:
+    (folder / "perfharness.toml").write_text(f'[launch]\nstore = "{text}"\nstored = false\n')
+    made = options()
+    assert (made.store, made.stored) == (expected, False)
+
+
 def test_paths_are_relative_to_the_file(folder: Path) -> None:
     (folder / "perfharness.toml").write_text(
         '[launch]\noutput-dir = "runs/a"\nannotate = "/abs/a.toml"\npython = ".venv/bin/python"\nplots = true\n'

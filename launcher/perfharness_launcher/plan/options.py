@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
+from perfharness.model.environment import STORE_OFF
 from perfharness.model.manifest import SettingsRecord
 
 CpuBind = Literal["auto", "none", "numa", "cores"]
@@ -382,6 +383,8 @@ def _checked(table: Any, where: str, folder: Path) -> dict[str, Any]:
 def _in_folder(name: str, value: Any, folder: Path) -> Any:
     if isinstance(value, Path):
         return folder / value
+    if name == "store" and "://" not in value and value not in (STORE_OFF, ""):
+        return str(folder / Path(value).expanduser())
     return str(folder / value) if name == "python" and "/" in value else value
 
 
