@@ -43,7 +43,7 @@ perf.finalize()
 QUICK = ("--no-telemetry", "-w", "0")
 TRACERS = [
     pytest.param(("--tracer", "embedded"), id="embedded"),
-    pytest.param(("--tracer", "ranges"), id="ranges"),
+    pytest.param(("--tracer", "ranges"), id="ranges", marks=pytest.mark.slow),
     pytest.param(("--tracer", "nsys"), id="nsys", marks=[pytest.mark.nsys, NO_NSYS]),
 ]
 

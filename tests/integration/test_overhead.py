@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launches import environment, manifest, perfharness, run_to_the_end
+from perfharness.cli.main import run
+from tests.integration.launches import environment, manifest, run_to_the_end
 
 SCRIPT = """
 import os, time
@@ -44,7 +45,7 @@ def test_a_planted_cost_is_found(script: Path, tmp_path: Path) -> None:
     assert sorted(found["order"]) == [f"{kind}/launch_{n}" for kind in ("traced", "untraced") for n in range(2)]
     kinds = [manifest(out / folder)["tracer"]["kind"] for folder in sorted(found["order"])]
     assert kinds == ["embedded", "embedded", "ranges", "ranges"]
-    assert perfharness("analyze", out, "-q").returncode == 0, "the traced launches"
+    assert run(["analyze", str(out), "-q"]) == 0, "the traced launches"
 
 
 def test_ranges_only(script: Path, tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_ranges_only(script: Path, tmp_path: Path) -> None:
     slow = mean["stats_minus_warmup"]["rec"]["pipeline"]["batch"]["slow"]
     assert slow["cpu_time"]["count"] == 4
     assert slow["cpu_time"]["mean"] >= 20
-    assert perfharness("explain", out).returncode != 0
+    assert run(["explain", str(out)]) != 0
 
 
 @pytest.mark.parametrize(
@@ -63,9 +64,8 @@ def test_ranges_only(script: Path, tmp_path: Path) -> None:
     [("--tracer", "none"), ("--explain",), ("--np-sweep", "1,2"), ("--cold-start", "1"), ("--until-stable", "2%")],
 )
 def test_what_does_not_go_with_it(script: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    done = run_to_the_end(("--overhead", "-o", tmp_path / "out", *options, "--dry-run", script), environment())
-    assert done.returncode == 2, done.stdout
+    assert run(["launch", "--overhead", "-o", str(tmp_path / "out"), *options, "--dry-run", str(script)]) == 2
 
 
 def test_ranges_is_not_explained(script: Path) -> None:
-    assert run_to_the_end(("--tracer", "ranges", "--explain", "--dry-run", script), environment()).returncode == 2
+    assert run(["launch", "--tracer", "ranges", "--explain", "--dry-run", str(script)]) == 2
