@@ -39,8 +39,17 @@ def test_it_fails_where_a_row_or_a_limit_does(tmp_path: Path) -> None:
     done = subprocess.run(
         # Not by its entry point, which an environment may have from another version, or not at all.
         [
-            sys.executable, "-m", "pytest", "-rA", "-p", "no:perfharness", "-p", pytest_plugin.__name__,
-            "-p", "no:cacheprovider", str(tests),
+            sys.executable,
+            "-m",
+            "pytest",
+            "-rA",
+            "-p",
+            "no:perfharness",
+            "-p",
+            pytest_plugin.__name__,
+            "-p",
+            "no:cacheprovider",
+            str(tests),
         ],  # fmt: skip
         cwd=tmp_path,
         capture_output=True,
