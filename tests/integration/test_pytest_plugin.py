@@ -36,21 +36,11 @@ def test_it_fails_where_a_row_or_a_limit_does(tmp_path: Path) -> None:
     base, new = write_side(tmp_path / "a", BASE), write_side(tmp_path / "b", [1.1 * one for one in BASE], turn=1)
     tests = tmp_path / "test_gate.py"
     tests.write_text(TESTS.format(base=base, new=new))
+    # Not by its entry point, which an environment may have from another version, or not at all.
+    plugins = ["no:perfharness", pytest_plugin.__name__, "no:cacheprovider"]
+    chosen = [part for plugin in plugins for part in ("-p", plugin)]
     done = subprocess.run(
-        # Not by its entry point, which an environment may have from another version, or not at all.
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-rA",
-            "-p",
-            "no:perfharness",
-            "-p",
-            pytest_plugin.__name__,
-            "-p",
-            "no:cacheprovider",
-            str(tests),
-        ],  # fmt: skip
+        [sys.executable, "-m", "pytest", "-rA", *chosen, str(tests)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
