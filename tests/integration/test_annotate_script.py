@@ -77,7 +77,8 @@ class Workshop:
     def environment(self, **more: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PERFHARNESS_")}
         path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")])
-        return {**kept, "PYTHONPATH": path.rstrip(os.pathsep), "COLUMNS": "200", **more}
+        own = {"PERFHARNESS_STORE": "off", "PYTHONPATH": path.rstrip(os.pathsep), "COLUMNS": "200"}
+        return {**kept, **own, **more}
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
