@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -41,3 +43,14 @@ def test_only_testing_imports_testing(graph: dict[str, set[str]]) -> None:
     inside = "perfharness.testing"
     found = {name for name, imports in graph.items() if any(each.startswith(inside) for each in imports)}
     assert {name for name in found if not name.startswith(inside)} == set()
+
+
+def test_verbs_start_without_what_only_few_of_them_need() -> None:
+    """Half a second of SciPy, imported for a rare figure, made every verb twice as slow to start."""
+    program = (
+        "import sys\n"
+        "from perfharness.cli import analyze, diagnose, launch, ranges\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"scipy", "sqlalchemy", "alembic", "altair", "jinja2", "xlsxwriter"} & set(done.stdout.split())

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
-from scipy.stats import chi2
 
 from perfharness.analysis.counters.readings import GpmReadings
 from perfharness.analysis.energy.kinds import BusyShares
@@ -31,7 +29,8 @@ SAYS_SOMETHING = 0.02
 """Of the peak: a counter that never exceeds it has nothing to be explained."""
 
 MOST_WINDOWS = 600
-CONFIDENCE = 0.95
+RULED_OUT = 3.841
+"""Of twice the logarithm of a likelihood's ratio: 95 % of chi-squared with one degree of freedom (Wilks)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def find_delay(readings: GpmReadings, work: BusyShares) -> Delay:
     best = int(at[np.argmin([_misfit(work, start - by, end - by, values) for by in at.tolist()])])
     at = np.unique(np.r_[at, np.arange(max(best - COARSE_NS, 0), best + COARSE_NS + 1, FINE_NS)])
     misfit = np.array([_misfit(work, start - by, end - by, values) for by in at.tolist()])
-    likely = at[misfit <= misfit.min() + float(chi2.ppf(CONFIDENCE, 1))]
+    likely = at[misfit <= misfit.min() + RULED_OUT]
     found = int(at[np.argmin(misfit)])
     error_ns = max(found - int(likely.min()), int(likely.max()) - found, FINE_NS)
     return Delay(found, error_ns)
@@ -80,6 +79,8 @@ def _misfit(work: BusyShares, start_ns: Int64, end_ns: Int64, values: list[Float
 
 def _unexplained(share: Float64, value: Float64) -> float:
     """What is left of the sum of squares."""
+    from scipy.optimize import nnls  # half a second, which only traces with readings are worth
+
     try:
         return float(nnls(share, value, maxiter=30 * share.shape[1])[1]) ** 2
     except RuntimeError:  # it went round in circles, as it does now and then where columns are nearly the same
