@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfharness.analysis.diagnosis.rules import OF_A_PASS
 from perfharness.analysis.diagnosis.rules.calls import (
     ALLOCATION_SHARE,
     COPYING_SHARE,
@@ -20,7 +21,6 @@ from perfharness.analysis.diagnosis.rules.calls import (
 from perfharness.analysis.diagnosis.rules.evidence import call_of, percent, place
 from perfharness.analysis.diagnosis.rules.gpu import RECOMPILATION_SHARE, WAITING_SHARE
 from perfharness.analysis.diagnosis.rules.host import COLLECTION_SHARE, CPU_BOUND_SHARE
-from perfharness.analysis.diagnosis.rules.machine import OF_MACHINE
 from perfharness.analysis.diagnosis.rules.waits import (
     BLOCKED_SHARE,
     GIL_SHARE,
@@ -64,9 +64,6 @@ OF_SPAN = frozenset({
     Verdict.WAITING_ON_PROCESS,
 })  # fmt: skip
 """Their shares may be of the time until the GPU has done the stage's work, where it has any."""
-
-OF_ONE_PASS = OF_MACHINE | {Verdict.FIRST_USE}
-"""What was in the one pass need not have been in the other."""
 
 
 def share_bounds(share: float, slowdown: float) -> tuple[float, float]:
@@ -115,7 +112,7 @@ def _first_cause(found: StageDiagnosis) -> Cause | None:
         return None
     uses_gpu = found.gpu is not None and found.gpu.busy_ms > 0
     verdict = found.verdict.verdict
-    return None if verdict in OF_ONE_PASS or (uses_gpu and verdict in OF_SPAN) else found.causes[0]
+    return None if verdict in OF_A_PASS or (uses_gpu and verdict in OF_SPAN) else found.causes[0]
 
 
 def _limited_by(stage: StageDiagnosis, found: StageDiagnosis, cause: Cause, slowdown: float) -> StageDiagnosis:
