@@ -56,14 +56,14 @@ def find_delay(readings: GpmReadings, work: BusyShares) -> Delay:
     values = [column for column in values if not np.isnan(column).any() and column.max(initial=0.0) > SAYS_SOMETHING]
     if not values:
         return Delay(latest // 2, latest // 2)
-    at = np.arange(0, latest + 1, COARSE_NS)
-    best = int(at[np.argmin([_misfit(work, start - by, end - by, values) for by in at.tolist()])])
-    at = np.unique(np.r_[at, np.arange(max(best - COARSE_NS, 0), best + COARSE_NS + 1, FINE_NS)])
-    misfit = np.array([_misfit(work, start - by, end - by, values) for by in at.tolist()])
-    likely = at[misfit <= misfit.min() + RULED_OUT]
-    found = int(at[np.argmin(misfit)])
-    error_ns = max(found - int(likely.min()), int(likely.max()) - found, FINE_NS)
-    return Delay(found, error_ns)
+    misfit = {by: _misfit(work, start - by, end - by, values) for by in range(0, latest + 1, COARSE_NS)}
+    best = min(misfit, key=misfit.__getitem__)
+    for by in range(max(best - COARSE_NS, 0), best + COARSE_NS + 1, FINE_NS):
+        if by not in misfit:
+            misfit[by] = _misfit(work, start - by, end - by, values)
+    found = min(sorted(misfit), key=misfit.__getitem__)
+    likely = [by for by, each in misfit.items() if each <= misfit[found] + RULED_OUT]
+    return Delay(found, max(found - min(likely), max(likely) - found, FINE_NS))
 
 
 def _misfit(work: BusyShares, start_ns: Int64, end_ns: Int64, values: list[Float64]) -> float:

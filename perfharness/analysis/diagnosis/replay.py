@@ -187,10 +187,10 @@ def stage_cost(window: Window | str, start_ns: Int64, end_ns: Int64) -> StageCos
         return StageCost(None, None, None, reason)
     inside = (end_ns > window.start_ns) & (start_ns < window.end_ns)
     removed = BusyLine(start_ns[inside], end_ns[inside])
+    windows = [one for one in (window, window.if_waiting) if one is not None]
     # The model's own error cancels in the ratio.
-    least, most = sorted(
-        max(0.0, 1 - _play(one, removed) / one.full_replay_ns) for one in (window, window.if_waiting or window)
-    )
+    shares = [max(0.0, 1 - _play(one, removed) / one.full_replay_ns) for one in windows]
+    least, most = min(shares), max(shares)
     if most - least > MAX_ERROR:
         reason = (
             f"between {100 * least:.0f} and {100 * most:.0f} %: where the host waits for the GPU is not recorded "

@@ -131,7 +131,8 @@ class StageCounters:
         if others.busy is not None and others.count:
             for each in spans:
                 each.append((others.busy.start, others.busy.end))
-        delay, window = find_delay(readings, BusyShares(spans[0])), _measured(workload)
+        kernel_work, all_work = (BusyShares(each) for each in spans)
+        delay, window = find_delay(readings, kernel_work), _measured(workload)
         readings = readings.moved(-delay.delay_ns, delay.error_ns)
         inside = (readings.start_ns >= window[0]) & (readings.end_ns <= window[1])
         if inside.sum() < MIN_WINDOWS:
@@ -139,12 +140,12 @@ class StageCounters:
         readings = readings.select(inside)
         nothing = np.empty(0, dtype=np.int64)
         copies = operations.start_ns[mine[is_copy]], operations.end_ns[mine[is_copy]]
-        stray = _stray(readings, BusyShares(spans[1]))
+        stray = _stray(readings, all_work)
         if stray > STRAY:
             return f"the GPU was {stray:.0%} active while nothing of this run was on it: another program uses it"
         bounds, error_ns = (readings.start_ns, readings.end_ns), readings.edge_error_ns
-        kernels = WorkInWindows(*bounds, BusyShares(spans[0]), copies, error_ns)
-        every = WorkInWindows(*bounds, BusyShares(spans[1]), (nothing, nothing), error_ns)
+        kernels = WorkInWindows(*bounds, kernel_work, copies, error_ns)
+        every = WorkInWindows(*bounds, all_work, (nothing, nothing), error_ns)
         return _OfGpu(readings, kernels, every, classes, time_ns, _all_fits(readings, kernels, every))
 
     def _spans(self, operation: Int64, classes: Mapping[int, int]) -> list[tuple[Int64, Int64]]:
