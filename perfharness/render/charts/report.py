@@ -19,8 +19,8 @@ from perfharness.render.charts.drawing import (
     layered,
     unit,
 )
-from perfharness.runs.compare import ComparedVersion
 from perfharness.runs.compared_launch import METRICS
+from perfharness.runs.comparison import ComparedVersion
 from perfharness.runs.report.model import LoopSeries, StageDistribution, StageLine
 
 WIDTH = 720

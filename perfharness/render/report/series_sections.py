@@ -23,7 +23,7 @@ from perfharness.render.comparison.texts import (
 from perfharness.render.report.document import Block, Cell, Chart, Column, Items, Paragraph, Section, Table
 from perfharness.render.terminal.results import row_names
 from perfharness.render.terminal.series import COLD_START_LABELS
-from perfharness.runs.compare import ComparedVersion, Comparison
+from perfharness.runs.comparison import ComparedVersion, Comparison
 from perfharness.runs.repeat_file import OverLaunches, Repeat
 from perfharness.runs.report.model import SeriesReport
 from perfharness.runs.scaling import Scaling, busy_share, total_power_w

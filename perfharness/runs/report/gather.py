@@ -39,7 +39,8 @@ from perfharness.model.trace import TraceMeta
 from perfharness.model.version import VERSION
 from perfharness.runs.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.clocks import machine_clock
-from perfharness.runs.compare import Comparison, compare_runs
+from perfharness.runs.compare import compare_runs
+from perfharness.runs.comparison import Comparison
 from perfharness.runs.inputs import Located
 from perfharness.runs.repeat_file import Repeat, read_repeat
 from perfharness.runs.report.model import (

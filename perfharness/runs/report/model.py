@@ -23,7 +23,7 @@ from perfharness.model.findings import Finding
 from perfharness.model.manifest import EnvironmentRecord, TracerRecord
 from perfharness.model.result import Statistics
 from perfharness.runs.benchmark_json import OutsideStage, Throughput
-from perfharness.runs.compare import Comparison
+from perfharness.runs.comparison import Comparison
 from perfharness.runs.repeat_file import Repeat
 from perfharness.runs.run import SampledRun
 from perfharness.runs.scaling import Scaling
