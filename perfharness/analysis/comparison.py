@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from perfharness.analysis.statistics import student_quantile
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
@@ -183,7 +184,7 @@ def width_for_drift(base_at: Int64, new_at: Int64, confidence: float = 1 - ALPHA
     if freedom < 2:
         return inf
     tail = 0.5 + confidence / 2
-    students = _student_quantile(tail, freedom - 1) / _student_quantile(tail, freedom)
+    students = student_quantile(tail, freedom - 1) / student_quantile(tail, freedom)
     return students / sqrt(1 - order_share(base_at, new_at))
 
 
@@ -226,7 +227,7 @@ class _Estimate:
 
     def interval(self, confidence: float) -> Interval:
         """Of the ratio."""
-        half = self.error * _student_quantile(0.5 + confidence / 2, self.freedom) if self.error else 0.0
+        half = self.error * student_quantile(0.5 + confidence / 2, self.freedom) if self.error else 0.0
         low, high = min(self.tested - half, self.difference), max(self.tested + half, self.difference)
         return Interval(_exp(low), _exp(high), confidence)
 
@@ -243,7 +244,7 @@ class _Estimate:
             middle = (low + high) // 2
             number = numbers[middle]
             freedom = 2 * number - self.parameters
-            width = _student_quantile(1 - tail, freedom) + _student_quantile(ENOUGH_POWER, freedom)
+            width = student_quantile(1 - tail, freedom) + student_quantile(ENOUGH_POWER, freedom)
             if width * per_root / sqrt(number) < abs(beyond):
                 high = middle
             else:
@@ -355,9 +356,3 @@ def _student_tail(value: float, freedom: float) -> float:
     from scipy.special import ndtr, stdtr  # takes longer to import than most commands to run
 
     return float(ndtr(-value) if not isfinite(freedom) else stdtr(freedom, -value))
-
-
-def _student_quantile(share: float, freedom: float) -> float:
-    from scipy.special import ndtri, stdtrit
-
-    return float(ndtri(share) if not isfinite(freedom) else stdtrit(freedom, share))

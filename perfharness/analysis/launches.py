@@ -14,6 +14,7 @@ from math import sqrt
 import numpy as np
 
 from perfharness.analysis.latency_statistics import drift_percent
+from perfharness.analysis.statistics import student_quantile
 from perfharness.model.result import Float64
 
 ERROR_RATE = 0.05
@@ -79,10 +80,8 @@ def mean_of_launches(values: Sequence[float | None], error_rate: float = ERROR_R
     mean = float(known.mean())
     if len(known) < MIN_LAUNCHES:
         return LaunchMean(mean, reason="one launch does not show how launches differ; measure more (--repeat)")
-    from scipy.special import stdtrit  # takes longer to import than most commands to run
-
     std = float(known.std(ddof=1))
-    half = float(stdtrit(len(known) - 1, 1 - error_rate / 2)) * std / sqrt(len(known))
+    half = student_quantile(1 - error_rate / 2, len(known) - 1) * std / sqrt(len(known))
     return LaunchMean(mean, mean - half, mean + half, std)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from perfharness.model.result import Float64, Statistics
@@ -66,9 +68,14 @@ def ratio_of_totals(values: Float64, items: Float64) -> float:
 
 def student_t(freedom: int) -> float:
     """Half-width of the middle 95 % of Student's t, in standard errors; one degree of freedom at least."""
-    from scipy.special import stdtrit  # takes longer to import than most commands to run
+    return student_quantile(0.975, max(freedom, 1))
 
-    return float(stdtrit(max(freedom, 1), 0.975))
+
+def student_quantile(share: float, freedom: float) -> float:
+    """Below which this share of Student's t lies; with infinite degrees of freedom, of the normal distribution."""
+    from scipy.special import ndtri, stdtrit  # takes longer to import than most commands to run
+
+    return float(ndtri(share) if not math.isfinite(freedom) else stdtrit(freedom, share))
 
 
 def _figure(value: float) -> float:
