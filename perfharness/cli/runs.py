@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 WHICH = "Which runs"
 
+
+class TrendOrder(str, Enum):
+    """Words of --order."""
+
+    COMMIT = "commit"
+    START = "start"
+
+
 StoreOption = Annotated[
     str | None,
     typer.Option(
@@ -289,6 +297,14 @@ def trend(
             rich_help_panel=WHICH,
         ),
     ] = None,
+    order: Annotated[
+        TrendOrder | None,
+        typer.Option(
+            help="Of the points: by the date of their commit, or by their start."
+            " [default: commit where every date is known, else start]",
+            show_default=False,
+        ),
+    ] = None,
     alpha: Annotated[
         float, typer.Option(metavar="RATE", help="How often a series without a step may be said to have one.")
     ] = 0.01,
@@ -302,7 +318,7 @@ def trend(
     output_format: FormatOption = Format.TEXT,
     store: StoreOption = None,
 ) -> None:
-    """Print a number over time and commits, and where it stepped to another level.
+    """Print a number over commits or time, and where it stepped to another level.
 
     A point is a launch or a repeat; those of one setup are compared (script, arguments, machine, GPUs, tracer,
     processes).
@@ -317,7 +333,8 @@ def trend(
         check_chart(chart)
     output = Output.of(output_format)
     which = run_filter(script, tag, None, None, since, until, each=True)
-    found = trend_of(open_store(store), stage, metric, which, setup=setup, alpha=alpha, min_effect=min_effect)
+    by = None if order is None else order.value
+    found = trend_of(open_store(store), stage, metric, which, setup=setup, alpha=alpha, min_effect=min_effect, order=by)
     if output.is_json:
         output.json(found.model_dump(mode="json"))
     else:

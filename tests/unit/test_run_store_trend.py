@@ -105,6 +105,24 @@ def test_what_is_no_point(store: RunStore) -> None:
     assert [point.value for point in trend(store, "decode", setup="bb").points] == [99.0]
 
 
+def test_points_are_in_the_order_of_their_commits(store: RunStore) -> None:
+    # The newest commit was measured first; both launches of the oldest one last, when the machine had become slower.
+    store = RunStore(Location(path=Path(str(store.location)).with_name("commits.sqlite")), create=True)
+    for number, seconds in enumerate([300, 200, 100, 100]):
+        store.add(launch(number, 10.0 + number, environment={"git_committed_unix_s": seconds}))
+    found = trend(store, "decode")
+    assert found.order == "commit"
+    assert [point.value for point in found.points] == [12.0, 13.0, 11.0, 10.0]
+    assert [point.committed_unix_s for point in found.points] == [100, 100, 200, 300]
+    assert [point.value for point in trend(store, "decode", order="start").points] == [10.0, 11.0, 12.0, 13.0]
+    # Where the date of one is not known, no place between the others is known for it either.
+    store.add(launch(9, 20.0, environment={}))
+    mixed, without = trend(store, "decode"), trend(store, "decode", order="commit")
+    assert (mixed.order, [point.value for point in mixed.points]) == ("start", [10.0, 11.0, 12.0, 13.0, 20.0])
+    assert [point.value for point in without.points] == [12.0, 13.0, 11.0, 10.0]
+    assert (len(mixed.remarks), len(without.remarks)) == (2, 2)
+
+
 def test_a_repeat_is_one_point(store: RunStore) -> None:
     repeat = Series("repeat", Path("/out"), BEGAN, [], "pipeline.py", [], ["launch_000", "launch_001", "launch_002"])
     series = add_series(store, repeat)
@@ -142,6 +160,9 @@ def test_the_verb_and_its_chart(store: RunStore, path: Path, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "+10.0%" in printed
     assert "driver 550 -> 560" in printed
+    for nothing in (["--order", "commit"], ["--setup", "zz"]):  # no commit of these has a date; no such setup
+        assert run_cli([*asked, *nothing]) == 1
+        assert "fault" not in capsys.readouterr().err
     assert run_cli([*asked, "--chart", "x.gif"]) == 2
 
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypedDict
 
 from perfharness.model.manifest import InputFileRecord, SourceRecord
 
@@ -28,11 +29,8 @@ def find_source(script: str | None, arguments: Sequence[str]) -> SourceRecord:
     """
     file = Path(script) if script is not None and Path(script).is_file() else None
     budget = _Budget(LARGEST_DIGEST_BYTES)
-    commit, is_dirty, reason = _commit(file.resolve().parent) if file is not None else (None, None, "it is no file")
     return SourceRecord(
-        git_commit=commit,
-        git_dirty=is_dirty,
-        git_reason=reason,
+        **(_commit(file.resolve().parent) if file is not None else {"git_reason": "it is no file"}),
         script_sha256=None if file is None else budget.digest(file),
         input_files=[
             InputFileRecord(argument=place, name=path.name, bytes=path.stat().st_size, sha256=budget.digest(path))
@@ -77,18 +75,25 @@ def _named_files(arguments: Sequence[str]) -> Iterator[tuple[int, Path]]:
             yield place, Path(name)
 
 
-def _commit(folder: Path) -> tuple[str | None, bool | None, str | None]:
-    """The commit that is checked out, whether tracked files differ from it, and why neither is known."""
+class _Commit(TypedDict, total=False):
+    git_commit: str
+    git_committed_unix_s: int
+    git_dirty: bool
+    git_reason: str
+
+
+def _commit(folder: Path) -> _Commit:
+    """The commit that is checked out, its date, and whether tracked files differ from it; or why it is not known."""
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
+        seconds, commit = _git(folder, "rev-list", "--max-count=1", "--timestamp", "HEAD").split()
         changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except FileNotFoundError:
-        return None, None, "git is not installed"
+        return {"git_reason": "git is not installed"}
     except subprocess.CalledProcessError:
-        return None, None, "the script is in no git repository, or that has no commit"
-    except (OSError, subprocess.SubprocessError) as error:
-        return None, None, f"git could not be asked ({type(error).__name__})"
-    return commit, bool(changes), None
+        return {"git_reason": "the script is in no git repository, or that has no commit"}
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return {"git_reason": f"git could not be asked ({type(error).__name__})"}
+    return {"git_commit": commit, "git_committed_unix_s": int(seconds), "git_dirty": bool(changes)}
 
 
 def _git(folder: Path, *arguments: str) -> str:

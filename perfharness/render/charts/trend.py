@@ -21,6 +21,10 @@ from perfharness.runs.store.trend import Trend
 
 WIDTH, HEIGHT = 720, 300
 SHORT = 9
+TITLES = {
+    "commit": "launches and repeats, by the date of their commit",
+    "start": "launches and repeats, the oldest first",
+}
 
 
 def trend_picture(trend: Trend) -> Picture:
@@ -40,9 +44,7 @@ def trend_picture(trend: Trend) -> Picture:
         for place, point in enumerate(trend.points)
     ]
     scale = alt.Scale(domain=[-0.5, max(len(points), 1) - 0.5], nice=False, zero=False)
-    x = alt.X(
-        "place:Q", title="launches and repeats, the oldest first", axis=alt.Axis(format="d", tickMinStep=1), scale=scale
-    )
+    x = alt.X("place:Q", title=TITLES[trend.order], axis=alt.Axis(format="d", tickMinStep=1), scale=scale)
     y = sheet.quantity(f"{trend.metric} ({trend.unit})", zero=False)
     tips = ["run:N", "began:N", "commit:N", "launches:Q", "value:Q"]
     layers = [

@@ -8,15 +8,17 @@ from rich.console import Console
 
 from perfharness.render.terminal.console import Column, print_table, say
 from perfharness.render.terminal.stored_runs import SHORT_COMMIT, number_text
-from perfharness.runs.store.trend import Trend, TrendChange, TrendPoint
+from perfharness.runs.store.trend import Trend, TrendChange
 
 MAX_ROWS = 60
 """The newest; the others are only counted."""
 
+ORDERS = {"commit": "by the date of the commit", "start": "by the start of the launch"}
+
 
 def print_trend(console: Console, trend: Trend) -> None:
     """Print the newest points, with a mark where the level changes, then each step with what else changed there."""
-    say(console, f"{trend.stage or 'whole run'}, {trend.metric} ({trend.unit})")
+    say(console, f"{trend.stage or 'whole run'}, {trend.metric} ({trend.unit}), {ORDERS[trend.order]}")
     steps = {change.place: change for change in trend.changes}
     columns = [
         Column("began (UTC)", is_text=True, is_whole=True),
@@ -26,10 +28,13 @@ def print_trend(console: Console, trend: Trend) -> None:
         Column(trend.metric),
         Column("step", is_text=True, is_whole=True),
     ]
+    if trend.order == "commit":
+        columns.insert(0, Column("committed (UTC)", is_text=True, is_whole=True))
     begin = max(0, len(trend.points) - MAX_ROWS)
     rows = [
         [
-            _when(point),
+            *([_time(point.committed_unix_s or 0)] if trend.order == "commit" else []),
+            _time(point.created_unix_ns // 10**9),
             point.run_id,
             "" if point.git_commit is None else point.git_commit[:SHORT_COMMIT] + ("+" if point.git_dirty else ""),
             str(point.launches),
@@ -58,5 +63,5 @@ def _change_text(change: TrendChange) -> str:
     return "changed" if change.ratio is None else f"{change.ratio - 1:+.1%}"
 
 
-def _when(point: TrendPoint) -> str:
-    return datetime.fromtimestamp(point.created_unix_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M")
+def _time(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M")

@@ -21,6 +21,7 @@ from perfharness.runs.launch_figures import stage_entries
 from perfharness.runs.store.records import (
     BUSY,
     BUSY_PER_ITEM,
+    COMMITTED,
     CPU,
     CPU_PER_ITEM,
     DEVICE_MEMORY,
@@ -92,11 +93,15 @@ def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding]
 
 
 def _source(manifest: RunManifest) -> dict[str, Any]:
-    """Digests of the script and of the files that its arguments name."""
+    """When its commit was made; digests of the script and of the files that its arguments name."""
     if manifest.source is None:
         return {}
     files = {f"{one.name} ({one.argument})": one.sha256 for one in manifest.source.input_files}
-    return {"script_sha256": manifest.source.script_sha256, "input_files": files}
+    return {
+        COMMITTED: manifest.source.git_committed_unix_s,
+        "script_sha256": manifest.source.script_sha256,
+        "input_files": files,
+    }
 
 
 def _began_ns(manifest: RunManifest) -> int:

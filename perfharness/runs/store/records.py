@@ -35,6 +35,9 @@ UNITS = {
     HOST_MEMORY: "bytes",
 }
 
+COMMITTED = "git_committed_unix_s"
+"""Of `StoredRun.environment`: when the commit was made."""
+
 Statistic = Literal["mean", "p50", "p95"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +16,7 @@ from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.records import (
     BUSY,
     BUSY_PER_ITEM,
+    COMMITTED,
     CPU,
     CPU_PER_ITEM,
     GPU,
@@ -55,6 +56,9 @@ DIGESTS = ("script_sha256", "input_files")
 
 SHORT_DIGEST = 12
 
+Order = Literal["commit", "start"]
+"""When its commit was made, and of one commit when the launch began; or that alone."""
+
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,6 +73,9 @@ class TrendPoint(_Model):
     created_unix_ns: int
     git_commit: str | None
     git_dirty: bool | None
+    committed_unix_s: int | None = None
+    """When its commit was made, by the committer's clock; null: not known."""
+
     value: float
     """Mean of the launches."""
 
@@ -105,7 +112,7 @@ class TrendChange(_Model):
 
 
 class Trend(_Model):
-    """One metric of one stage, or of the run, in launches of one setup; the oldest point first."""
+    """One metric of one stage, or of the run, in launches of one setup; that of the oldest commit or launch first."""
 
     stage: str
     """Path; empty: the run."""
@@ -120,6 +127,7 @@ class Trend(_Model):
     min_effect: float
     """Relative steps that are smaller are left out."""
 
+    order: Order
     points: list[TrendPoint]
     changes: list[TrendChange] = Field(default_factory=list)
     is_autocorrelated: bool = False
@@ -138,6 +146,7 @@ def trend(
     setup: str | None = None,
     alpha: float = ALPHA,
     min_effect: float = MIN_EFFECT,
+    order: Order | None = None,
 ) -> Trend:
     """A metric over time.
 
@@ -149,6 +158,7 @@ def trend(
         setup: of this setup; None: that of the newest launch.
         alpha: rate of false alarms.
         min_effect: smallest relative step that counts.
+        order: of the points; None: by commit where the date of every commit is known, else by start.
 
     Raises `StoreError` where there is none, `UsageError` where several stages have the name.
     """
@@ -173,6 +183,11 @@ def trend(
         others = len({run.setup for run, _ in usable} - {run.setup for run, _ in of_setup})
         remarks.append(f"{len(usable) - len(of_setup)} launches of {others} other setups are left out (--setup)")
     groups = _groups(of_setup)
+    ordered = order or _order(groups, remarks)
+    if ordered == "commit":
+        groups = _by_commit(groups, remarks)
+    if not groups:
+        raise StoreError(f"no launch in {store.location} is a point of {name}: {'; '.join(remarks) or 'none is there'}")
     if len(groups) > MOST_POINTS:
         remarks.append(f"the oldest {len(groups) - MOST_POINTS} points are left out")
         groups = groups[-MOST_POINTS:]
@@ -186,7 +201,7 @@ def trend(
         remarks.append(f"{len(points)} points: too few for any step to be found at a rate of {alpha:g}")
     first = [members[0][0] for members in groups]
     last = [members[-1][0] for members in groups]
-    newest = own[-1][0] if not of_setup else of_setup[-1][0]
+    newest = of_setup[-1][0]
     return Trend(
         stage=path,
         metric=name if statistic == "mean" else f"{name}_{statistic}",
@@ -195,6 +210,7 @@ def trend(
         setup_facts=newest.setup_facts,
         alpha=alpha,
         min_effect=min_effect,
+        order=ordered,
         points=points,
         changes=[
             TrendChange(
@@ -267,6 +283,31 @@ def _groups(launches: Sequence[tuple[StoredRun, float]]) -> list[Group]:
     return list(found.values())
 
 
+def _committed(run: StoredRun) -> int | None:
+    """When its commit was made."""
+    seconds = run.environment.get(COMMITTED)
+    return seconds if isinstance(seconds, int) else None
+
+
+def _order(groups: Sequence[Group], remarks: list[str]) -> Order:
+    """By commit where the date of every commit is known."""
+    known = sum(_committed(group[0][0]) is not None for group in groups)
+    if 0 < known < len(groups):
+        remarks.append(
+            f"points are in the order of their starts, for the commit's date of {len(groups) - known} is not known;"
+            " --order commit leaves these out"
+        )
+    return "commit" if 0 < known == len(groups) else "start"
+
+
+def _by_commit(groups: Sequence[Group], remarks: list[str]) -> list[Group]:
+    """Those of the oldest commit first; of one commit, the one that began first."""
+    known = [group for group in groups if _committed(group[0][0]) is not None]
+    if len(known) < len(groups):
+        remarks.append(f"{len(groups) - len(known)} points are left out, for the date of their commit is not known")
+    return sorted(known, key=lambda group: (_committed(group[0][0]), group[0][0].created_unix_ns))
+
+
 def _point(members: Group) -> TrendPoint:
     first = members[0][0]
     return TrendPoint(
@@ -274,6 +315,7 @@ def _point(members: Group) -> TrendPoint:
         created_unix_ns=first.created_unix_ns,
         git_commit=first.git_commit,
         git_dirty=first.git_dirty,
+        committed_unix_s=_committed(first),
         value=fmean(value for _, value in members),
         launches=len(members),
     )
