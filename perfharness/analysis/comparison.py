@@ -35,6 +35,13 @@ LARGEST_LOGARITHM = 700.0
 MAX_ORDER_SHARE = 0.25
 """Sides count as interleaved where which side a launch is of explains no more of its place in the order (R squared)."""
 
+MIN_ROUNDS = 7
+"""From so many rounds on, the two launches of a round are compared with each other. With fewer, Student's t of so few
+differences costs more than what the launches of a round have in common saves."""
+
+MIN_FIRST = 2
+"""Rounds that begin with either side: where the same one always came first, a drift would be in every difference."""
+
 
 class Reason(str, Enum):
     """Why a pair has no verdict, or `undecided`."""
@@ -109,6 +116,7 @@ class Judgement:
         p_same: the same.
         launches_needed: launches a side that would probably decide it; None: decided, or more than a thousand.
         allows_drift: whether the interval allows for a machine that drifts.
+        by_rounds: whether it is that of the differences within rounds.
     """
 
     direction: Direction
@@ -121,6 +129,7 @@ class Judgement:
     reason: Reason | None = None
     launches_needed: int | None = None
     allows_drift: bool = False
+    by_rounds: bool = False
 
 
 def compare(pairs: Sequence[Pair], rule: Rule = Rule()) -> list[Judgement]:
@@ -178,6 +187,18 @@ def order_share(base_at: Int64, new_at: Int64) -> float:
     return between / total
 
 
+def are_rounds(base_at: Int64, new_at: Int64) -> bool:
+    """Whether the launches were made in rounds of one of each side, in changing order, and in enough of them.
+
+    It looks at nothing but the order, so it does not favour any result.
+    """
+    if len(base_at) != len(new_at) or len(base_at) < MIN_ROUNDS:
+        return False
+    base_first = np.sort(base_at) < np.sort(new_at)
+    in_order = np.argsort(np.concatenate([base_at, new_at])).reshape(-1, 2) >= len(base_at)
+    return bool((in_order.sum(axis=1) == 1).all() and MIN_FIRST <= base_first.sum() <= len(base_at) - MIN_FIRST)
+
+
 def width_for_drift(base_at: Int64, new_at: Int64, confidence: float = 1 - ALPHA) -> float:
     """How many times as wide an interval is that allows for a drift, of sides that vary as much."""
     freedom = len(base_at) + len(new_at) - 2
@@ -186,6 +207,23 @@ def width_for_drift(base_at: Int64, new_at: Int64, confidence: float = 1 - ALPHA
     tail = 0.5 + confidence / 2
     students = student_quantile(tail, freedom - 1) / student_quantile(tail, freedom)
     return students / sqrt(1 - order_share(base_at, new_at))
+
+
+class Design(Enum):
+    """How the error of a difference is known."""
+
+    MEANS = "means"
+    """two means, each of launches that vary by themselves (Welch)"""
+
+    TREND = "trend"
+    """beside a trend over all launches"""
+
+    ROUNDS = "rounds"
+    """of the differences within rounds"""
+
+    def freedom(self, number: int) -> int:
+        """Degrees of freedom with that number of launches a side that vary alike."""
+        return number - 1 if self is Design.ROUNDS else 2 * number - (3 if self is Design.TREND else 2)
 
 
 @dataclass(frozen=True)
@@ -204,8 +242,7 @@ class _Estimate:
     launches: float
     """A side; of unequal sides the harmonic mean."""
 
-    parameters: int
-    """Of the model: 2 means, and a slope."""
+    design: Design
 
     def p_different(self) -> float:
         """That the difference is no larger than the margin, in either direction; two-sided."""
@@ -238,12 +275,12 @@ class _Estimate:
         per_root = self.error * sqrt(self.launches)
         first = int(self.launches) + 1
         # The half-width falls with every launch more, so the smallest number is found by halving.
-        numbers = range(max(first, 2 if self.parameters == 2 else 3), MOST_LAUNCHES + 1)
+        numbers = range(max(first, 3 if self.design is Design.TREND else 2), MOST_LAUNCHES + 1)
         low, high = 0, len(numbers)
         while low < high:
             middle = (low + high) // 2
             number = numbers[middle]
-            freedom = 2 * number - self.parameters
+            freedom = self.design.freedom(number)
             width = student_quantile(1 - tail, freedom) + student_quantile(ENOUGH_POWER, freedom)
             if width * per_root / sqrt(number) < abs(beyond):
                 high = middle
@@ -265,8 +302,12 @@ def _estimate(pair: Pair, rule: Rule) -> _Estimate | Judgement:
     if floor is None and min(len(base), len(new)) < 2:
         return Judgement("undecided", ratio=_exp(difference), threshold=_exp(margin) - 1, reason=Reason.ONE_LAUNCH)
     launches = 2 / (1 / len(base) + 1 / len(new))
+    if floor is None and pair.base_at is not None and pair.new_at is not None and are_rounds(pair.base_at, pair.new_at):
+        differences = new[np.argsort(pair.new_at)] - base[np.argsort(pair.base_at)]
+        error = float(differences.std(ddof=1)) / sqrt(len(differences))
+        return _Estimate(difference, difference, error, len(differences) - 1, margin, launches, Design.ROUNDS)
     error, freedom = _welch(base, new, floor)
-    found = _Estimate(difference, difference, error, freedom, margin, launches, parameters=2)
+    found = _Estimate(difference, difference, error, freedom, margin, launches, Design.MEANS)
     if not rule.allow_drift or pair.base_at is None or pair.new_at is None:
         return found
     if min(len(base), len(new)) < 2 or order_share(pair.base_at, pair.new_at) <= MAX_ORDER_SHARE:
@@ -275,7 +316,7 @@ def _estimate(pair: Pair, rule: Rule) -> _Estimate | Judgement:
         return Judgement("undecided", _exp(difference), threshold=_exp(margin) - 1, reason=Reason.TOO_FEW_FOR_DRIFT)
     tested, error, freedom = _less_trend(base, new, pair.base_at, pair.new_at)
     known = 0.0 if floor is None else floor * sqrt(2 / launches)
-    return _Estimate(difference, tested, max(error, known), freedom, margin, launches, parameters=3)
+    return _Estimate(difference, tested, max(error, known), freedom, margin, launches, Design.TREND)
 
 
 def _welch(base: Float64, new: Float64, floor: float | None) -> tuple[float, float]:
@@ -329,7 +370,8 @@ def _judge(
         p_same=p_same,
         reason=Reason.TOO_WIDE if undecided else None,
         launches_needed=one.launches_needed(alpha_different, alpha_same) if undecided else None,
-        allows_drift=one.parameters == 3,
+        allows_drift=one.design is Design.TREND,
+        by_rounds=one.design is Design.ROUNDS,
     )
 
 

@@ -199,11 +199,13 @@ REASONS = {
 
 def _version(matched: MatchedSides, judgements: Mapping[int, Judgement]) -> ComparedVersion:
     rows = [_row(one, judgements.get(id(one)), matched) for one in matched.pairs]
-    allows_drift = any(judgement.allows_drift for one in matched.pairs if (judgement := judgements.get(id(one))))
+    judged = [judgement for one in matched.pairs if (judgement := judgements.get(id(one)))]
+    allows_drift = any(judgement.allows_drift for judgement in judged)
     return ComparedVersion(
         side=_side_record(matched.new),
         order=matched.order,
         allows_drift=allows_drift,
+        by_rounds=any(judgement.by_rounds for judgement in judged),
         differences=matched.differences,
         rows=rows,
         not_compared=matched.not_compared,

@@ -15,6 +15,7 @@ from perfharness.analysis.comparison import (
     Pair,
     Reason,
     Rule,
+    are_rounds,
     compare,
     geometric_mean,
     holm,
@@ -102,6 +103,77 @@ def test_the_change_is_that_of_the_means_and_lies_in_its_interval(
         assert interval is not None
         assert interval.low <= (found.ratio or 0) * (1 + 1e-12)
         assert interval.high >= (found.ratio or 0) * (1 - 1e-12)
+
+
+def in_rounds(base: Float64, new: Float64, base_first: list[bool]) -> Pair:
+    """Launches in rounds of one of each side."""
+    base_at = np.asarray([2 * number + (not first) for number, first in enumerate(base_first)])
+    return Pair(base, new, base_at=base_at, new_at=4 * np.arange(len(base_first)) + 1 - base_at)
+
+
+SHUFFLED = [True, False, False, True, True, False, True]
+
+
+def test_launches_of_a_round_are_compared_with_each_other() -> None:
+    random = np.random.default_rng(5)
+    slow = np.repeat([0.0, 0.5, 0.1], [3, 2, 2])  # of the machine, in both launches of a round
+    base, new = (np.exp(slow + random.normal(0, 0.01, 7)) for _ in range(2))
+    pair = in_rounds(base, new * 1.05, SHUFFLED)
+    (found,) = compare([pair], Rule(min_effect=0.0))
+    scipy = stats.ttest_rel(np.log(new * 1.05), np.log(base))
+    wanted = scipy.confidence_interval(0.95)
+    assert found.by_rounds
+    assert found.p_different == pytest.approx(scipy.pvalue)
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx((np.exp(wanted.low), np.exp(wanted.high)))
+    assert found.direction == "up"
+    assert judge([*base], [*(new * 1.05)], Rule(min_effect=0.0)).direction == "undecided"
+    # Whatever order the launches are named in, those of one round belong together.
+    shuffled = random.permutation(7)
+    assert pair.base_at is not None
+    named = Pair(base[shuffled], pair.new, base_at=pair.base_at[shuffled], new_at=pair.new_at)
+    assert compare([named], Rule(min_effect=0.0))[0].p_different == pytest.approx(scipy.pvalue)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(in_rounds(np.ones(6), np.ones(6), SHUFFLED[:6]), id="too few"),
+        pytest.param(in_rounds(np.ones(7), np.ones(7), [True] * 7), id="the base is always first"),
+        pytest.param(in_rounds(np.ones(7), np.ones(7), [True] + [False] * 6), id="the base is first once"),
+        pytest.param(Pair(np.ones(7), np.ones(7), base_at=np.arange(7), new_at=np.arange(7, 14)), id="no turns"),
+        pytest.param(
+            Pair(np.ones(8), np.ones(7), base_at=np.r_[np.arange(0, 14, 2), 14], new_at=np.arange(1, 14, 2)),
+            id="one more of the base",
+        ),
+    ],
+)
+def test_what_are_no_rounds(pair: Pair) -> None:
+    assert pair.base_at is not None
+    assert pair.new_at is not None
+    assert not are_rounds(pair.base_at, pair.new_at)
+    assert not compare([pair])[0].by_rounds
+
+
+@pytest.mark.parametrize("kept", ["rounds", "spread"])
+def test_more_launches_are_counted_as_the_test_has_them(kept: str) -> None:
+    random = np.random.default_rng(1)
+    base, new = np.exp(random.normal(0, 0.05, 7)), np.exp(random.normal(0.04, 0.05, 7))
+    (found,) = compare([in_rounds(base, new, SHUFFLED)], Rule(spread=0.5 if kept == "spread" else None))
+    assert found.by_rounds == (kept == "rounds")
+    assert found.direction == "undecided"
+    differences = np.log(new) - np.log(base)
+    error = differences.std(ddof=1) if kept == "rounds" else log1p(0.5) * np.sqrt(2)
+    beyond = abs(abs(differences.mean()) - log1p(0.02))
+
+    def decides(number: int) -> bool:
+        freedom = number - 1 if kept == "rounds" else 2 * number - 2
+        tail = 0.975 if abs(differences.mean()) > log1p(0.02) else 0.95
+        width = stats.t.ppf(tail, freedom) + stats.t.ppf(0.8, freedom)
+        return bool(width * error / np.sqrt(number) < beyond)
+
+    needed = next((number for number in range(8, 1001) if decides(number)), None)
+    assert found.launches_needed == needed
 
 
 def test_how_much_wider_an_interval_is_that_allows_for_a_drift() -> None:

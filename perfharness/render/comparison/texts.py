@@ -91,7 +91,8 @@ def counts(rows: Iterable[ComparedRow]) -> str:
 def headline(base: ComparedSide, version: ComparedVersion) -> str:
     """Both sides, their launches and their order."""
     sides = " against ".join(f"{side.name} ({_launches(side)})" for side in (version.side, base))
-    return f"{sides}, {ORDERS[version.order]}"
+    rounds = " and compared round by round" if version.by_rounds else ""
+    return f"{sides}, {ORDERS[version.order]}{rounds}"
 
 
 def _launches(side: ComparedSide) -> str:
