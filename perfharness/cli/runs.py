@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from perfharness.runs.store.filters import RunFilter
     from perfharness.runs.store.records import StoredRun
     from perfharness.runs.store.store import RunStore
+    from perfharness.runs.store.trend import Order
 
 WHICH = "Which runs"
 
@@ -333,7 +334,7 @@ def trend(
         check_chart(chart)
     output = Output.of(output_format)
     which = run_filter(script, tag, None, None, since, until, each=True)
-    by = None if order is None else order.value
+    by: Order | None = None if order is None else "commit" if order is TrendOrder.COMMIT else "start"
     found = trend_of(open_store(store), stage, metric, which, setup=setup, alpha=alpha, min_effect=min_effect, order=by)
     if output.is_json:
         output.json(found.model_dump(mode="json"))
