@@ -1,4 +1,4 @@
-"""Run a script as `python SCRIPT` would: the same `__main__`, `sys.path`, tracebacks and exit codes.
+"""Run a script or a module as Python itself would: the same `__main__`, `sys.path`, tracebacks and exit codes.
 
 For code that has to start before the script: the embedded tracer, annotations from a file.
 """
@@ -48,14 +48,22 @@ def compile_plainly(source: bytes, path: str) -> CodeType:
     return code
 
 
-def run_path(
-    path: str, arguments: list[str], on_interrupt: Callable[[], None], compile_script: Compile = compile_plainly
-) -> None:
-    """Run a file. `arguments` becomes `sys.argv`; its first element is the path as given.
+def run(command: list[str], on_interrupt: Callable[[], None], compile_script: Compile = compile_plainly) -> None:
+    """Run what follows the options of Python on a command line: `SCRIPT ARGUMENTS…` or `-m MODULE ARGUMENTS…`.
 
     `on_interrupt` is called when a KeyboardInterrupt ends the script. Python would then end by SIGINT, but forgets it
     when an exit function runs code from a string, as importing NumPy does.
     """
+    if command[0] == "-m":
+        _run_module(command[1], command[2:], on_interrupt, compile_script)
+    elif _is_archive(command[0]):
+        _run_archive(command, on_interrupt)
+    else:
+        _run_path(command, on_interrupt, compile_script)
+
+
+def _run_path(command: list[str], on_interrupt: Callable[[], None], compile_script: Compile) -> None:
+    path = command[0]
     full_path = os.path.abspath(path)  # noqa: PTH100 - as Python itself computes __file__
     try:
         with io.open_code(full_path) as stream:
@@ -64,36 +72,72 @@ def run_path(
         # Python's own message and exit code for a script that it cannot open.
         sys.stderr.write(f"{sys.executable}: can't open file {full_path!r}: [Errno {error.errno}] {error.strerror}\n")
         sys.exit(2)
-    sys.argv[:] = arguments
+    sys.argv[:] = command
     if not is_safe_path():
-        sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
-        _unload_shadowed_modules(sys.path[0])
+        _set_first_folder(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
     module = _new_main(full_path, importlib.machinery.SourceFileLoader("__main__", full_path))
-    _execute(lambda: compile_script(source, full_path), module, on_interrupt)
+    _execute(lambda: exec(compile_script(source, full_path), module.__dict__), on_interrupt)
 
 
-def run_module(name: str, arguments: list[str], on_interrupt: Callable[[], None]) -> None:
-    """Run a module as `python -m NAME` would."""
-    import importlib.util
+def _run_module(name: str, arguments: list[str], on_interrupt: Callable[[], None], compile_script: Compile) -> None:
+    import runpy
 
-    spec = importlib.util.find_spec(name)
-    if spec is not None and spec.submodule_search_locations is not None:
-        name = f"{name}.__main__"
-        spec = importlib.util.find_spec(name)
-    loader: Any = None if spec is None else spec.loader
-    if spec is None or not hasattr(loader, "get_code"):
-        sys.exit(f"{sys.executable}: No module named {name}")
-    module = _new_main(spec.origin or name, loader)
-    module.__spec__ = spec
-    module.__package__ = spec.parent
-    module.__dict__["__cached__"] = spec.cached
-    sys.argv[:] = [spec.origin or name, *arguments[1:]]
-    _execute(lambda: loader.get_code(name), module, on_interrupt)
+    sys.argv[:] = ["-m", *arguments]
+    if not is_safe_path():
+        _set_first_folder(os.getcwd())  # noqa: PTH109
+    module = _new_main("", None)
+
+    def run_annotated() -> None:
+        _, spec, code = runpy._get_module_details(name, runpy._Error)  # type: ignore[attr-defined]
+        if hasattr(spec.loader, "get_data") and spec.has_location and spec.origin.endswith(".py"):
+            code = compile_script(spec.loader.get_data(spec.origin), spec.origin)
+        sys.argv[0] = spec.origin
+        runpy._run_code(code, module.__dict__, None, "__main__", spec)  # type: ignore[attr-defined]
+
+    def run_plainly() -> None:  # with the frames of `runpy` that tracebacks of `python -m` have
+        runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+
+    _execute(run_plainly if compile_script is compile_plainly else run_annotated, on_interrupt)
+
+
+def _is_archive(path: str) -> bool:
+    """Whether Python would run the `__main__` module in a folder or zip file."""
+    if path.endswith(".py"):
+        return False
+    if os.path.isdir(path):  # noqa: PTH112
+        return True
+    import zipimport
+
+    try:
+        zipimport.zipimporter(path)
+    except zipimport.ZipImportError:
+        return False
+    return True
+
+
+def _run_archive(command: list[str], on_interrupt: Callable[[], None]) -> None:
+    import runpy
+
+    path = os.path.abspath(command[0])  # noqa: PTH100
+    sys.argv[:] = command
+    if is_safe_path():
+        sys.path.insert(0, path)
+    else:
+        _set_first_folder(path)
+    _new_main(path, None)
+    run_main = runpy._run_module_as_main  # type: ignore[attr-defined]
+    _execute(lambda: run_main("__main__", False), on_interrupt)
 
 
 def is_safe_path() -> bool:
     """Whether an option of Python keeps the script's folder off the path."""
     return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
+
+
+def _set_first_folder(folder: str) -> None:
+    """Search it first for modules, in place of the folder of ours that Python was started with."""
+    sys.path[0] = folder
+    _unload_shadowed_modules(folder)
 
 
 def _unload_shadowed_modules(folder: str) -> None:
@@ -176,10 +220,9 @@ def _new_main(path: str, loader: Any) -> ModuleType:
     return module
 
 
-def _execute(load: Any, module: ModuleType, on_interrupt: Callable[[], None]) -> None:
+def _execute(run_main: Callable[[], None], on_interrupt: Callable[[], None]) -> None:
     try:
-        code: CodeType = load()
-        exec(code, module.__dict__)
+        run_main()
     except SystemExit:
         raise
     except KeyboardInterrupt:
@@ -197,8 +240,7 @@ def _hide_own_frames() -> None:
 
     def show(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         sys.excepthook = hook
-        while trace is not None and _is_own(trace):
-            trace = trace.tb_next
+        trace = _without_own_frames(trace)
         value = value.with_traceback(trace)
         try:
             hook(kind, value, trace)
@@ -215,6 +257,20 @@ def _hide_own_frames() -> None:
     sys.excepthook = show
 
 
+def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback behind our last frame above the script: `runpy` is called to start us, and again by us."""
+    behind = trace
+    while trace is not None and (_is_own(trace) or _is_runpy(trace)):
+        if _is_own(trace):
+            behind = trace.tb_next
+        trace = trace.tb_next
+    return behind
+
+
 def _is_own(trace: TracebackType) -> bool:
-    name = trace.tb_frame.f_code.co_filename
-    return name in _OWN_FILES or (_RUNPY in name and trace.tb_frame.f_globals.get("__name__") == _RUNPY)
+    return trace.tb_frame.f_code.co_filename in _OWN_FILES
+
+
+def _is_runpy(trace: TracebackType) -> bool:
+    frame = trace.tb_frame
+    return _RUNPY in frame.f_code.co_filename and frame.f_globals.get("__name__") == _RUNPY

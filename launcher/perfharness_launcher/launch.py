@@ -45,7 +45,7 @@ ALMOST_FULL_BYTES = 1 << 20
 """With less space than this at the end of a run, something was perhaps not written."""
 
 LAUNCHED_WITH = {
-    "script", "script_arguments", "settings", "warmup_batches", "domain", "batch_pattern", "cpu_bind",
+    "script", "script_arguments", "module", "settings", "warmup_batches", "domain", "batch_pattern", "cpu_bind",
     "reject_throttled", "env_allow", "capture_batches",
 }  # fmt: skip
 """Options that the manifest has under their own names."""

@@ -12,14 +12,14 @@ from perfharness.annotate.watch import watch_imports
 from perfharness.model import environment
 from perfharness.model.annotations import Annotations
 
-USAGE = "usage: python -m perfharness.annotate SCRIPT.py [arguments of the script]"
+USAGE = "usage: python -m perfharness.annotate [-m MODULE | SCRIPT.py] [arguments of the script]"
 
 
 def main() -> None:
     """Run the script of `sys.argv`, annotated; its exceptions pass through."""
     arguments = sys.argv[1:]
     text, folder = os.environ.get(environment.ANNOTATIONS), os.environ.get(environment.OUTPUT_DIR)
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
         sys.exit(USAGE)
     if not text or not folder:
         sys.exit(
@@ -36,4 +36,4 @@ def main() -> None:
         entry.main(compile_script)
     else:
         host_probe.start()
-        script.run_path(arguments[0], arguments, end_by_sigint, compile_script)
+        script.run(arguments, end_by_sigint, compile_script)

@@ -1,4 +1,4 @@
-"""Finds named functions without importing their modules: `python -m perfharness.annotate.lookup SCRIPT`.
+"""Finds named functions without importing their modules: `python -m perfharness.annotate.lookup SCRIPT [-m]`.
 
 Reads a JSON list of names (`module:function`, or dotted) and writes a `Found` for each. It runs in the script's
 interpreter, whose modules it has to find. Modules are found but not executed, sources are parsed but not run.
@@ -248,9 +248,9 @@ def _function_names(tree: ast.AST, prefix: str) -> list[str]:
 
 def main() -> None:
     """Look up the names on standard input."""
-    script = Path(sys.argv[1])
-    if not is_safe_path():
-        sys.path[0] = os.path.dirname(os.path.realpath(script))  # noqa: PTH120 - as Python itself does for a script
+    script, *how = Path(sys.argv[1]), *sys.argv[2:]
+    if not is_safe_path():  # as Python itself does for a module and for a script
+        sys.path[0] = os.getcwd() if how == ["-m"] else os.path.dirname(os.path.realpath(script))  # noqa: PTH109, PTH120
     answers = [asdict(look_up(name, script)) for name in json.load(sys.stdin)]
     print(json.dumps(answers))
 

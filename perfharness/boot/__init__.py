@@ -15,7 +15,8 @@ ASK_INTERPRETER = FOLDER / "perfharness_ask_interpreter.py"
 
 
 def without_current_folder(command: Sequence[str]) -> list[str]:
-    """The command line for `python -m perfharness.… ARGUMENTS`; any other command unchanged."""
-    if len(command) > 2 and command[1] == "-m" and command[2].partition(".")[0] == "perfharness":
-        return [command[0], str(RUN_MODULE), *command[2:]]
+    """The command line for `python [options] -m perfharness.… ARGUMENTS`; any other command unchanged."""
+    place = command.index("-m") if "-m" in command else len(command)
+    if "".join(command[place + 1 : place + 2]).partition(".")[0] == "perfharness":
+        return [*command[:place], str(RUN_MODULE), *command[place + 1 :]]
     return list(command)

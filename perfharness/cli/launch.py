@@ -81,7 +81,9 @@ EPILOG = (
 @with_settings(LaunchOptions, TerminalOptions)
 def launch_verb(
     context: typer.Context,
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A .py file, or any program.", show_default=False)],
+    script: Annotated[
+        str, typer.Argument(metavar="SCRIPT", help="A .py file, `python …`, or any program.", show_default=False)
+    ],
     script_arguments: ScriptArguments = None,
     *,
     output_format: FormatOption = Format.TEXT,

@@ -10,11 +10,11 @@ from perfharness import host_probe, script
 def main() -> None:
     """Run the script of `sys.argv`; its exceptions pass through."""
     arguments = sys.argv[1:]
-    if not arguments:
-        sys.exit("usage: python -m perfharness.host_probe SCRIPT.py [arguments of the script]")
+    if not arguments or arguments == ["-m"]:
+        sys.exit("usage: python -m perfharness.host_probe [-m MODULE | SCRIPT.py] [arguments of the script]")
     end_by_sigint = script.ending_by_sigint()
     host_probe.start()
-    script.run_path(arguments[0], arguments, end_by_sigint)
+    script.run(arguments, end_by_sigint)
 
 
 if __name__ == "__main__":

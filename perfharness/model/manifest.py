@@ -219,6 +219,9 @@ class RunManifest(_Model):
     """The command line of perfharness itself."""
 
     script: str
+    module: bool = False
+    """Whether `script` is the name of a module, as after `python -m`."""
+
     script_arguments: MaskedArguments = Field(default_factory=list)
     settings: SettingsRecord | None = None
     """None where no file was used."""

@@ -118,11 +118,6 @@ def overhead_cases(options: LaunchOptions) -> list[LaunchOptions]:
         )
     if options.explain:
         raise UsageError("--overhead measures a launch in one pass, and --explain makes two; leave one of them away")
-    if not options.is_python_script:
-        raise UsageError(
-            f"--overhead: {options.script} does not end in .py, and stages of untraced programs are known of Python "
-            "scripts only"
-        )
     untraced = {"tracer": "ranges", "nsys": None, "trace_os": False, "stored": False}  # no run of the script as it is
     return [
         options.model_copy(update={"output_dir": options.output_dir / TRACED}),

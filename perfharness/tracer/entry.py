@@ -28,10 +28,7 @@ def main(compile_script: script.Compile = script.compile_plainly) -> None:
         )
     session = Session.start(os.path.abspath(output_dir), _write_trace)  # noqa: PTH100 - pathlib costs start-up time
     host_probe.start()
-    if arguments[0] == "-m":
-        script.run_module(arguments[1], arguments[1:], session.end_by_sigint)
-    else:
-        script.run_path(arguments[0], arguments, session.end_by_sigint, compile_script)
+    script.run(arguments, session.end_by_sigint, compile_script)
 
 
 def _write_trace(session: Session) -> None:

@@ -7,12 +7,15 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import zipfile
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from perfharness.boot import without_current_folder
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer.output import complete_trace, log_paths
 from perfharness.tracer.ranges import read_log
@@ -52,11 +55,12 @@ class Runner:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "PYTHON"))}
         return {**kept, "PYTHONPATH": PYTHONPATH, "PERFHARNESS_OUTPUT_DIR": str(self.folder / "out")}
 
-    def run(self, *command: str, tracer: str = "") -> Outcome:
+    def run(self, *command: str, tracer: str = "", stdin: str = "") -> Outcome:
         process = subprocess.run(
-            [sys.executable, *command],
+            without_current_folder([sys.executable, *command]),  # as a launch starts them
             cwd=self.folder,
             env={**self.environment(), "PERFHARNESS_TRACER": tracer},
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=120,
@@ -64,10 +68,14 @@ class Runner:
         )
         return Outcome(process.stdout, process.stderr, process.returncode)
 
-    def both(self, *command: str) -> Outcome:
-        """The outcome, which must be the same plainly and traced."""
-        plain = self.run(*command)
-        assert self.run("-m", "perfharness.tracer", *command) == plain
+    def both(self, *command: str, options: Sequence[str] = (), stdin: str = "") -> Outcome:
+        """The outcome, which must be the same plainly and traced.
+
+        Args:
+            options: of Python itself.
+        """
+        plain = self.run(*options, *command, stdin=stdin)
+        assert self.run(*options, "-m", "perfharness.tracer", *command, stdin=stdin) == plain
         return plain
 
     def write(self, source: str, name: str = "script.py") -> str:
@@ -168,6 +176,80 @@ def test_as_a_module(runner: Runner) -> None:
     runner.both("-m", "package", "a", "b")
     assert range_names(runner.trace) == ["stage"]
     runner.both("-m", "package.part", "a")
+
+
+WHO = """
+import os, pickle, sys
+import __main__
+class A: ...
+print(sys.argv, sys.path[0], __name__, __file__, __package__, __spec__ and __spec__.name, __doc__)
+print(__main__ is sys.modules["__main__"], __loader__.__class__.__name__, type(pickle.loads(pickle.dumps(A()))) is A)
+print(sorted(name for name in globals() if name not in ("__annotations__", "__conditional_annotations__")))
+"""
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "",
+        "sys.exit(7)",
+        "raise KeyboardInterrupt",
+        "def f():\n    1 / 0\nf()",
+        "sys.stdout.flush()\nos.kill(os.getpid(), 15)",
+        "x = (",
+    ],
+    ids=["end", "exit", "interrupt", "exception", "signal", "syntax"],
+)
+@pytest.mark.parametrize(
+    "command", [["-m", "package"], ["-m", "package.part"], ["folder"], ["app.pyz"], ["console"]], ids=" ".join
+)
+def test_whatever_python_runs_is_as_with_python(runner: Runner, command: list[str], ending: str) -> None:
+    for name in ("package/__main__.py", "package/part.py", "folder/__main__.py", "console"):
+        runner.write(WHO + ending, name)
+    runner.write("print(__name__)", "package/__init__.py")
+    with zipfile.ZipFile(runner.folder / "app.pyz", "w") as archive:
+        archive.writestr("__main__.py", WHO + ending)
+    runner.both(*command, "-m", "--one", "two")
+
+
+@pytest.mark.parametrize("name", ["gone", "package.gone", "package", "broken", "package.part.x", ""])
+def test_a_module_that_cannot_be_run_is_refused_in_python_s_words(runner: Runner, name: str) -> None:
+    runner.write("", "package/__init__.py")
+    runner.write("", "package/part.py")
+    runner.write("1 / 0", "broken/__init__.py")
+    assert runner.both("-m", name).exit_code == 1
+
+
+@pytest.mark.parametrize("options", [["-X", "dev"], ["-O"], ["-u", "-W", "error"], ["-P"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["-m", "package.part"], ["package/part.py"]], ids=" ".join)
+def test_options_of_python_itself(runner: Runner, command: list[str], options: list[str]) -> None:
+    if "-P" in options and sys.version_info < (3, 11):
+        pytest.skip("from Python 3.11 on")
+    runner.write(
+        "import sys\nprint(__debug__, sys.flags, sys.warnoptions, sys.argv)\nassert 'a' == 'b'", "package/part.py"
+    )
+    runner.both(*command, "-X", options=options)
+
+
+def test_standard_input_is_the_script_s(runner: Runner) -> None:
+    runner.write("import sys\nprint(input(), sys.stdin.read(), sys.stdin.closed)", "reads.py")
+    for command in (["reads.py"], ["-m", "reads"]):
+        assert runner.both(*command, stdin="one\ntwo\n").stdout == "one two\n False\n"
+    assert runner.both("reads.py").exit_code == 1  # EOFError
+
+
+def test_workers_that_are_spawned_find_the_module(runner: Runner) -> None:
+    source = """
+import multiprocessing, sys
+def double(x):
+    return 2 * x
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(double, [1, 2]), sys.modules["__main__"].__spec__.name)
+"""
+    runner.write("", "package/__init__.py")
+    runner.write(source, "package/part.py")
+    assert runner.both("-m", "package.part").stdout == "[2, 4] package.part\n"
 
 
 @pytest.mark.parametrize(
@@ -302,7 +384,7 @@ def test_a_trace_that_cannot_be_written_is_said(runner: Runner) -> None:
     assert "trace.sqlite could not be written" in outcome.stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-m"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-m"]], ids=str)
 def test_usage(runner: Runner, arguments: list[str]) -> None:
     outcome = runner.run("-m", "perfharness.tracer", *arguments)
     assert outcome.exit_code == 1

@@ -22,6 +22,7 @@ from perfharness_launcher.companions.page_cache import drop_page_cache, files_of
 from perfharness_launcher.plan.launch_plan import make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.program import find_program
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "docs" / "schema" / "cold_start.schema.json"
@@ -142,7 +143,7 @@ def measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     def measure(options: LaunchOptions, drop: Dropping, count: int = 2) -> tuple[int, ColdStart, str]:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "launcher")]))
         monkeypatch.setattr("perfharness.runs.cold_start.drop_page_cache", drop)
-        facts = MachineFacts(interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
+        facts = MachineFacts(find_program(options), interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
         plans = [make_plan(each, facts) for each in cold_start_options(options, count)]
         code = show_cold_start(options, plans, Shown(Output.of()))
         written = json.loads((options.output_dir / "cold_start.json").read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +25,7 @@ from perfharness_launcher.launch import launch
 from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.program import find_program
 from perfharness_launcher.processes.supervise import Observer, Phase
 
 Told = list[str]
@@ -67,7 +68,8 @@ def plan_of(tmp_path: Path, program: str = "true", *arguments: str, num_processe
         tracer="none",
         num_processes=num_processes,
     )
-    return make_plan(options, MachineFacts(interpreter=InterpreterFacts("python3")))
+    found = replace(find_program(options), problem=None)  # that it is gone shall be found at its start
+    return make_plan(options, MachineFacts(found, interpreter=InterpreterFacts("python3")))
 
 
 def run(

@@ -25,6 +25,7 @@ from perfharness_launcher.companions.exclusive import LISTS, ExclusiveGpus, Proc
 from perfharness_launcher.plan.launch_plan import make_plan
 from perfharness_launcher.plan.machine import MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.program import find_program
 from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
 from tests.integration.launches import environment, manifest, run_to_the_end
 
@@ -156,8 +157,9 @@ def test_what_cannot_be_asked_is_not_taken_for_free(machine: Machine, context: C
 
 
 def test_without_a_gpu_none_can_be_ours_alone(tmp_path: Path) -> None:
+    options = LaunchOptions(script="true", tracer="none", require_exclusive=True)
     with pytest.raises(UsageError, match="--require-exclusive: no GPU"):
-        make_plan(LaunchOptions(script="true", tracer="none", require_exclusive=True), MachineFacts())
+        make_plan(options, MachineFacts(find_program(options)))
 
 
 def test_whose_a_process_is_stands_in_its_environment() -> None:

@@ -15,6 +15,7 @@ from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing, pro
 from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass, make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.program import Program, find_program
 from perfharness_launcher.processes.spawn import planned_command
 
 PYTHON = InterpreterFacts("/usr/bin/python3", "3.11.7", "0.2.11", has_perfharness=True)
@@ -25,6 +26,7 @@ NSYS = NsysInstall(
     profile_options=frozenset({"trace", "sample", "cpuctxsw", "wait", "force-overwrite"}),
     source="PATH",
 )
+NO_SCRIPT = Program("pipeline.py", "python3", path="pipeline.py", problem="there is no script pipeline.py")
 TWO_GPUS = (GpuRecord(index=0, uuid="GPU-aaaa", name="H200"), GpuRecord(index=1, uuid="GPU-bbbb", name="H200"))
 MIG = (
     GpuRecord(index=0, uuid="MIG-1111", mig=True),
@@ -34,8 +36,10 @@ MIG = (
 
 
 def plan(facts: dict[str, Any] | None = None, **options: Any) -> LaunchPlan:
-    machine = MachineFacts(**{"interpreter": PYTHON, "gpu_problem": "no driver", **(facts or {})})
-    return make_plan(LaunchOptions(**{"script": "pipeline.py", **options}), machine)
+    asked = LaunchOptions(**{"script": "pipeline.py", **options})
+    program = replace(find_program(asked), problem=None)
+    machine = MachineFacts(**{"program": program, "interpreter": PYTHON, "gpu_problem": "no driver", **(facts or {})})
+    return make_plan(asked, machine)
 
 
 def refusal(facts: dict[str, Any] | None = None, **options: Any) -> str:
@@ -115,9 +119,15 @@ def test_embedded_runs_the_script_through_the_tracer() -> None:
 
 
 def test_a_script_that_is_no_python_runs_as_a_program() -> None:
-    made = plan({"nsys": (NSYS,), "program": "/bin/ls"}, script="ls", script_arguments=("-l",))
+    made = plan({"nsys": (NSYS,)}, script="/bin/ls", script_arguments=("-l",))
     assert made.tracer.kind == "nsys"
     assert made.processes[0].command == ("/bin/ls", "-l")
+
+
+def test_options_of_python_and_modules_go_through_the_tracer_too() -> None:
+    made = plan(script="package.part", module=True, python_command=("python", "-X", "dev"), script_arguments=("-b",))
+    expected = ("/usr/bin/python3", "-X", "dev", "-m", "perfharness.tracer", "-m", "package.part", "-b")
+    assert (made.tracer.kind, made.processes[0].command) == ("embedded", expected)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +169,7 @@ def test_an_old_nsys_does_not_follow_forks_in_the_explaining_pass(
 
 def test_every_conflict_is_told_at_once() -> None:
     told = refusal(
-        {"script_problem": "there is no script pipeline.py", "output_problem": "-o out is a file, not a folder"},
+        {"program": NO_SCRIPT, "output_problem": "-o out is a file, not a folder"},
         num_processes=0,
         warmup_batches=-1,
         timeout_s=0.0,

@@ -14,6 +14,7 @@ from perfharness_launcher.nsys.command_line import NsysInstall
 from perfharness_launcher.nsys.probe import Pair, pair
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.program import find_program
 from perfharness_launcher.plan.tracers import TracerDecision, choose_tracer
 
 OLD_NVTX = InterpreterFacts("python3", "3.11", "0.2.11", has_perfharness=True)
@@ -30,8 +31,9 @@ def decide(
     cuda: tuple[int, int] | None = None,
     **options: Any,
 ) -> TracerDecision:
-    facts = MachineFacts(nsys=installs, interpreter=interpreter, cuda_driver=cuda)
-    return choose_tracer(LaunchOptions(**{"script": "pipeline.py", **options}), facts)
+    asked = LaunchOptions(**{"script": "pipeline.py", **options})
+    facts = MachineFacts(find_program(asked), nsys=installs, interpreter=interpreter, cuda_driver=cuda)
+    return choose_tracer(asked, facts)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_findings_of_a_tracer_that_is_not_good() -> None:
         ([], {"tracer": "nsys"}, ToolNotFoundError, "doctor --install-nsys"),
         ([BROKEN], {"tracer": "nsys"}, ToolNotFoundError, "has no importer"),
         ([OLD], {"tracer": "nsys", "script": NAME}, UsageError, "no UTF-8"),
-        ([], {"tracer": "embedded", "script": "ffmpeg"}, UsageError, "Python scripts only"),
+        ([], {"tracer": "embedded", "script": "ffmpeg"}, UsageError, "Python programs only"),
         ([], {"interpreter": ALONE}, UsageError, "cannot import perfharness"),
         *(
             (

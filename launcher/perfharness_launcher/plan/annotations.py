@@ -32,13 +32,23 @@ class AnnotationFacts:
     problems: tuple[str, ...] = ()
 
 
-def read_annotations(path: Path | None, torch_depth: int | None, script: Path, executable: str) -> AnnotationFacts:
+def read_annotations(
+    path: Path | None,
+    torch_depth: int | None,
+    script: Path,
+    executable: str,
+    options: Sequence[str] = (),
+    *,
+    is_module: bool = False,
+) -> AnnotationFacts:
     """Read the file and look its functions up in the interpreter that will run the script.
 
     Args:
         path: the TOML file; None: there is none.
         torch_depth: of `--annotate-torch`.
-        executable: the interpreter.
+        script: the file that will be `__main__`.
+        executable, options: the interpreter, and its own options.
+        is_module: whether the script runs as a module, which imports what is in the current folder, not next to it.
     """
     if path is None:
         return AnnotationFacts(None if torch_depth is None else Annotations(torch_depth=torch_depth))
@@ -52,7 +62,8 @@ def read_annotations(path: Path | None, torch_depth: int | None, script: Path, e
     if problems:
         return AnnotationFacts(problems=tuple(problems))
     entries = [(entry, kind == "batch") for kind in ("range", "batch") for entry in content.get(kind, ())]
-    functions, problems = _find([*entries], script, executable)
+    lookup = [executable, *options, "-m", LOOKUP, str(script), *(["-m"] if is_module else [])]
+    functions, problems = _find([*entries], lookup)
     problems = [f"{path}: {problem}" for problem in (*problems, *_clashes(functions, content))]
     recorder = content.get("recorder", {})
     made = Annotations(tuple(functions), recorder.get("name"), recorder.get("within"), torch_depth)
@@ -145,12 +156,12 @@ def _problem_of_expression(where: str, key: str, text: str) -> Iterator[str]:
 
 
 def _find(
-    entries: Sequence[tuple[Mapping[str, Any], bool]], script: Path, executable: str
+    entries: Sequence[tuple[Mapping[str, Any], bool]], lookup: Sequence[str]
 ) -> tuple[list[FunctionAnnotation], list[str]]:
     names = [entry["function"] for entry, _ in entries]
-    answers = look_up(names, script, executable)
+    answers = look_up(names, lookup)
     if answers is None:
-        return [], [f"{executable} could not look the functions up; does it import this perfharness?"]
+        return [], [f"{lookup[0]} could not look the functions up; does it import this perfharness?"]
     functions, problems = [], []
     for (entry, is_batch), answer in zip(entries, answers, strict=True):
         qualname: str = answer["qualname"]
@@ -172,11 +183,11 @@ def _find(
     return functions, problems
 
 
-def look_up(names: Sequence[str], script: Path, executable: str) -> list[dict[str, Any]] | None:
-    """The report of `perfharness.annotate.lookup` on each; None where there is none."""
+def look_up(names: Sequence[str], lookup: Sequence[str]) -> list[dict[str, Any]] | None:
+    """The report of `perfharness.annotate.lookup` on each, by its command line; None where there is none."""
     try:
         done = subprocess.run(
-            without_current_folder([executable, "-m", LOOKUP, str(script)]),
+            without_current_folder(lookup),
             input=json.dumps(names),
             capture_output=True,
             text=True,

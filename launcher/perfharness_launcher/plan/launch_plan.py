@@ -18,6 +18,7 @@ from perfharness_launcher.plan.gpus import choose_gpus
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import Placed, place
+from perfharness_launcher.plan.program import Program
 from perfharness_launcher.plan.tracers import TracerDecision, choose_tracer
 from perfharness_launcher.processes.allowed import NAME as VARIABLE
 from perfharness_launcher.processes.spawn import Placement, ProcessGroup, ProcessSpec
@@ -35,6 +36,7 @@ class LaunchPlan:
     gpus: tuple[GpuRecord, ...]
     processes: tuple[ProcessSpec, ...]
     interpreter: InterpreterFacts
+    program: Program
     environment: EnvironmentRecord = field(default_factory=EnvironmentRecord)
     source: SourceRecord | None = None
     placement_reason: str = ""
@@ -94,6 +96,7 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         gpus=gpus,
         processes=tuple(_processes(options, facts, decision.record.kind, of_process, placed.placements)),
         interpreter=facts.interpreter,
+        program=facts.program,
         environment=facts.environment,
         source=facts.source,
         placement_reason=placed.reason,
@@ -121,10 +124,13 @@ def explaining_pass(plan: LaunchPlan, measured_s: float | None = None) -> Launch
             "require_exclusive": False,
         }
     )
+    with_probe = plan.interpreter.has_perfharness  # the script may have no recorder, which would start it
+    runner = _runner_of(plan.tracer.kind, plan.annotations, with_probe=with_probe)
+    command = _command(plan.program, plan.interpreter, runner)
     processes = (
         replace(
             spec,
-            command=_with_probe(plan, spec.command),
+            command=command,
             environment={**spec.environment, environment.EXPLAIN: "1"},
         )
         for spec in plan.processes
@@ -134,16 +140,6 @@ def explaining_pass(plan: LaunchPlan, measured_s: float | None = None) -> Launch
         plan, options=options, nsys=nsys, processes=tuple(processes), findings=(), explaining=True,
         measured_s=measured_s,
     )  # fmt: skip
-
-
-def _with_probe(plan: LaunchPlan, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command with what starts the host probe, where no other part of perfharness does: the script may have no
-    recorder.
-    """
-    interpreter, *rest = command
-    if not plan.options.is_python_script or not plan.interpreter.has_perfharness or rest[0] == "-m":
-        return command
-    return (interpreter, "-m", "perfharness.host_probe", *rest)
 
 
 def _refuse(problems: list[PerfHarnessError]) -> None:
@@ -156,12 +152,8 @@ def _refuse(problems: list[PerfHarnessError]) -> None:
 
 
 def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
-    if facts.script_problem:
-        yield facts.script_problem
-    if facts.output_problem:
-        yield facts.output_problem
-    if options.is_python_script and facts.interpreter.problem:
-        yield facts.interpreter.problem
+    problems = (facts.program.problem, facts.interpreter.problem, facts.interpreter.module_problem)
+    yield from (problem for problem in (*problems, facts.output_problem) if problem is not None)
     if options.num_processes < 1:
         yield f"-np {options.num_processes}: at least one process per GPU is needed"
     if options.num_gpus is not None and options.num_gpus < 1:
@@ -233,8 +225,8 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
     ]
     if not asked:
         return
-    if not options.is_python_script:
-        yield f"{asked[0]} annotates Python scripts, and {options.script} does not end in .py"
+    if not facts.program.is_python:
+        yield f"{asked[0]} annotates Python code, and {options.script} is another program"
     elif not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
         yield (
             f"{asked[0]} works inside {facts.interpreter.executable}, which cannot import perfharness; install"
@@ -289,6 +281,7 @@ def _processes(
     placements: Sequence[Placement],
 ) -> Iterator[ProcessSpec]:
     on_gpu: Counter[int] = Counter()  # MIG instances of one GPU share its index
+    command = _command(facts.program, facts.interpreter, _runner_of(tracer, facts.annotations))
     for index, (gpu, placement) in enumerate(zip(gpus, placements, strict=True)):
         gpu_index = gpu.index if gpu else 0
         yield ProcessSpec(
@@ -296,7 +289,7 @@ def _processes(
             gpu_index=gpu_index,
             gpu=gpu,
             folder=f"proc_{on_gpu[gpu_index]}_gpu_{gpu_index}",
-            command=_command(options, facts, tracer),
+            command=command,
             environment={
                 environment.PROCESS_INDEX: str(index),
                 environment.NUM_PROCESSES: str(len(gpus)),
@@ -314,10 +307,17 @@ def _processes(
         on_gpu[gpu_index] += 1
 
 
-def _command(options: LaunchOptions, facts: MachineFacts, tracer: str) -> tuple[str, ...]:
-    if not options.is_python_script:
-        return (facts.program or options.script, *options.script_arguments)
-    runner = ("-m", "perfharness.tracer") if tracer in environment.LOGGING_TRACERS else ()
-    if facts.annotations is not None:
-        runner = ("-m", "perfharness.annotate")  # which takes the embedded tracer in, where it is to trace
-    return (facts.interpreter.executable, *runner, options.script, *options.script_arguments)
+def _runner_of(tracer: str, annotations: Annotations | None, *, with_probe: bool = False) -> str | None:
+    """The module of perfharness that runs a Python script; None: Python itself runs it."""
+    if annotations is not None:
+        return "perfharness.annotate"  # which takes the embedded tracer and the host probe in, where they are to run
+    if tracer in environment.LOGGING_TRACERS:
+        return "perfharness.tracer"  # the same
+    return "perfharness.host_probe" if with_probe else None
+
+
+def _command(program: Program, interpreter: InterpreterFacts, runner: str | None) -> tuple[str, ...]:
+    if not program.is_python:
+        return (program.path or program.name, *program.arguments)
+    through = () if runner is None else ("-m", runner)
+    return (interpreter.executable, *program.interpreter_options, *through, *program.target, *program.arguments)

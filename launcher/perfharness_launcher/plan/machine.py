@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotati
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import CpuTopology, GpuLocality, gpu_localities, read_topology
+from perfharness_launcher.plan.program import Program, find_program
 from perfharness_launcher.plan.source import find_source
 
 INTERPRETER_TIMEOUT_S = 60
@@ -30,13 +32,15 @@ INTERPRETER_TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class InterpreterFacts:
-    """The interpreter that runs a `.py` script.
+    """The interpreter that runs a Python script, or that `--python` names where a program may start one.
 
     Args:
         nvtx: version of the nvtx package that it would import, or None.
         has_perfharness: whether it can import perfharness, which the embedded tracer needs.
         problem: why nothing could be found out, one sentence.
         packages: versions of the libraries that may decide how long a pipeline takes.
+        module_path: the file of the module that is to run; None: it is no module, or not found.
+        module_problem: why it cannot be found, one sentence.
     """
 
     executable: str
@@ -45,6 +49,8 @@ class InterpreterFacts:
     has_perfharness: bool = False
     problem: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
+    module_path: str | None = None
+    module_problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,8 @@ class MachineFacts:
         visible_devices: CUDA_VISIBLE_DEVICES of the launcher; None where unset.
         nsys: newest first.
         cuda_driver: newest CUDA that the driver runs, `(13, 0)`.
-        script_problem, output_problem: why SCRIPT or the output folder cannot be used, one sentence.
-        program: SCRIPT as a path, where it is a program that was found.
+        program: what SCRIPT is.
+        output_problem: why the output folder cannot be used, one sentence.
         annotations: what `--annotate` and `--annotate-torch` ask for.
         annotation_problems: why they cannot be done, one sentence each.
         topology: the CPUs; None where not asked for.
@@ -67,15 +73,14 @@ class MachineFacts:
         source: what is measured, for the manifest.
     """
 
+    program: Program
     gpus: tuple[GpuRecord, ...] = ()
     gpu_problem: str | None = None
     visible_devices: str | None = None
     nsys: tuple[NsysInstall, ...] = ()
     interpreter: InterpreterFacts = InterpreterFacts("python3")
     cuda_driver: tuple[int, int] | None = None
-    script_problem: str | None = None
     output_problem: str | None = None
-    program: str | None = None
     annotations: Annotations | None = None
     annotation_problems: tuple[str, ...] = ()
     topology: CpuTopology | None = None
@@ -87,34 +92,46 @@ class MachineFacts:
 def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
     """Ask the machine everything that this launch may depend on."""
     gpus = find_gpus()
-    interpreter = ask_interpreter(options.python) if options.is_python_script else InterpreterFacts(options.python)
+    program = find_program(options)
+    interpreter = InterpreterFacts(options.python)
+    if program.interpreter is not None:
+        interpreter = ask_interpreter(program.interpreter, program.interpreter_options, program.module)
     nsys = find_nsys(options.nsys, environ) if options.tracer in ("auto", "nsys") else ()
-    annotations = _annotations(options, interpreter)
+    source = interpreter.module_path if program.module is not None else program.path if program.is_python else None
+    annotations = _annotations(options, program, interpreter, source)
     topology = read_topology() if options.cpu_bind != "none" else None
     return MachineFacts(
+        program=program,
         gpus=gpus.gpus,
         gpu_problem=gpus.problem,
         visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
         nsys=with_trials(nsys, interpreter),
         interpreter=interpreter,
         cuda_driver=gpus.cuda_driver,
-        script_problem=_script_problem(options),
         output_problem=_output_problem(options.output_dir) or _explain_folder_problem(options),
-        program=None if options.is_python_script else shutil.which(options.script),
         annotations=annotations.annotations,
         annotation_problems=annotations.problems,
         topology=topology,
         near_gpus=gpu_localities([gpu.uuid for gpu in gpus.gpus], topology) if topology and gpus.gpus else {},
         environment=fingerprint(gpus, interpreter),
-        source=find_source(options.script if options.is_python_script else None, options.script_arguments),
+        source=find_source(source, program.arguments),
     )
 
 
-def _annotations(options: LaunchOptions, interpreter: InterpreterFacts) -> AnnotationFacts:
+def _annotations(
+    options: LaunchOptions, program: Program, interpreter: InterpreterFacts, source: str | None
+) -> AnnotationFacts:
     """The annotations of the script; not checked where script or interpreter have another problem."""
-    if not options.is_python_script or not interpreter.has_perfharness or _script_problem(options):
+    if source is None or not interpreter.has_perfharness or program.problem is not None:
         return AnnotationFacts()
-    return read_annotations(options.annotate, options.annotate_torch, Path(options.script), interpreter.executable)
+    return read_annotations(
+        options.annotate,
+        options.annotate_torch,
+        Path(source),
+        interpreter.executable,
+        program.interpreter_options,
+        is_module=program.module is not None,
+    )
 
 
 def with_trials(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts) -> tuple[NsysInstall, ...]:
@@ -129,14 +146,19 @@ def with_trials(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts
     return installs
 
 
-def ask_interpreter(python: str) -> InterpreterFacts:
-    """What the interpreter would import, as it reports itself."""
+def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None = None) -> InterpreterFacts:
+    """What the interpreter would import, as it reports itself.
+
+    Args:
+        options: of Python itself, with which it will run.
+        module: that it is to run; None: none.
+    """
     executable = shutil.which(python)
     if executable is None:
-        return InterpreterFacts(python, problem=f"--python {python}: no such program")
+        return InterpreterFacts(python, problem=f"the interpreter {python}: no such program")
     try:
         done = subprocess.run(
-            [executable, str(ASK_INTERPRETER)],
+            [executable, *options, str(ASK_INTERPRETER), *(() if module is None else (module,))],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -145,27 +167,17 @@ def ask_interpreter(python: str) -> InterpreterFacts:
         )
         answer = json.loads(done.stdout.strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return InterpreterFacts(executable, problem=f"--python {python} does not behave like a Python interpreter")
+        problem = f"{shlex.join([python, *options])} does not behave like a Python interpreter"
+        return InterpreterFacts(executable, problem=problem)
     return InterpreterFacts(
-        executable, answer["version"], answer["nvtx"], answer["has_perfharness"], packages=answer["packages"]
+        executable,
+        answer["version"],
+        answer["nvtx"],
+        answer["has_perfharness"],
+        packages=answer["packages"],
+        module_path=answer["module_path"],
+        module_problem=answer["module_problem"] and f"{python}: {answer['module_problem']}",
     )
-
-
-def _script_problem(options: LaunchOptions) -> str | None:
-    script = Path(options.script)
-    if options.is_python_script:
-        if script.is_dir():
-            return f"{script} is a folder, not a script"
-        if not script.exists():
-            return f"there is no script {script}"
-        return None if os.access(script, os.R_OK) else f"{script} cannot be read"
-    if shutil.which(options.script) is not None:
-        return None
-    if script.is_dir():
-        return f"{script} is a folder, not a program"
-    if script.exists():
-        return f"{script} does not end in .py, so it runs as a program, but it is not executable"
-    return f"there is no program {script}, neither as a path nor on PATH"
 
 
 def _output_problem(output_dir: Path) -> str | None:

@@ -19,6 +19,7 @@ from perfharness.errors import UsageError
 from perfharness.files import read_toml
 from perfharness.model.environment import STORE_OFF
 from perfharness.model.manifest import SettingsRecord
+from perfharness_launcher.plan.program import read_python_command
 
 CpuBind = Literal["auto", "none", "numa", "cores"]
 
@@ -69,9 +70,12 @@ class LaunchOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     script: str
-    """A `.py` file, or any program (a path, or a name on PATH)."""
+    """A `.py` file, a module, or any program (a path, or a name on PATH)."""
 
     script_arguments: tuple[str, ...] = ()
+
+    python_command: tuple[str, ...] = ()
+    """The interpreter and its options, where SCRIPT was given as `python [options] FILE`; empty: `python` runs it."""
 
     settings: SettingsRecord | None = None
     """Which of these came from a file."""
@@ -106,8 +110,12 @@ class LaunchOptions(BaseModel):
         bool,
         Option(("--require-exclusive",), PROCESSES, "Start only on GPUs without other users; fail if one appears."),
     ] = False
+    module: Annotated[
+        bool,
+        Option(("--module",), PROCESSES, "SCRIPT is the name of a Python module, as after `python -m`."),
+    ] = False
     python: Annotated[
-        str, Option(("--python",), PROCESSES, "Interpreter of a .py SCRIPT.", show_default="this one")
+        str, Option(("--python",), PROCESSES, "Interpreter of a .py SCRIPT or a module.", show_default="this one")
     ] = Field(default_factory=lambda: sys.executable)
     timeout_s: Annotated[
         float | None,
@@ -298,11 +306,6 @@ class LaunchOptions(BaseModel):
             raise ValueError("must name a variable; what is needed is passed in any case")
         return value
 
-    @property
-    def is_python_script(self) -> bool:
-        """Whether SCRIPT runs under a Python interpreter; any other runs as a program."""
-        return self.script.endswith(".py")
-
 
 class TerminalOptions(BaseModel):
     """Settings of the command line's own output, which a file may hold too."""
@@ -404,18 +407,33 @@ def launch_options(
     Raises:
         UsageError: a setting does not exist or has a wrong type.
     """
-    values, record = read_settings(str(script), config)
+    script, script_arguments, of_python = _without_python([str(script), *map(str, script_arguments)], given)
+    values, record = read_settings(script, config)
     if record is not None:
         record = record.model_copy(update={"names": [_key(name) for name in values if name not in given]})
-    values |= given
+    values |= {**given, **of_python}
     terminal = {name: values.pop(name) for name in TerminalOptions.model_fields if name in values}
     try:
-        options = LaunchOptions(
-            script=str(script), script_arguments=tuple(map(str, script_arguments)), settings=record, **values
-        )
+        options = LaunchOptions(script=script, script_arguments=tuple(script_arguments), settings=record, **values)
         return options, TerminalOptions(**terminal)
     except ValidationError as error:
         raise UsageError("\n".join(sentences_of(error))) from None
+
+
+def _without_python(words: Sequence[str], given: Mapping[str, Any]) -> tuple[str, Sequence[str], dict[str, Any]]:
+    """SCRIPT, its arguments, and the settings that a `python [options]` before them stands for.
+
+    Raises `UsageError` where the interpreter is named twice.
+    """
+    command = None if given.get("module") else read_python_command(words)
+    if command is None:
+        return words[0], words[1:], {}
+    if "python" in given:
+        raise UsageError(
+            f"--python {given['python']} names the interpreter, and so does SCRIPT ({command.python}); leave one away"
+        )
+    settings = {"python_command": (command.python, *command.options), "module": command.is_module}
+    return command.target, command.arguments, settings
 
 
 def command_of(options: LaunchOptions, *more: str) -> list[str]:
@@ -429,11 +447,14 @@ def command_of(options: LaunchOptions, *more: str) -> list[str]:
         value = getattr(options, name)
         if value == LaunchOptions.model_fields[name].get_default(call_default_factory=True):
             continue
+        if name == "module" and options.python_command:
+            continue  # `python -m NAME` says it
         if isinstance(value, bool):
             words.append(option.flags[-1] if value or option.negative is None else option.negative)
         else:
             words += [option.flags[-1], ",".join(value) if isinstance(value, tuple) else str(value)]
-    return [*words, options.script, *options.script_arguments]
+    as_module = ["-m"] if options.module and options.python_command else []
+    return [*words, *options.python_command, *as_module, options.script, *options.script_arguments]
 
 
 def sentences_of(error: ValidationError) -> Iterator[str]:

@@ -74,9 +74,7 @@ def _nsys_asked_for(
             )
         )
     install = usable[0]
-    findings = [
-        finding for finding in (_pair_finding(install, options, facts), _driver_finding(install, facts)) if finding
-    ]
+    findings = [finding for finding in (_pair_finding(install, facts), _driver_finding(install, facts)) if finding]
     return TracerDecision(_nsys_record(install, "asked for"), install, tuple(findings))
 
 
@@ -85,9 +83,9 @@ def _automatic(
 ) -> TracerDecision:
     reasons = list(unusable)
     for install in usable:
-        reason = too_old_for_driver(install, facts.cuda_driver) or _deaf(install, options, facts)
+        reason = too_old_for_driver(install, facts.cuda_driver) or _deaf(install, facts)
         if reason is None:
-            finding = _pair_finding(install, options, facts)
+            finding = _pair_finding(install, facts)
             return TracerDecision(
                 _nsys_record(install, f"newest one that works, from {install.source}"),
                 install,
@@ -95,12 +93,12 @@ def _automatic(
             )
         reasons.append(reason)
     why = "; ".join(reasons) if reasons else "no nsys was found"
-    if options.is_python_script:
+    if facts.program.is_python:
         return _embedded(options, facts, why)
     untraced = Finding(
         "untraced",
         Severity.ERROR,
-        f"{options.script} ran without a tracer: {why}; the embedded tracer records Python scripts only",
+        f"{options.script} ran without a tracer: {why}; the embedded tracer records Python programs only",
         f"`{INSTALL_NSYS}` gets Nsight Systems without root; `perfharness doctor` lists what is missing",
     )
     return TracerDecision(TracerRecord(kind="none", reason=why), findings=(untraced,))
@@ -109,11 +107,11 @@ def _automatic(
 def _embedded(
     options: LaunchOptions, facts: MachineFacts, reason: str, kind: TracerKind = "embedded"
 ) -> TracerDecision:
-    if not options.is_python_script:
+    if not facts.program.is_python:
         return _refused(
             UsageError(
-                f"--tracer {kind} records Python scripts only, and {options.script} does not end in .py;"
-                " take --tracer nsys"
+                f"--tracer {kind} records Python programs only, and {options.script} is another program"
+                + ("; take --tracer nsys" if options.tracer == "embedded" else "")
             )
         )
     if not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
@@ -134,17 +132,17 @@ def _nsys_record(install: NsysInstall, reason: str) -> TracerRecord:
     return TracerRecord(kind="nsys", version=install.version_text, path=str(install.path), reason=reason)
 
 
-def _deaf(install: NsysInstall, options: LaunchOptions, facts: MachineFacts) -> str | None:
+def _deaf(install: NsysInstall, facts: MachineFacts) -> str | None:
     nvtx = facts.interpreter.nvtx
-    if not options.is_python_script or pair(install, nvtx) is not Pair.BAD:
+    if not facts.program.is_python or pair(install, nvtx) is not Pair.BAD:
         return None
     return f"nsys {install.version_text} records no range of nvtx {nvtx} (newer than {NVTX_PINNED})"
 
 
-def _pair_finding(install: NsysInstall, options: LaunchOptions, facts: MachineFacts) -> Finding | None:
+def _pair_finding(install: NsysInstall, facts: MachineFacts) -> Finding | None:
     nvtx = facts.interpreter.nvtx
     judged = pair(install, nvtx)
-    if not options.is_python_script or judged is Pair.GOOD:
+    if not facts.program.is_python or judged is Pair.GOOD:
         return None
     return Finding(
         "nvtx-too-new-for-nsys",

@@ -1,0 +1,171 @@
+"""What SCRIPT is: a Python file, a module, a console script, or a program that may become Python later."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perfharness_launcher.plan.options import LaunchOptions
+
+PYTHON_NAME = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?")
+FLAGS = frozenset("bBdEiIOPqRsSuv")
+"""One-letter options of Python that change how a script runs, and nothing else."""
+
+FIRST_BYTES = 1024
+SHELLS = ("sh", "bash", "dash")
+TRAMPOLINE = re.compile(r"'''exec'\s+(?P<words>.+?)\s+\"\$0\"\s+\"\$@\"")
+"""The second line of a console script whose interpreter does not fit into a first one, as pip and uv write it."""
+
+OWN_FOLDER = '"$(dirname -- "$(realpath -- "$0")")"'
+"""In that line of a script that uv made to be moved with its environment."""
+
+
+@dataclass(frozen=True)
+class PythonCommand:
+    """The words of a `python …` that runs a file or a module.
+
+    Args:
+        options: of Python itself, `("-X", "dev")`.
+        target: the file, or the name of the module.
+        arguments: of the script.
+    """
+
+    python: str
+    options: tuple[str, ...]
+    target: str
+    is_module: bool
+    arguments: tuple[str, ...]
+
+
+def read_python_command(words: Sequence[str]) -> PythonCommand | None:
+    """The words `python [options] FILE …` or `python [options] -m NAME …`; None of any others.
+
+    Python that reads its program from `-c`, from its input or from a folder is None too: it is started as it is.
+    """
+    if not words or not PYTHON_NAME.fullmatch(os.path.basename(words[0])):  # noqa: PTH119
+        return None
+    place = 1
+    while place < len(words) and words[place].startswith("-"):
+        word, place = words[place], place + 1
+        if word == "--check-hash-based-pycs":
+            place += 1
+            continue
+        if len(word) == 1 or word.startswith("--"):
+            return None
+        letters = word[1:].lstrip("".join(FLAGS))
+        if not letters:
+            continue
+        if letters[0] in "WX":
+            place += len(letters) == 1
+        elif letters[0] == "m" and (name := letters[1:] or "".join(words[place : place + 1])):
+            rest = words[place + (len(letters) == 1) :]
+            flags = word[: len(word) - len(letters)]  # `-um NAME` is `-u -m NAME`
+            options = (*words[1 : place - 1], *((flags,) if flags != "-" else ()))
+            return PythonCommand(words[0], options, name, is_module=True, arguments=tuple(rest))
+        else:
+            return None
+    if place >= len(words):
+        return None
+    options = tuple(words[1:place])
+    return PythonCommand(words[0], options, words[place], is_module=False, arguments=tuple(words[place + 1 :]))
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a launch starts.
+
+    Args:
+        name: as it was given.
+        interpreter: the Python that runs it, with `interpreter_options`; None: it is another program.
+        path: of the file; None: a module, or nothing was found.
+        module: its name; None: it is no module.
+        arguments: of the script or program.
+        problem: why it cannot be started, one sentence.
+    """
+
+    name: str
+    interpreter: str | None = None
+    interpreter_options: tuple[str, ...] = ()
+    path: str | None = None
+    module: str | None = None
+    arguments: tuple[str, ...] = ()
+    problem: str | None = None
+
+    @property
+    def is_python(self) -> bool:
+        """Whether a Python interpreter is started to run it."""
+        return self.interpreter is not None
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        """What follows the interpreter, or a module of perfharness that runs scripts as the interpreter does."""
+        return ("-m", self.module) if self.module is not None else (self.path or self.name,)
+
+
+def find_program(options: LaunchOptions) -> Program:
+    """What SCRIPT is, by its name, the files on PATH and their first lines."""
+    name, arguments = options.script, options.script_arguments
+    python, *python_options = options.python_command or (options.python,)
+    if options.module:
+        return Program(name, python, tuple(python_options), module=name, arguments=arguments)
+    if name.endswith(".py") or options.python_command:
+        problem = _file_problem(Path(name))
+        return Program(name, python, tuple(python_options), name, arguments=arguments, problem=problem)
+    path = shutil.which(name)
+    if path is None:
+        return Program(name, arguments=arguments, problem=_program_problem(Path(name)))
+    words = _interpreter_of(Path(path))
+    if words is None:
+        return Program(name, path=path, arguments=arguments)
+    return Program(name, words[0], tuple(words[1:]), path, arguments=arguments)
+
+
+def _interpreter_of(script: Path) -> list[str] | None:
+    """The Python and its options that the first line of an executable names; None where it is something else."""
+    try:
+        with script.open("rb") as file:
+            head = file.read(FIRST_BYTES)
+    except OSError:
+        return None
+    if not head.startswith(b"#!"):
+        return None
+    first, _, rest = head[2:].decode(errors="surrogateescape").partition("\n")
+    words = _words(first)
+    if words and Path(words[0]).name in SHELLS and (found := TRAMPOLINE.match(rest)):
+        words = _words(found["words"].replace(OWN_FOLDER, shlex.quote(str(script.resolve().parent))))
+    elif words and Path(words[0]).name == "env":
+        words = _words(" ".join(words[2:])) if words[1:2] == ["-S"] else words[1:]
+    return words if words and PYTHON_NAME.fullmatch(Path(words[0]).name) else None
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return []
+
+
+def _file_problem(script: Path) -> str | None:
+    if script.is_dir():
+        return None if (script / "__main__.py").is_file() else f"{script} is a folder, not a script"
+    if not script.exists():
+        return f"there is no script {script}"
+    return None if os.access(script, os.R_OK) else f"{script} cannot be read"
+
+
+def _program_problem(script: Path) -> str:
+    if script.is_dir():
+        return f"{script} is a folder, not a program"
+    if script.exists():
+        return (
+            f"{script} does not end in .py, so it runs as a program, but it is not executable; `python {script}` runs"
+            " it with Python"
+        )
+    return f"there is no program {script}, neither as a path nor on PATH (--module names a Python module)"

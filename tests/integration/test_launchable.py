@@ -1,0 +1,154 @@
+"""What `perfharness launch` takes besides a `.py` file, measured under both tracers as it runs without us."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from perfharness.runs.run import open_run
+from tests.integration.launches import environment, manifest
+
+NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
+SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
+
+PIPELINE = """
+import os, sys
+from perfharness import PerfRecorder
+import beside
+print(sys.argv, sys.path[0], __name__, __file__, __spec__ and __spec__.name, sys.flags.optimize, beside.__file__)
+perf = PerfRecorder("pipe")
+def main():
+    for index in range(5):
+        with perf.batch(index, total_items=4), perf.range("part"):
+            work()
+def work():
+    return beside.part()
+with perf.range("pipeline"):
+    main()
+perf.finalize()
+sys.exit(3 if "fail" in sys.argv else 0)
+"""
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A folder with a module, a script without an ending, and a console script on PATH."""
+
+    folder: Path
+
+    def environment(self, site: str | None) -> dict[str, str]:
+        found = environment(*([site] if site else []))
+        return {**found, "PATH": f"{self.folder / 'bin'}{os.pathsep}{found['PATH']}", "PERFHARNESS_STORE": "off"}
+
+    def plainly(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command], cwd=self.folder, env=self.environment(None), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    def launch(self, *arguments: str, site: str | None = None) -> subprocess.CompletedProcess[str]:
+        own = [sys.executable, "-m", "perfharness", "launch", "-w", "0", "--no-telemetry", "-o", "out"]
+        return subprocess.run(
+            [*own, *arguments], cwd=self.folder, env=self.environment(site),
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    def output(self) -> str:
+        return (self.folder / "out" / "proc_0_gpu_0" / "stdout.log").read_text()
+
+    def counts(self) -> dict[str, int]:
+        """How often each range is in the results."""
+        return Counter(open_run(self.folder / "out").ranges()["name"].to_pylist())
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    for folder in ("package", "bin"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    for folder in (".", "bin", "package"):
+        (tmp_path / folder / "beside.py").write_text("def part(): return [1, 2]\n")
+    for name in ("package/__main__.py", "package/part.py", "plain"):
+        (tmp_path / name).write_text(PIPELINE)
+    console = tmp_path / "bin" / "console"
+    console.write_text(f"#!{sys.executable} -O\n{PIPELINE}")
+    console.chmod(0o755)
+    return Shop(tmp_path)
+
+
+EMBEDDED = ("--tracer", "embedded")
+CASES = {
+    "console": (("console", "a"), ("console", "a")),
+    "module": (("--module", "package", "-m", "b"), (sys.executable, "-m", "package", "-m", "b")),
+    "python -m": ((sys.executable, "-Om", "package.part"), (sys.executable, "-O", "-m", "package.part")),
+    "python FILE": ((sys.executable, "-O", "plain", "fail"), (sys.executable, "-O", "plain", "fail")),
+}  # fmt: skip
+
+
+RANGES = {"pipeline": 1, "batch": 5, "part": 5}
+ANNOTATIONS = """
+[recorder]
+name = "outside"
+[[batch]]
+function = "__main__:work"
+items = "len(result)"
+[[range]]
+function = "beside:part"
+"""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_runs_as_without_us_and_every_range_is_measured(shop: Shop, case: str) -> None:
+    own, plain = CASES[case]
+    done, expected = shop.launch(*EMBEDDED, *own), shop.plainly(*plain)
+    (record,) = manifest(shop.folder / "out")["processes"]
+    assert (shop.output(), record["exit_code"]) == (expected.stdout, expected.returncode), done.stderr
+    assert done.returncode == (1 if "fail" in own else 0)
+    assert shop.counts() == RANGES
+
+
+@pytest.mark.parametrize("case", ["console", "module"])
+def test_functions_of_its_main_module_are_annotated(shop: Shop, case: str) -> None:
+    own, plain = CASES[case]
+    (shop.folder / "file.toml").write_text(ANNOTATIONS)
+    done, expected = shop.launch(*EMBEDDED, "--annotate", "file.toml", *own), shop.plainly(*plain)
+    assert done.returncode == 0, done.stderr
+    assert shop.output() == expected.stdout
+    assert shop.counts() == {**RANGES, "work": 5, "part": 10}
+
+
+@pytest.mark.nsys
+@pytest.mark.skipif(
+    not (os.environ.get(NSYS_VARIABLE) and os.environ.get(SITE_VARIABLE)),
+    reason=f"{NSYS_VARIABLE} and {SITE_VARIABLE} (nsys, nvtx 0.2.11) are unset; scripts/test sets them",
+)
+@pytest.mark.parametrize("case", ["console", "module"])
+def test_the_same_under_nsys(shop: Shop, case: str) -> None:
+    own, plain = CASES[case]
+    site = os.environ[SITE_VARIABLE]
+    done, expected = shop.launch("--nsys", os.environ[NSYS_VARIABLE], *own, site=site), shop.plainly(*plain)
+    assert done.returncode == 0, done.stderr
+    assert shop.output() == expected.stdout
+    assert shop.counts() == RANGES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--module", "package.gone"], "there is no module package.gone"),
+        (["--python", "python3", "python", "plain"], "leave one away"),
+        (["plain"], "`python plain` runs it"),
+        (["--tracer", "embedded", "ls"], "ls is another program"),
+        (["--annotate-torch", "0", "ls"], "ls is another program"),
+    ],
+)
+def test_what_cannot_be_launched_is_said_before_anything_starts(shop: Shop, arguments: list[str], words: str) -> None:
+    done = shop.launch(*arguments)
+    assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert not (shop.folder / "out").exists()

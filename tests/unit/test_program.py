@@ -1,0 +1,160 @@
+"""What SCRIPT is: found by its name, its first line and the words of a `python …`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.errors import UsageError
+from perfharness_launcher.plan.machine import ask_interpreter
+from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.plan.program import Program, find_program, read_python_command
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "target", "is_module", "arguments"),
+    [
+        ("python a.py", "", "a.py", False, ""),
+        ("python3.12 -u a.py -u b", "-u", "a.py", False, "-u b"),
+        ("/opt/bin/pypy3 -X dev -Wd -OO run x", "-X dev -Wd -OO", "run", False, "x"),
+        ("python -m pkg.mod -m x", "", "pkg.mod", True, "-m x"),
+        ("python -mpkg -c", "", "pkg", True, "-c"),
+        ("python -uX dev -Bm pkg a", "-uX dev -B", "pkg", True, "a"),
+        ("python --check-hash-based-pycs never a.py", "--check-hash-based-pycs never", "a.py", False, ""),
+    ],
+)  # fmt: skip
+def test_words_of_python(words: str, options: str, target: str, is_module: bool, arguments: str) -> None:
+    found = read_python_command(words.split())
+    assert found is not None
+    assert (found.python, found.options) == (words.split()[0], tuple(options.split()))
+    assert (found.target, found.is_module, found.arguments) == (target, is_module, tuple(arguments.split()))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["", "python", "python -u", "python -c 1 a.py", "python - a.py", "python --version", "python -V", "python -m",
+     "python -x a.py", "python -- a.py", "pythonic a.py", "python-config a.py", "torchrun a.py", "bash python a.py"],
+)  # fmt: skip
+def test_words_that_run_no_file_and_no_module(words: str) -> None:
+    assert read_python_command(words.split()) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "again"),
+    [
+        ("python -X dev a.py -m", {}, "python -X dev a.py -m"),
+        ("python -m pkg a", {"warmup_batches": 2}, "--warmup-batches 2 python -m pkg a"),
+        ("pkg a", {"module": True, "python": "python3"}, "--module --python python3 pkg a"),
+        ("python a", {"module": True}, "--module python a"),  # a module that is called so
+    ],
+)
+def test_a_launch_by_words_of_python_can_be_written_again(words: str, given: dict[str, Any], again: str) -> None:
+    script, *arguments = words.split()
+    options, _ = launch_options(script, arguments, given)
+    assert command_of(options) == ["perfharness", "launch", *again.split()]
+
+
+def test_two_interpreters_are_one_too_many() -> None:
+    with pytest.raises(UsageError, match=r"--python python3\.12 .*\(python\)"):
+        launch_options("python", ["a.py"], {"python": "python3.12"})
+
+
+UV = """#!/bin/sh
+'''exec' "$(dirname -- "$(realpath -- "$0")")"/'python3' "$0" "$@"
+"""
+"""What `uv venv --relocatable` writes."""
+
+
+def executable(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("head", "interpreter", "options"),
+    [
+        ("#!/venv/bin/python3.11\n", "/venv/bin/python3.11", ()),
+        ("#!/usr/bin/python3 -sE\n", "/usr/bin/python3", ("-sE",)),
+        ("#!/usr/bin/env python3\n", "python3", ()),
+        ("#!/usr/bin/env -S python3 -u -X dev\n", "python3", ("-u", "-X", "dev")),
+        ("#!/bin/sh\n'''exec' \"/a folder/bin/python\" \"$0\" \"$@\"\n' '''\n", "/a folder/bin/python", ()),
+        ("#!/bin/sh\n'''exec' '/x/bin/python3' \"$0\" \"$@\"\n' '''\n", "/x/bin/python3", ()),
+        (UV, "HERE/python3", ()),
+        ("#!/bin/sh\nexec python3 -m x\n", None, ()),
+        ("#!/bin/bash\necho\n", None, ()),
+        ("#!/usr/bin/env\n", None, ()),
+        ("#!'\n", None, ()),
+        ("\x7fELF", None, ()),
+    ],
+)  # fmt: skip
+def test_console_scripts_by_their_first_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, interpreter: str | None, options: tuple[str, ...]
+) -> None:
+    path = executable(tmp_path / "tool", head)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    wanted = None if interpreter is None else interpreter.replace("HERE", str(tmp_path))
+    expected = Program("tool", wanted, options, path, arguments=("a",))
+    assert find_program(LaunchOptions(script="tool", script_arguments=("a",))) == expected
+    assert expected.is_python is (interpreter is not None)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"script": "gone.py"}, "there is no script gone.py"),
+        ({"script": "folder.py"}, "folder.py is a folder, not a script"),
+        ({"script": "folder"}, "folder is a folder, not a program"),
+        ({"script": "text"}, "text does not end in .py"),
+        ({"script": "gone"}, "there is no program gone"),
+        ({"script": "gone", "python_command": ("python",)}, "there is no script gone"),
+        ({"script": "text", "python_command": ("python",)}, None),
+        ({"script": "app", "python_command": ("python",)}, None),  # a folder with a __main__.py
+        ({"script": "gone", "module": True}, None),  # the interpreter knows its modules
+    ],
+)
+def test_what_cannot_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], problem: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("folder", "folder.py", "app"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "app" / "__main__.py").write_text("")
+    (tmp_path / "text").write_text("print(1)\n")
+    found = find_program(LaunchOptions(**options)).problem
+    assert found is None if problem is None else (found or "").startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "problem"),
+    [
+        ("package", "package/__main__.py", None),
+        ("package.part", "package/part.py", None),
+        ("package.inner", None, "package.inner is a package without a __main__"),
+        ("package.gone", None, "there is no module package.gone"),
+        ("package.part.more", None, "package.part is a module and no package"),
+        ("gone.more", None, "there is no module gone"),
+    ],
+)
+def test_where_a_module_is_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, path: str | None, problem: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    for file in ("__init__.py", "__main__.py", "part.py", "inner/__init__.py"):
+        (tmp_path / "package" / file).write_text("raise SystemExit('imported')\n")
+    facts = ask_interpreter(sys.executable, ("-u",), name)
+    assert facts.module_path == (None if path is None else str(tmp_path / path))
+    assert facts.module_problem is None if problem is None else problem in (facts.module_problem or "")
+
+
+def test_an_isolated_interpreter_finds_no_module_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.py").write_text("")
+    assert ask_interpreter(sys.executable, (), "here").module_path == str(tmp_path / "here.py")
+    assert ask_interpreter(sys.executable, ("-I",), "here").module_path is None
