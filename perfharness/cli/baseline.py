@@ -36,7 +36,7 @@ def save(
     ] = None,
     store: StoreOption = None,
 ) -> None:
-    """Give launches or repeats a name, in place of those that had it; `perfharness compare --baseline NAME` takes them.
+    """Give launches, repeats or suites a name, in place of those that had it; `compare --baseline NAME` takes them.
 
     Exit codes: 0 saved; 1 there is no such run, or the store cannot be written; 2 usage.
     """
@@ -50,7 +50,8 @@ def save(
     for one in found:
         if one.kind not in COMPARABLE:
             raise UsageError(
-                f"{one.run_id} is a {one.kind}, whose launches differ on purpose; name a launch or a repeat"
+                f"{one.run_id} is a {one.kind}, whose launches differ on purpose; name a launch, a repeat, a suite of"
+                " bench or a result of trtexec"
             )
     for one in opened.save_baseline(name, [one.run_id for one in found]):
         bad = f"; it ended with exit code {one.exit_code}" if one.exit_code else ""

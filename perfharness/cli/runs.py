@@ -60,7 +60,7 @@ KindOption = Annotated[
     typer.Option(
         "--kind",
         metavar="KIND",
-        help="launch, repeat, sweep, cold-start, bench or bench-sweep.",
+        help="launch, repeat, sweep, cold-start, bench, bench-sweep or trtexec.",
         rich_help_panel=WHICH,
     ),
 ]
@@ -155,11 +155,12 @@ def show(run: RunArgument, *, output_format: FormatOption = Format.TEXT, store: 
     Exit codes: 0 printed; 1 there is no such run, or the store cannot be read.
     """
     from perfharness.render.terminal.stored_runs import print_run
+    from perfharness.runs.store.records import SERIES
     from perfharness.runs.store.register import open_store
 
     opened, output = open_store(store), Output.of(output_format)
     found = opened.find(run)
-    launches = [] if found.kind == "launch" else opened.launches_of(found)
+    launches = opened.launches_of(found) if found.kind in SERIES else []
     if output.is_json:
         output.json({**as_object(found), "launches": [as_object(one) for one in launches]})
     else:
@@ -189,7 +190,11 @@ def tag(
 def add(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="FOLDER...", help="Runs, series of launches, suites of bench.", show_default=False),
+        typer.Argument(
+            metavar="FOLDER...",
+            help="Runs, series of launches, suites of bench, results of trtexec.",
+            show_default=False,
+        ),
     ],
     store: StoreOption = None,
 ) -> None:
@@ -199,6 +204,7 @@ def add(
     """
     from perfharness.bench.suite.store import SUITE, SWEEP
     from perfharness.runs.store.add import add_folder
+    from perfharness.runs.store.documents import suite_documents
     from perfharness.runs.store.gather import stored_suite
     from perfharness.runs.store.register import open_store
 
@@ -207,7 +213,7 @@ def add(
         if SUITE.is_in(folder) or SWEEP.is_in(folder):
             result = SUITE.read(folder) if SUITE.is_in(folder) else SWEEP.read(folder)
             run = stored_suite(result, folder if folder.is_dir() else folder.parent, EXIT_OK if result.complete else 1)
-            opened.add(run)
+            opened.add(run, files=suite_documents(result) if run.kind == "bench" else None)
             added = [run]
         else:
             added = add_folder(opened, folder)

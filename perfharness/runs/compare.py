@@ -109,7 +109,7 @@ def read_baseline(name: str, store: str | None = None) -> SideInput:
     """A baseline of the run store as a side. Raises `StoreError`, `ResultError`."""
     from perfharness.runs.store.baselines import baseline_launches
 
-    launches = [launch for folder in baseline_launches(name, store) for launch in read_launches(locate(folder))]
+    launches = [launch for path in baseline_launches(name, store) for launch in _read(path, None, AS_LAUNCHED)]
     return SideInput(f"baseline {name}", launches)
 
 
@@ -189,7 +189,7 @@ def compare_sides(
 AFTER_THE_OTHER = "and one side was measured after the other"
 
 REASONS = {
-    Reason.ONE_LAUNCH: "one launch says nothing about the next: measure each side with --repeat, or state the spread",
+    Reason.ONE_LAUNCH: "one launch says nothing about the next: measure each side several times, or state the spread",
     Reason.TOO_WIDE: "the launches differ too much for the difference",
     Reason.ZERO: "a launch measured 0, which has no ratio",
     Reason.MISSING: "it was not measured",

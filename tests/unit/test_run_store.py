@@ -665,6 +665,57 @@ def test_a_comparison_with_a_baseline_is_that_with_its_launches(
     assert ("toy/batch/decode", "slower") in {(row[0], row[3]) for row in expected}
 
 
+@pytest.mark.parametrize("what", ["suites", "trtexec"])
+@pytest.mark.parametrize("what_is_left", ["all", "nothing", "another run"])
+def test_suites_and_results_of_trtexec_are_baselines_too(
+    tmp_path: Path,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    what: str,
+    what_is_left: str,
+) -> None:
+    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = {"suites": write_suites, "trtexec": write_trtexec}[what]
+    base, new = made(tmp_path / "base", 2.0), made(tmp_path / "new", 3.0)
+    for _ in range(2):  # what is stored again is the same run
+        assert run_cli(["runs", "add", *base]) == 0
+    assert RunStore(Location(path=path)).count() == len(base)
+    assert run_cli(["baseline", "save", "main", *base]) == 0
+    expected = verdicts_of(capsys, ",".join(base), ",".join(new))
+    assert "slower" in {row[3] for row in expected}
+    if what_is_left != "all":
+        shutil.rmtree(tmp_path / "base")
+    if what_is_left == "another run":
+        made(tmp_path / "base", 4.0)
+    assert verdicts_of(capsys, "--baseline", "main", ",".join(new)) == expected
+    assert verdicts_of(capsys, "--baseline", "main", ",".join(new)) == expected
+
+
+def write_suites(folder: Path, latency_ms: float) -> list[str]:
+    found = []
+    for number in range(4):
+        path = folder / f"suite_{number}" / "bench.json"
+        path.parent.mkdir(parents=True)
+        case = made_up("torch", 8, latency_ms=latency_ms * (1 + 0.001 * number))
+        created = f"2026-01-01T00:{number:02}:{latency_ms:02.0f}+00:00"
+        suite = suite_of(case).model_copy(update={"created": created})
+        path.write_text(suite.model_dump_json())
+        found.append(str(path if number % 2 else path.parent))
+    return found
+
+
+def write_trtexec(folder: Path, compute_ms: float) -> list[str]:
+    folder.mkdir(parents=True)
+    paths = [folder / f"times_{number}.json" for number in range(4)]
+    for number, path in enumerate(paths):
+        time = compute_ms * (1 + 0.001 * number)
+        row = {"startEnqMs": 0, "endEnqMs": 0.1, "h2dMs": 0.1, "computeMs": time, "d2hMs": 0.2, "latencyMs": time + 0.3}
+        path.write_text(json.dumps([row] * 40))
+    return [str(path) for path in paths]
+
+
 def test_a_baseline_keeps_its_runs(measured: Path, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = RunStore(Location(path=path))
     before = store.count()
@@ -684,8 +735,8 @@ def test_what_can_be_no_baseline(measured: Path, path: Path) -> None:
     assert run_cli(["compare", "--baseline", "other", str(measured / "launch_0")]) == 1
     assert run_cli(["compare", "--baseline", "main"]) == 2
     assert run_cli(["baseline", "save", "x", "nothing"]) == 1
-    RunStore(Location(path=path)).add(stored("suite", kind="bench"))
-    assert run_cli(["baseline", "save", "x", "suite"]) == 2
+    RunStore(Location(path=path)).add(stored("sweep", kind="bench-sweep"))
+    assert run_cli(["baseline", "save", "x", "sweep"]) == 2
 
 
 def test_a_launch_that_is_nowhere_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,11 @@ from perfharness.runs.repeat_file import read_repeat
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.scaling import SCALING_NAME, Scaling
 from perfharness.runs.series import read_series
-from perfharness.runs.store.documents import documents_of
-from perfharness.runs.store.gather import stored_launch
+from perfharness.runs.store.documents import documents_of, trtexec_documents
+from perfharness.runs.store.gather import stored_launch, stored_trtexec
 from perfharness.runs.store.records import StoredRun
 from perfharness.runs.store.register import Series, add_series
+from perfharness.runs.trtexec import is_trtexec, read_trtexec
 
 if TYPE_CHECKING:
     from perfharness.runs.store.store import RunStore
@@ -32,9 +33,14 @@ def add_folder(store: RunStore, folder: Path) -> list[StoredRun]:
 
     Raises `ResultError` where there are no results, `UsageError` for a trace or one process, `StoreError`.
     """
+    if folder.is_file() and is_trtexec(folder):
+        return [_add_trtexec(store, folder)]
     located = locate(folder)
     if located.process is not None or not located.runs:
-        raise UsageError(f"{folder} is no whole run; give the folder of a run, a series of launches or a suite")
+        raise UsageError(
+            f"{folder} is no whole run; give the folder of a run, of a series of launches or of a suite, or a file of"
+            " trtexec"
+        )
     found, ids = [], []
     for run_dir in located.runs:
         manifest = read_manifest(run_dir)
@@ -45,6 +51,12 @@ def add_folder(store: RunStore, folder: Path) -> list[StoredRun]:
         ids.append(manifest.run_id)
     series = _series_in(folder, ids) if located.is_series else None
     return [*found, add_series(store, series)] if series is not None else found
+
+
+def _add_trtexec(store: RunStore, path: Path) -> StoredRun:
+    run = stored_trtexec(read_trtexec(path), path.stat().st_mtime_ns)
+    store.add(run, files=trtexec_documents(path))
+    return run
 
 
 def _mean_of(run_dir: Path) -> dict[str, Any]:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def baseline_launches(name: str, store: str | None = None) -> list[Path]:
-    """Folders with the launches of a baseline: those that were measured, or, where they are gone, what the store has.
+    """The launches, suites and results of trtexec of a baseline: folders (of trtexec files) as they were measured, or,
+    where they are gone, what the store has.
 
     Args:
         store: a path or a URL; None: that of the environment, or the default.
@@ -31,14 +32,14 @@ def baseline_launches(name: str, store: str | None = None) -> list[Path]:
 
 
 def folder_of(store: RunStore, launch: StoredRun) -> Path:
-    """A folder with the launch. Raises `StoreError`."""
+    """A folder with the launch or suite, or a file of trtexec. Raises `StoreError`."""
     folder = Path(launch.folder)
     if holds(folder, launch):
         return folder
     documents = store.documents(launch.run_id)
     if not documents:
         raise StoreError(
-            f"the launch {launch.run_id} is no longer in {folder}, and the run store has only its numbers by stage;"
-            " save the baseline anew from a launch that is there"
+            f"the {launch.kind} {launch.run_id} is no longer in {folder}, and the run store has only its numbers by"
+            " stage; save the baseline anew from one that is there"
         )
     return restore(launch.run_id, documents)

@@ -1,4 +1,4 @@
-"""The files of a launch as far as a comparison reads them: into the store, and back into a folder of their own."""
+"""The files of a launch, a suite or a result of trtexec as far as a comparison reads them: into the store, and back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from perfharness.errors import StoreError
-from perfharness.files import reason_of
+from perfharness.files import read_regular, reason_of
+from perfharness.model.bench_suite import BENCH_NAME
 from perfharness.model.manifest import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, MANIFEST_NAME, RunManifest
 from perfharness.model.result import Tree
 from perfharness.runs.json_files import json_bytes
@@ -27,6 +30,7 @@ MAX_BYTES = 4 * 2**20
 """Of all files of a launch, compressed. Larger ones are not stored; such a launch is compared where it is, or not."""
 
 FOLDERS_NAME = "runs"
+TRTEXEC_NAME = "trtexec.txt"
 _RUN_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
 
 Documents = Mapping[str, bytes]
@@ -42,20 +46,38 @@ def documents_of(manifest: RunManifest, mean: Tree, folder: Path) -> Documents:
     for process in manifest.processes:
         if "/" not in process.folder and (startup := startup_of(folder, process)) is not None:
             files[f"{process.folder}/{BENCHMARK_NAME}"] = json.dumps({"startup": startup}).encode()
+    return _packed(files)
+
+
+def suite_documents(result: BaseModel) -> Documents:
+    """The file of a suite; none where it is too large."""
+    return _packed({BENCH_NAME: result.model_dump_json().encode()})
+
+
+def trtexec_documents(path: Path) -> Documents:
+    """A file of trtexec; none where it is too large. Raises `OSError`."""
+    return _packed({TRTEXEC_NAME: read_regular(path)})
+
+
+def _packed(files: Mapping[str, bytes]) -> Documents:
     packed = {name: zlib.compress(content) for name, content in files.items()}
     return packed if sum(map(len, packed.values())) <= MAX_BYTES else {}
 
 
 def restore(run_id: str, documents: Documents, environ: Mapping[str, str] | None = None) -> Path:
-    """A folder with the files of a launch, in the user's cache; made once. Raises `StoreError`."""
+    """What a comparison reads, in the user's cache, made once: a folder with the files, or a file of trtexec.
+
+    Raises `StoreError`.
+    """
     if not _RUN_ID.fullmatch(run_id):
         raise StoreError(f"the run store has a run with the id {run_id!r}, which is no name of a folder")
     home = cache_home(os.environ if environ is None else environ)
     parent = Path(tempfile.gettempdir()) / f"perfharness-{os.getuid()}" if home is None else home
     digest = hashlib.sha256(b"\0".join(name.encode() + b"\0" + documents[name] for name in sorted(documents)))
     folder = parent / FOLDERS_NAME / f"{run_id}-{digest.hexdigest()[:12]}"  # another one where they were stored anew
-    if (folder / MANIFEST_NAME).is_file():
-        return folder
+    wanted = folder / TRTEXEC_NAME if TRTEXEC_NAME in documents else folder
+    if all((folder / name).is_file() for name in documents):
+        return wanted
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=f".{run_id}.", dir=folder.parent))
@@ -74,4 +96,4 @@ def restore(run_id: str, documents: Documents, environ: Mapping[str, str] | None
         raise StoreError(f"{folder} cannot be written ({reason_of(error)}); set XDG_CACHE_HOME to another") from error
     except zlib.error as error:
         raise StoreError(f"the files of {run_id} in the run store are damaged ({error})") from error
-    return folder
+    return wanted

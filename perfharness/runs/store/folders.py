@@ -16,6 +16,7 @@ from perfharness.runs.repeat_file import REPEAT_NAME
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.scaling import SCALING_NAME
 from perfharness.runs.store.records import StoredRun
+from perfharness.runs.trtexec import read_trtexec
 
 FILES = {
     "repeat": REPEAT_NAME,
@@ -36,12 +37,18 @@ def folder_state(run: StoredRun) -> FolderState:
     folder = Path(run.folder)
     if holds(folder, run):
         return "there"
-    return "replaced" if any((folder / name).is_file() for name in (MANIFEST_NAME, *FILES.values())) else "gone"
+    return (
+        "replaced"
+        if folder.is_file() or any((folder / name).is_file() for name in (MANIFEST_NAME, *FILES.values()))
+        else "gone"
+    )
 
 
 def holds(folder: Path, run: StoredRun) -> bool:
     """Whether the folder holds this run."""
     with suppress(ResultError, OSError, ValueError, LookupError, TypeError, StopIteration):
+        if run.kind == "trtexec":
+            return read_trtexec(folder).run_id == run.run_id
         if run.kind == "launch":
             return folder.is_dir() and read_manifest(folder).run_id == run.run_id
         found = json.loads(read_regular(folder / FILES[run.kind]))

@@ -17,6 +17,8 @@ from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import Tree, path_text
+from perfharness.runs.compared_launch import Figure as Compared
+from perfharness.runs.compared_launch import LaunchFigures
 from perfharness.runs.launch_figures import stage_entries
 from perfharness.runs.store.records import (
     BUSY,
@@ -226,6 +228,43 @@ def stored_suite(result: BenchSuiteResult | SweepFile, folder: Path, exit_code: 
         processes_ok=sum(case.status == "ok" for case in result.cases),
         exit_code=exit_code,
         figures=[figure for case in result.cases for figure in case_figures(case)],
+    )
+
+
+def stored_trtexec(launch: LaunchFigures, created_unix_ns: int) -> StoredRun:
+    """A result of trtexec: its stages, on the GPU but for `enqueue`.
+
+    Args:
+        created_unix_ns: when its file was written, for it holds no date.
+    """
+    name = launch.folder.name
+    gpu = launch.environment.get("gpu")
+    facts = {"file": name, "kind": "trtexec", "gpu": gpu}
+    created = datetime.fromtimestamp(created_unix_ns / 1e9, timezone.utc)
+    return StoredRun(
+        run_id=launch.run_id,
+        kind="trtexec",
+        folder=str(launch.folder.absolute()),
+        created=created.isoformat(timespec="seconds"),
+        created_unix_ns=created_unix_ns,
+        script=name,
+        setup=digest(facts),
+        setup_facts=facts,
+        environment=dict(launch.environment),
+        exit_code=0,
+        figures=[
+            Figure(
+                path=short(path_text(path)),
+                metric=metric,
+                unit=UNITS[metric],
+                mean=finite(launch.figures[Compared(path, metric)]),
+                p50=finite(launch.figures.get(Compared(path, "stage_p50"))),
+                p95=finite(launch.figures.get(Compared(path, "stage_p95"))),
+            )
+            for path in launch.paths
+            for metric in (CPU, GPU)
+            if Compared(path, metric) in launch.figures
+        ],
     )
 
 

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.conventions import printable
 
-Kind = Literal["launch", "repeat", "sweep", "cold-start", "bench", "bench-sweep"]
+Kind = Literal["launch", "repeat", "sweep", "cold-start", "bench", "bench-sweep", "trtexec"]
 KINDS: tuple[str, ...] = get_args(Kind)
 SERIES: tuple[Kind, ...] = ("repeat", "sweep", "cold-start")
 """Measurements that consist of launches."""
 
-COMPARABLE: tuple[Kind, ...] = ("launch", "repeat")
+COMPARABLE: tuple[Kind, ...] = ("launch", "repeat", "bench", "trtexec")
 """What can be a side of a comparison: the launches of the others differ on purpose."""
 
 WHOLE_RUN = ""
@@ -70,7 +70,7 @@ class Figure(_Model):
 
 
 class StoredRun(_Model):
-    """A launch, a series of launches, a suite or a sweep of `bench`."""
+    """A launch, a series of launches, a suite or a sweep of `bench`, a result of trtexec."""
 
     run_id: str
     kind: Kind

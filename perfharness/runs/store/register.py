@@ -91,9 +91,11 @@ def register_suite(
     """Store a suite or a sweep of `bench`; returns why that did not work, where it did not."""
 
     def add(store: RunStore) -> None:
+        from perfharness.runs.store.documents import suite_documents
         from perfharness.runs.store.gather import stored_suite
 
-        store.add(stored_suite(result, folder, exit_code))
+        run = stored_suite(result, folder, exit_code)
+        store.add(run, files=suite_documents(result) if run.kind == "bench" else None)
 
     return _register(add, settings)
 

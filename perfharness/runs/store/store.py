@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, or_, select, update
 
 from perfharness.errors import ResultError, StoreError, UsageError
+from perfharness.model.bench_suite import BENCH_NAME
 from perfharness.model.conventions import printable
 from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.runs.run_folder import read_manifest
@@ -127,11 +128,11 @@ class RunStore:
             return _read(connection, [self._find(connection, name)], "all")[0]
 
     def launches_of(self, run: StoredRun, with_figures: Figures = "all") -> list[StoredRun]:
-        """The launches that a series consists of, in order; of a launch itself."""
+        """The launches that a series consists of, in order; of anything else itself."""
         statement = select(runs).where(runs.c.series_id == run.run_id).order_by(runs.c.position)
         with self._database.reading() as connection:
             found = _read(connection, connection.execute(statement).all(), with_figures)
-        return [run] if run.kind == "launch" else found
+        return found if run.kind in SERIES else [run]
 
     def tag(self, names: Sequence[str], add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[StoredRun]:
         """Add tags to runs, and remove others; returns the runs. Raises `StoreError`, `UsageError`."""
@@ -228,7 +229,7 @@ class RunStore:
                 raise StoreError(f"the run store {self.location} is empty")
             return row
         rows = connection.execute(select(runs).where(runs.c.run_id == printable(name))).all()
-        if not rows and Path(name).is_dir():
+        if not rows and Path(name).exists():
             rows = connection.execute(select(runs).where(_in_folder(Path(name)))).all()
             if not rows:
                 raise StoreError(
@@ -280,6 +281,8 @@ def _in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _in_folder(folder: Path) -> ColumnElement[bool]:
     """The run that is in a folder now: its id is in the manifest; a series is known by its folder."""
+    if folder.name == BENCH_NAME:
+        folder = folder.absolute().parent
     if (folder / MANIFEST_NAME).is_file():
         try:
             return runs.c.run_id == read_manifest(folder).run_id
