@@ -307,6 +307,35 @@ def test_no_secret_is_left_in_any_file(secret: str) -> None:
             assert not secret.strip() or shared.record.not_searched == ["THE_KEY"] or secret.isdigit()
 
 
+def test_names_of_other_programs_are_replaced(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    loop = {"turns": 1, "wall_ms": 1.0, "cpu_ms": 1.0, "min_ms": 1.0}
+    others = [{"pid": 7, "name": name, "cpu_s": 0.5} for name in ("acme-crawler", "python3")]
+    user = {"pid": 8, "name": "secret-train", "memory_bytes": 1 << 20}
+    companions = {
+        "yardstick": {"window_s": 1.0, "cpus": 2, "others": others, "loop_before": loop, "loop_after": loop},
+        "exclusive": {"gpus": [{"uuid": "GPU-1", "foreign_before": [user], "foreign_during": [], "reason": None}]},
+    }
+    manifest = manifest_of(process(0)).model_copy(update={"companions": companions})
+    (run / "manifest.json").write_text(manifest.model_dump_json())
+    message = "others in launch_0: acme-crawler 7 0.5 s, python3 7 0.5 s; on GPU 0: 8 (secret-train, 1 MiB)"
+    finding = {"code": "machine-unsteady", "severity": "warning", "message": message, "hint": None}
+    tree = {"stats_minus_warmup": {"secret-train": {"x": 1}}, "meta": {"findings": [finding]}}
+    (run / "benchmark_mean.json").write_bytes(orjson.dumps(tree))
+    record = share_run(locate(run), tmp_path / "a.tar.zst").record
+    shared = unpacked(tmp_path / "a.tar.zst")
+    assert not leaks(shared, "acme-crawler")
+    made = orjson.loads((shared / "manifest.json").read_bytes())["companions"]
+    assert [one["name"] for one in made["yardstick"]["others"]] == ["program-1", "python3"]
+    assert made["exclusive"]["gpus"][0]["foreign_before"][0]["name"] == "program-2"
+    after = orjson.loads((shared / "benchmark_mean.json").read_bytes())
+    wanted = "others in launch_0: program-1 7 0.5 s, python3 7 0.5 s; on GPU 0: 8 (program-2, 1 MiB)"
+    assert after["meta"]["findings"][0]["message"] == wanted
+    assert list(after["stats_minus_warmup"]) == ["secret-train"]  # a stage of the pipeline that has the same name
+    assert record.replaced["program"] == 4
+
+
 def test_a_defect_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path / "run", "hunter2hunter2")
     monkeypatch.setattr(Redactor, "json", lambda self, value, key="": value)

@@ -11,6 +11,7 @@ LABELS = {
     "environment": "values of environment variables",
     "user": "names of users",
     "host": "names of machines",
+    "program": "names of other programs",
     "path": "paths",
     "argument": "arguments of the script",
     "asked": "texts of --remove",

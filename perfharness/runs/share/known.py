@@ -24,6 +24,7 @@ from perfharness.model.result import path_text
 from perfharness.model.secrets import is_secret
 from perfharness.model.telemetry import TelemetryMeta
 from perfharness.runs.benchmark_json import Benchmark, BenchmarkMean
+from perfharness.runs.steadiness import other_programs
 
 MIN_SECRET_CHARS = 4
 """Shorter values of variables whose names show a secret cannot be distinguished from other text."""
@@ -58,6 +59,13 @@ GENERIC_NAMES = frozenset(
 )  # fmt: skip
 """Names of users and hosts that are of nobody in particular."""
 
+GENERIC_PROGRAMS = re.compile(
+    r"python[\d.]*|perfharness.*|nsys.*|nvidia-.*|Xorg|systemd.*|init|cron|dbus-daemon|sshd?|sudo|bash|sh|zsh|fish|tmux.*"
+    r"|screen|sleep|top|htop|dockerd?|containerd.*|java|node|make|gcc|g\+\+|cc1(plus)?|ld|rcu_.*|migration/.*"
+    r"|k(worker|softirqd|swapd|threadd|hugepaged|compactd|blockd|auditd).*"
+)
+"""Programs and threads of the kernel that are on every machine."""
+
 COMMON_VALUES = frozenset({"cuda", "false", "none", "null", "true"})
 """Values that traces have of their own."""
 
@@ -87,6 +95,7 @@ class Known:
 
     Attributes:
         users, hosts: names with their aliases.
+        programs: other programs of the machine, with their aliases.
         homes: home folders, which become `~`.
         folders: other folders that are known to be the user's.
         not_searched: labels of values that are too short or too common to be searched for.
@@ -95,6 +104,7 @@ class Known:
     values: list[Value] = field(default_factory=list)
     users: dict[str, str] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
+    programs: dict[str, str] = field(default_factory=dict)
     homes: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     not_searched: list[str] = field(default_factory=list)
@@ -156,6 +166,11 @@ class Known:
             if is_own_name(each):
                 self.hosts.setdefault(each, alias)
 
+    def add_program(self, name: str) -> None:
+        """The name of a program that is not of the run."""
+        if name and not GENERIC_PROGRAMS.fullmatch(name):
+            self.programs.setdefault(name, f"program-{len(self.programs) + 1}")
+
     def add_home(self, folder: str) -> None:
         """A home folder; its last part is the user's name."""
         if folder not in self.homes:
@@ -193,6 +208,8 @@ class Known:
         texts = [manifest.working_dir or "", manifest.script, *manifest.command]
         self.add_paths([*texts, *(text for process in manifest.processes for text in process.command)])
         self.add_folder(manifest.working_dir)
+        for name in other_programs(manifest):
+            self.add_program(name)
         if arguments:
             self.add_arguments(manifest.script_arguments)
 
@@ -211,7 +228,7 @@ def is_own_name(name: str) -> bool:
 
 def is_alias(text: str) -> bool:
     """Whether a text may be part of what stands for removed ones."""
-    return re.fullmatch(r"<?(environment|argument|asked|dir|user|host)-?\d*>?", text) is not None
+    return re.fullmatch(r"<?(environment|argument|asked|dir|user|host|program)-?\d*>?", text) is not None
 
 
 @cache

@@ -49,6 +49,12 @@ HOST_KEYS = frozenset({"hostname"})
 QUOTING_KEYS = {"message": "\n"}
 """Texts that may quote what a process printed, and what stands before it."""
 
+SENTENCE_KEYS = frozenset({"message", "hint", "reason"})
+"""Texts that may name other programs of the machine. A stage, or a function, may have the name of a program."""
+
+PROGRAM_FIELDS = frozenset({"pid", "name", "cpu_s", "memory_bytes"})
+"""Of an object that is another program of the machine."""
+
 ARGUMENT_KEYS = frozenset({"script_arguments", "args"})
 
 _Replace = Callable[["re.Match[str]"], str]
@@ -88,6 +94,8 @@ class Redactor:
         self._names |= {name.lower(): ("host", alias) for name, alias in known.hosts.items()}
         self._is_value = _alternatives(self._whole, self._words)
         self._is_name = _alternatives({}, self._names, re.IGNORECASE)
+        self._programs = known.programs
+        self._is_program = _alternatives({}, known.programs)
         plain, escaped = ("|".join(map(re.escape, each)) for each in (own, in_keys))
         end = "(?![A-Za-z0-9_-])"
         self._is_folder = re.compile(f"(?:{plain}){end}(?:/{REST})?|(?:{escaped}){end}{ESCAPED}*") if own else None
@@ -218,6 +226,8 @@ class Redactor:
                 return self._host_alias
             if key in QUOTING_KEYS and not self._with_output:
                 value = self._without_output(value, QUOTING_KEYS[key])
+            if key in SENTENCE_KEYS and self._is_program is not None:
+                value = self._is_program.sub(self._program, value)
             return self.place(value) if key in ("file", "path", "working_dir", "python") else self.text(value)
         if isinstance(value, list):
             if self._arguments is not None and key == "command":
@@ -229,8 +239,15 @@ class Redactor:
         if isinstance(value, dict):
             if self._arguments is not None and key in ARGUMENT_KEYS:
                 return self._masked(value)
+            if {"pid", "name"} <= value.keys() <= PROGRAM_FIELDS and value["name"] in self._programs:
+                self.removed["program"] += 1
+                value = {**value, "name": self._programs[value["name"]]}
             return dict(self._items(value))
         return value
+
+    def _program(self, found: re.Match[str]) -> str:
+        self.removed["program"] += 1
+        return self._programs[found[0]]
 
     def _without_output(self, text: str, end: str) -> str:
         """A sentence without what it quotes of the output."""

@@ -63,7 +63,7 @@ class ShareRecord(BaseModel):
     """Variables whose values are too short, or words of every result file; they stay where they are."""
 
     replaced: dict[str, int] = Field(default_factory=dict)
-    """How many places had something of each kind: environment, user, host, path, argument, asked, secret."""
+    """How many places had something of each kind: environment, user, host, program, path, argument, asked, secret."""
 
     tables: list[str] = Field(default_factory=list)
     """Tables of traces that were dropped."""
