@@ -89,8 +89,8 @@ def test_dashes_underscores_and_short_names(
         (["no-such-program"], "there is no program no-such-program"),
         (["-m", "--clock_refusal", "perhaps", "pipeline.py"], "'perhaps' is not one of 'go-on', 'stop'"),
         (["--nsys", "/no/nsys", "pipeline.py"], "/no/nsys does not exist"),
-        (["--tracer", "embedded", "ls"], "does not end in .py"),
-        (["--python", "/no/python", "pipeline.py"], "--python /no/python: no such program"),
+        (["--tracer", "embedded", "ls"], "ls is another program"),
+        (["--python", "/no/python", "pipeline.py"], "the interpreter /no/python: no such program"),
         (["--python", "/bin/ls", "pipeline.py"], "does not behave like a Python interpreter"),
         (["-o", "pipeline.py", "pipeline.py"], "-o pipeline.py is a file, not a folder"),
         (["-o", "pipeline.py/out", "pipeline.py"], "is a file, not a folder"),
@@ -168,7 +168,7 @@ def test_doctor_says_what_can_measure(
 
     assert run(["doctor", "--python", "/no/python"]) == 3
     printed = capsys.readouterr().out
-    assert "--python /no/python: no such program" in printed
+    assert "the interpreter /no/python: no such program" in printed
     assert "Nothing here can measure" in printed
 
 
