@@ -191,7 +191,8 @@ def _move(source: Path, target: Path, name: str) -> None:
 
 def holds_numbers(folder: Path) -> bool:
     """Whether a run has numbers: a result file in which a table of ranges is not empty."""
-    return any(has_numbers(path) for path in (folder / BENCHMARK_MEAN_NAME, *folder.glob(f"proc_*/{BENCHMARK_NAME}")))
+    processes = (path for below in ("", "*/") for path in folder.glob(f"proc_*/{below}{BENCHMARK_NAME}"))
+    return any(has_numbers(path) for path in (folder / BENCHMARK_MEAN_NAME, *processes))
 
 
 _TABLE = re.compile(rb'\n  "(?:data|mean_data|mean_all_batches)": \{\s*"|\n    "data_file": "')

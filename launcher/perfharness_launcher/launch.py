@@ -28,6 +28,7 @@ from perfharness_launcher.companions.exclusive import ExclusiveGpus
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
 from perfharness_launcher.companions.yardstick import YardstickCompanion
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
+from perfharness_launcher.measured import with_measured
 from perfharness_launcher.nsys.collect import collect
 from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics, gpu_metrics_hz
 from perfharness_launcher.plan.launch_plan import LaunchPlan
@@ -214,11 +215,16 @@ def _measure(
         endings = supervisor.run()
         observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
         nsys = None if plan.nsys is None else plan.nsys.install
-        collected = collect(nsys, [ending.process.folder for ending in endings], interrupts)
+        folders = {ending.process.folder: ending.process.status.pid for ending in endings}
+        collected = collect(nsys, folders, interrupts)
         if plan.explaining:
             _keep_native_symbols(stage.path)
         records = [
-            process_record(ending, found, planned_command(ending.process.spec, plan.nsys, output_dir))
+            with_measured(
+                stage.path,
+                process_record(ending, found, planned_command(ending.process.spec, plan.nsys, output_dir)),
+                share_trace=plan.nsys is not None,
+            )
             for ending, found in zip(endings, collected, strict=True)
         ]
         findings = [*plan.findings, *unfinished, *_leftovers(supervisor.leftovers)]

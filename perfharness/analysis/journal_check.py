@@ -32,12 +32,14 @@ ENDINGS = {
 }
 
 
-def check_journals(journals: Sequence[RecorderJournal], trace: Trace) -> list[Finding]:
+def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_child: bool = False) -> list[Finding]:
     """Findings where the trace lacks what recorders counted, or they were not finalized.
 
     Args:
         journals: of all processes that the trace is of, the measured one first.
         trace: what they are checked against, process by process.
+        of_child: whether the launched process started this one, whose recorders nobody need finalize: each worker that
+            is spawned makes those of its module anew.
     """
     missing = _less_than(_ranges_found(journals, trace), _made(journals, "recorded_ranges"))
     findings = [
@@ -50,7 +52,8 @@ def check_journals(journals: Sequence[RecorderJournal], trace: Trace) -> list[Fi
         findings += [_missing_items(name, pid, *counts) for (name, pid), counts in lost.items()]
     for journal in journals:
         for name in dict.fromkeys(record.name for record in journal.recorders):
-            findings += _not_finalized(name, [record for record in journal.recorders if record.name == name], journal)
+            records = [record for record in journal.recorders if record.name == name]
+            findings += _not_finalized(name, records, journal, of_child=of_child or journal.is_forked)
     return [*findings, *_captured(journals), *_untraced_cuda(journals, trace)]
 
 
@@ -100,7 +103,7 @@ def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: Reco
     where = ", ".join(
         f"{made_here - there_here} of pid {pid}" for pid, (there_here, made_here) in [*counts.items()][:8]
     )
-    lost_workers = journal.pid & ID_MASK not in counts
+    lost_workers = journal.is_forked or journal.pid & ID_MASK not in counts
     return Finding(
         "trace-missing-ranges",
         Severity.ERROR,
@@ -111,10 +114,12 @@ def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: Reco
     )
 
 
-def _not_finalized(name: str, records: list[RecorderRecord], journal: RecorderJournal) -> list[Finding]:
+def _not_finalized(
+    name: str, records: list[RecorderRecord], journal: RecorderJournal, *, of_child: bool
+) -> list[Finding]:
     still_open = [range_name for record in records for range_name in record.open_ranges]
-    if all(record.finalized for record in records) or (journal.is_forked and not still_open):
-        return []  # a recorder that a forked child inherited is its parent's to finalize
+    if all(record.finalized for record in records) or (of_child and not still_open):
+        return []
     detail = f" with {len(still_open)} range(s) open ({', '.join(still_open[:5])})" if still_open else ""
     return [
         Finding(

@@ -12,7 +12,10 @@ from perfharness.model.secrets import mask_arguments, mask_text
 
 NAME_BYTES = 255
 PROCESS_FOLDER = re.compile(r"proc_\d{1,9}_gpu_\d{1,9}")
-MEASURED_FOLDER = re.compile(rf"{PROCESS_FOLDER.pattern}(/(child|rank)_\d{{1,9}}){{0,8}}", re.ASCII)
+CHILD_FOLDER = re.compile(r"(?:child|rank)_\d{1,9}", re.ASCII)
+"""Folder of a measured process in that of its launched one: `rank_R` where its rank is known, else `child_K`."""
+
+MEASURED_FOLDER = re.compile(rf"{PROCESS_FOLDER.pattern}(/{CHILD_FOLDER.pattern})?", re.ASCII)
 
 
 def _file_name(name: str) -> str:
@@ -25,6 +28,14 @@ def _file_name(name: str) -> str:
 def _measured_folder(name: str) -> str:
     if not MEASURED_FOLDER.fullmatch(name):
         raise ValueError("must be proc_X_gpu_Y")
+    return name
+
+
+def _trace_name(name: str) -> str:
+    *folders, file = name.split("/")
+    if len(folders) > 1 or not all(map(CHILD_FOLDER.fullmatch, folders)):
+        raise ValueError("must be the name of a file in the folder of a process")
+    _file_name(file)
     return name
 
 
@@ -48,6 +59,9 @@ FileName = Annotated[str, AfterValidator(_file_name)]
 
 MeasuredFolder = Annotated[str, AfterValidator(_measured_folder)]
 """`proc_X_gpu_Y`, or the folder of a process that it started."""
+
+TraceName = Annotated[str, AfterValidator(_trace_name)]
+"""A trace, relative to the folder of its launched process."""
 
 Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 """An integer that a column can hold."""

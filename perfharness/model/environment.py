@@ -30,6 +30,9 @@ WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
 CAPTURE_BATCHES = "PERFHARNESS_CAPTURE_BATCHES"
 """`--capture-batches`, as `FIRST:LAST`; unset or empty: all batches are recorded."""
 
+OUTER_RANK = "PERFHARNESS_OUTER_RANK"
+"""The variables of a rank that the launch was given itself, `NAME=VALUE` with semicolons: no rank of what it starts."""
+
 LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
 """`--log-level`, for the script to use."""
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from perfharness.model.measured import ProcessFacts
+
 JOURNAL_NAME = "recorder.json"
 JOURNALS_OF_CHILDREN = "recorder_*.json"
 """Pattern of the files of further processes of one measured process."""
@@ -90,12 +92,10 @@ class BarrierWait(_Model):
     waited_ns: int
 
 
-class RecorderJournal(_Model):
+class RecorderJournal(ProcessFacts):
     """All recorders of one process."""
 
     schema_version: int
-    pid: int
-    parent_pid: int | None = None
     nvtx_version: str | None = None
     python_version: str | None = None
     listening: bool | None = None

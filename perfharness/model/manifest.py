@@ -6,23 +6,25 @@ out, not refused; names never lead out of the run folder, numbers are finite.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from perfharness.model.checks import (
-    FileName,
     FiniteJson,
     Int64,
     MaskedArguments,
     MaskedText,
     MeasuredFolder,
     Seconds,
+    TraceName,
     UnixNs,
 )
 from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.measured import MeasuredProcess
 
 MANIFEST_NAME = "manifest.json"
 BENCHMARK_NAME = "benchmark.json"
@@ -149,7 +151,7 @@ class PlacementRecord(_Model):
 
 
 class ProcessRecord(_Model):
-    """One measured process."""
+    """One launched process."""
 
     index: Int64
     """Over all GPUs, from 0. (The X of `proc_X_gpu_Y` counts the processes of one GPU, as in CV-CUDA's samples.)"""
@@ -174,8 +176,9 @@ class ProcessRecord(_Model):
 
     start_unix_ns: UnixNs | None = None
     duration_s: Seconds | None = None
-    trace: FileName | None = None
-    """File name of the trace in the folder, or None where none was written."""
+    trace: TraceName | None = None
+    """File name of the trace in the folder, or None where none was written. Of a process that it started, relative to
+    the folder of the launched one."""
 
     user_s: float | None = None
     system_s: float | None = None
@@ -183,6 +186,45 @@ class ProcessRecord(_Model):
 
     max_rss_bytes: Int64 | None = None
     placement: PlacementRecord | None = None
+    measured: list[MeasuredProcess] | None = None
+    """The processes of its tree that made ranges or GPU work: itself, ranks by number, others by start; itself where
+    none did. None in files of earlier versions, where all of a trace is one process."""
+
+    @property
+    def launched_folder(self) -> str:
+        """Of the launched process that this one is, or belongs to."""
+        return self.folder.partition("/")[0]
+
+    @property
+    def measured_self(self) -> MeasuredProcess | None:
+        """Of a record in `RunManifest.measured_processes`: who it is; None in files of earlier versions."""
+        return self.measured[0] if self.measured is not None else None
+
+    @property
+    def left_traces(self) -> bool:
+        """Whether it, or a process that it started, left a trace."""
+        return self.trace is not None or any(one.trace is not None for one in self.measured or ())
+
+    def trace_path(self, run_dir: Path) -> Path | None:
+        """Its trace, which may be shared with other processes of the same tree; None: it left none."""
+        return None if self.trace is None else run_dir / self.launched_folder / self.trace
+
+    def measured_processes(self) -> list[ProcessRecord]:
+        """A record of each measured process of its tree: the same launch, with its own folder, pid and trace."""
+        if self.measured is None:
+            return [self]
+        return [
+            self.model_copy(
+                update={
+                    "folder": one.folder,
+                    "pid": one.pid,
+                    "trace": one.trace,
+                    "measured": [one],
+                    **({} if one.folder == self.folder else {"user_s": None, "system_s": None, "max_rss_bytes": None}),
+                }
+            )
+            for one in self.measured
+        ]
 
 
 class StartBarrierRecord(_Model):
@@ -267,8 +309,17 @@ class RunManifest(_Model):
     findings: list[FindingRecord] = Field(default_factory=list)
     """What the launcher itself found; the analysis adds its own to `benchmark_mean.json`."""
 
+    @property
+    def measured_processes(self) -> list[ProcessRecord]:
+        """A record of each measured process of the run, in the order of its results; see `ProcessRecord.measured`."""
+        return [one for process in self.processes for one in process.measured_processes()]
+
     @model_validator(mode="after")
     def _folders_differ(self) -> Self:
-        if len({process.folder for process in self.processes}) < len(self.processes):
+        folders = [process.folder for process in self.processes]
+        below = [(process.folder, one.folder) for process in self.processes for one in process.measured or ()]
+        if len(set(folders)) < len(folders) or len(set(below)) < len(below):
             raise ValueError("two processes have the same folder")
+        if any(folder != launched and folder.partition("/")[0] != launched for launched, folder in below):
+            raise ValueError("a measured process is in the folder of another launched one")
         return self

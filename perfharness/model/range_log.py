@@ -16,7 +16,8 @@ the number that pairs a START with its END. A POP carries any key of its domain,
 and domain, as in NVTX; an END carries 0.
 
 The attributes stand in a companion file, a line of JSON each; a key is the number of its line. The first
-line (`LogFacts`) names the process of the log. A forked child writes files of its own, made with its first event.
+line (`LogFacts`) names the process of the log; an object in a later line, which counts for no key, is what the process
+noted at its end. A forked child writes files of its own, made with its first event.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from json import dumps  # a name of our own: a script may have its json.dumps annotated
+from typing import Any
 
-from perfharness.model import environment
+from perfharness.model import environment, ranks
 from perfharness.own_work import own_work
 
 PUSH, POP, START, END, MARK, VALUE, ID, CHUNK = range(8)
@@ -47,6 +49,8 @@ HEADER = struct.Struct("=8sq")
 LOG_PREFIX = ".ranges_"
 LOG_SUFFIX = ".log"
 NAMES_SUFFIX = ".names"
+NOTE_START = b"{"
+"""How a line of the file of names begins that is no name, but what a process noted at its end."""
 
 REGION_BYTES = 1 << 20
 FIRST_CHUNK_BYTES = mmap.ALLOCATIONGRANULARITY
@@ -94,6 +98,12 @@ class LogFacts:
 
     only_ranges: bool = False
     """Whether nothing else was to be recorded (`--tracer ranges`)."""
+
+    ancestors: tuple[int, ...] = ()
+    """Pids of the processes above it, the nearest first."""
+
+    rank: dict[str, Any] | None = None
+    """As `ranks.rank_facts` gives it, with the first event."""
 
 
 class Writer:
@@ -266,7 +276,7 @@ class RangeLog:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND
         self._names = os.open(stem + NAMES_SUFFIX, flags, 0o666)
         self._records = os.open(stem + LOG_SUFFIX, flags & ~os.O_APPEND, 0o666)
-        facts = dumps(asdict(self.facts)).encode() + b"\n"
+        facts = dumps({**asdict(self.facts), "rank": ranks.rank_facts()}).encode() + b"\n"
         inherited = b""
         if self._inherited is not None:
             inherited = os.pread(self._inherited, self._names_bytes, 0).partition(b"\n")[2]
@@ -274,6 +284,13 @@ class RangeLog:
             self._inherited = None
         self._names_bytes = 0
         self._append_name(facts + inherited)
+
+    def note_end(self, *, cuda_used: bool) -> None:
+        """Note at the end of the process whether it used CUDA and which rank it is, where it has a log."""
+        with self._lock:
+            if self._names is not None:
+                note = {"cuda_used": cuda_used, "rank": ranks.rank_facts()}
+                self._append_name(dumps(note).encode() + b"\n")
 
     def new_chunk(self, length: int, head: int) -> memoryview | None:
         """A chunk for the calling thread; None where there is no room: the record of that head is lost and counted."""
@@ -331,8 +348,9 @@ class RangeLog:
 def _facts(gpu_present: bool | None) -> LogFacts:
     executable = sys.executable or "python"
     only_ranges = os.environ.get(environment.TRACER) == environment.ONLY_RANGES
+    above = tuple(ranks.ancestors())
     return LogFacts(
-        os.getpid(), os.getppid(), executable, time.perf_counter_ns(), time.time_ns(), gpu_present, only_ranges
+        os.getpid(), above[0], executable, time.perf_counter_ns(), time.time_ns(), gpu_present, only_ranges, above
     )
 
 

@@ -19,7 +19,7 @@ from json import dumps  # bound now: a script may have its json.dumps annotated
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from perfharness.model import environment
+from perfharness.model import environment, ranks
 from perfharness.own_work import own_work
 from perfharness.recorder import startup
 from perfharness.recorder.json_values import arguments_to_json
@@ -56,6 +56,9 @@ class Journal:
         self._os_exit = os._exit
         self._has_begun = True  # in a forked child: whether it has recorded anything
         self._due_s = 0.0
+        self._started_unix_ns = time.time_ns()
+        self._ancestors = ranks.ancestors()
+        self._rank: dict[str, Any] | None = None
 
     def install(self) -> None:
         """Install the hooks that write the file as the process ends or forks."""
@@ -96,12 +99,16 @@ class Journal:
         self.write("exit")
 
     def _content(self, ended: str) -> dict[str, Any]:
+        self._rank = ranks.rank_facts() or self._rank  # a script may set it, and clear it, as it goes
         listening = [core.sink.listening for core in self._args]
         barriers = [core.barrier.waits for core in self._args if core.barrier is not None]
         return {
             "schema_version": SCHEMA_VERSION,
             "pid": os.getpid(),
-            "parent_pid": os.getppid(),
+            "parent_pid": self._ancestors[0],
+            "ancestors": self._ancestors,
+            "started_unix_ns": self._started_unix_ns,
+            "rank": self._rank,
             "nvtx_version": _nvtx_version(),
             "python_version": sys.version.split()[0],
             "listening": True if any(listening) else None if None in listening else False,
@@ -149,6 +156,8 @@ class Journal:
         self._path = None
         self._exception = None
         self._has_begun, self._due_s = False, 0.0
+        self._started_unix_ns = time.time_ns()
+        self._ancestors = ranks.ancestors()
         for core in self._args:
             core.forget_counts()
             core.write_counts = self._write_counts

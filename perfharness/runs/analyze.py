@@ -45,13 +45,11 @@ class AnalyzedRuns:
 
     def results_of(self, summary: RunSummary) -> dict[str, ProcessResult]:
         """Of a run, the results that were asked for: all, or those of one process."""
-        asked = self.located.process
-        return {name: result for name, result in summary.results.items() if asked in (None, name)}
+        return {name: result for name, result in summary.results.items() if self.located.names_process(name)}
 
     @property
     def findings(self) -> list[Finding]:
         """What was found in what was asked for; of a series, processes are named with their runs."""
-        asked = self.located.process
         over_launches = [] if self.repeat is None else [record.to_finding() for record in self.repeat.findings]
         return over_launches + [
             replace(finding, process=f"{summary.folder.name}/{finding.process}")
@@ -59,7 +57,7 @@ class AnalyzedRuns:
             else finding
             for summary in self.summaries
             for finding in summary.findings
-            if finding.process is None or asked in (None, finding.process)
+            if finding.process is None or self.located.names_process(finding.process)
         ]
 
     @property

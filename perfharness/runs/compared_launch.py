@@ -125,7 +125,7 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     Raises `ResultError` where there are none, or they cannot be read.
     """
     manifest = read_manifest(folder)
-    records = [record for record in manifest.processes if process in (None, record.folder)]
+    records = [record for record in manifest.measured_processes if process in (None, record.folder)]
     path = folder / (BENCHMARK_MEAN_NAME if process is None else f"{process}/{BENCHMARK_NAME}")
     try:
         tree: dict[str, Any] = orjson.loads(read_regular(path, follow=False))

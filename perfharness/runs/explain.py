@@ -65,8 +65,12 @@ def longest_s(manifest: RunManifest) -> float | None:
 
 def usable_processes(measured: RunManifest, explaining: RunManifest) -> dict[str, ProcessRecord]:
     """Processes of the explaining pass that did all that their counterparts in the measured pass did, by folder."""
-    known = {process.folder for process in measured.processes}
-    return {one.folder: one for one in explaining.processes if one.ended == "ok" and one.trace and one.folder in known}
+    known = {process.folder for process in measured.measured_processes}
+    return {
+        one.folder: one
+        for one in explaining.measured_processes
+        if one.ended == "ok" and one.trace and one.folder in known
+    }
 
 
 def explaining_findings(measured: RunManifest, explaining: RunManifest, explained: Collection[str]) -> list[Finding]:
@@ -75,8 +79,10 @@ def explaining_findings(measured: RunManifest, explaining: RunManifest, explaine
     Args:
         explained: folders of those that have something.
     """
-    ends = {process.folder: process for process in explaining.processes}
-    lost = {process.folder: _reason(ends.get(process.folder)) for process in measured.processes if process.trace}
+    ends = {process.folder: process for process in explaining.measured_processes}
+    lost = {
+        process.folder: _reason(ends.get(process.folder)) for process in measured.measured_processes if process.trace
+    }
     missing = [f"{folder} {reason}" for folder, reason in lost.items() if folder not in explained]
     failed = [explaining_pass_failed("; ".join(missing))] if missing else []
     known = {finding.code for finding in measured.findings}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import Int64, Trace
 from perfharness.runs.clocks import machine_clock, on_utc
-from perfharness.trace import open_trace
+from perfharness.runs.process_traces import ProcessTraces
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,9 @@ class GpuSharing:
     All are put on UTC by the same clock as their results.
     """
 
-    def __init__(self, run_dir: Path, manifest: RunManifest) -> None:
-        self._run_dir = run_dir
-        self._processes = manifest.processes
+    def __init__(self, traces: ProcessTraces, manifest: RunManifest) -> None:
+        self._traces = traces
+        self._processes = manifest.measured_processes
         self._machine = machine_clock(manifest)
         self._use: dict[str, _GpuUse | str] = {}
 
@@ -79,9 +78,8 @@ class GpuSharing:
     def _read(self, process: ProcessRecord) -> _GpuUse | str:
         if process.trace is None:
             return f"{_gpu_use_of(process)}: it left no trace"
-        path = self._run_dir / process.folder / process.trace
         try:
-            return _use_of(process, on_utc(open_trace(path, with_details=False), self._machine))
+            return _use_of(process, on_utc(self._traces.open(process, with_details=False), self._machine))
         except TraceError:
             return f"{_gpu_use_of(process)}: its trace cannot be read"
 

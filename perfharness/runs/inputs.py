@@ -69,10 +69,14 @@ class Located:
         """Whether it is a folder of runs."""
         return bool(self.runs) and self.runs != (self.path,) and self.process is None
 
+    def names_process(self, folder: str) -> bool:
+        """Whether a measured process of a run is meant; the folder of a launched one means all that it started too."""
+        return self.process is None or folder == self.process or folder.startswith(f"{self.process}/")
+
     def processes_of(self, run_dir: Path, manifest: RunManifest) -> Iterator[tuple[str, ProcessRecord]]:
-        """The processes of one of the runs that were named; of several runs, their names begin with the run's."""
-        for record in manifest.processes:
-            if self.process in (None, record.folder):
+        """The measured processes of one of the runs that were named; of several runs, names begin with the run's."""
+        for record in manifest.measured_processes:
+            if self.names_process(record.folder):
                 yield (f"{run_dir.name}/{record.folder}" if self.is_series else record.folder), record
 
 
@@ -126,7 +130,8 @@ def _run_around(folder: Path) -> tuple[Path, str] | None:
     for run in folder.parents[:LEVELS_OF_PROCESSES]:
         if (run / MANIFEST_NAME).is_file():
             name = folder.relative_to(run).as_posix()
-            known = any(process.folder == name for process in read_manifest(run).processes)
+            manifest = read_manifest(run)
+            known = any(process.folder == name for process in [*manifest.processes, *manifest.measured_processes])
             return (run, name) if known else None
     return None
 
@@ -154,8 +159,12 @@ def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
     if manifest.complete:
         return
     if manifest.tracer.kind == "nsys":
-        left = [folder / process.folder for process in manifest.processes]
-        reports = [place for place in left if any(is_plain(place / f"{REPORT_STEM}{end}") for end in REPORT_ENDS)]
+        left = {folder / process.folder: process.pid for process in manifest.processes}
+        reports = {
+            place: pid
+            for place, pid in left.items()
+            if any(is_plain(place / f"{REPORT_STEM}{end}") for end in REPORT_ENDS)
+        }
         usable = [found for found in find_nsys(nsys, os.environ) if found.usable] if reports else []
         if usable:
             collect(usable[0], reports, Interrupts())

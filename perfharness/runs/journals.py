@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -11,6 +13,7 @@ from perfharness.analysis.journal_check import check_journals
 from perfharness.files import read_regular, reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
+from perfharness.model.manifest import ProcessRecord
 from perfharness.model.trace import Trace
 from perfharness.trace.host_samples import RecordedProbe, read_host_probe
 
@@ -20,21 +23,32 @@ TRACE_NAME = "trace.sqlite"
 
 @dataclass(frozen=True)
 class Journals:
-    """The journals of one trace. `main` is that of the measured process, `children` those of processes below it."""
+    """The journals of one trace.
+
+    `main` is that of the measured process; `children` are those of others in a bare trace, and in runs of earlier
+    versions. `tree`: of all processes that its launched process started.
+    """
 
     main: RecorderJournal | None = None
     children: tuple[RecorderJournal, ...] = ()
     unreadable: list[Finding] = field(default_factory=list)
+    tree: tuple[RecorderJournal, ...] = ()
+    of_child: bool = False
+    """Whether `main` is of a process that the launched one started."""
 
     @property
-    def parents(self) -> dict[int, int]:
+    def parents(self) -> Mapping[int, int]:
         """The process tree, as far as the journals know it."""
-        return {one.pid: one.parent_pid for one in self._all() if one.parent_pid is not None}
+        links: dict[int, int] = {}
+        for one in [*self._all(), *self.tree]:
+            chain = [one.pid, *one.above]
+            links |= dict(pairwise(chain))
+        return links
 
     def findings(self, trace: Trace) -> list[Finding]:
         """What the trace lacks, and which journals it could not be checked against."""
         journals = self._all()
-        return [*self.unreadable, *(check_journals(journals, trace) if journals else [])]
+        return [*self.unreadable, *(check_journals(journals, trace, of_child=self.of_child) if journals else [])]
 
     def _all(self) -> list[RecorderJournal]:
         return [*([self.main] if self.main is not None else []), *self.children]
@@ -46,6 +60,28 @@ def read_journals(folder: Path) -> Journals:
     found = {name: one for name, one in read.items() if isinstance(one, RecorderJournal)}
     main = found.pop(JOURNAL_NAME, None)
     return Journals(main, tuple(found.values()), [one for one in read.values() if isinstance(one, Finding)])
+
+
+def journals_of_process(run_dir: Path, process: ProcessRecord) -> Journals:
+    """The journals of a measured process of a run: its own, and for the process tree those of the others."""
+    launched = run_dir / process.launched_folder
+    if process.measured is None:
+        return read_journals(launched) if process.trace == TRACE_NAME else Journals()
+    own = _read(run_dir / process.folder / JOURNAL_NAME)
+    if isinstance(own, RecorderJournal) and own.pid != process.pid:
+        own = None  # of the launched process, which measured nothing, or of one that was not its own
+    others = [
+        launched / JOURNAL_NAME,
+        *sorted(launched.glob(JOURNALS_OF_CHILDREN)),
+        *launched.glob(f"*/{JOURNAL_NAME}"),
+    ]
+    tree = (one for path in others if isinstance(one := _read(path), RecorderJournal))
+    return Journals(
+        own if isinstance(own, RecorderJournal) else None,
+        unreadable=[own] if isinstance(own, Finding) else [],
+        tree=tuple(tree),
+        of_child=process.folder != process.launched_folder,
+    )
 
 
 def journals_of(trace: Path) -> Journals:

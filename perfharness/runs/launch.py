@@ -58,7 +58,7 @@ class LaunchResult:
     def all_processes_well(self) -> bool:
         """Whether every process ended with 0 and left its trace."""
         wanted = self.manifest.tracer.kind != "none"
-        return all(record.ended == "ok" and (record.trace or not wanted) for record in self.manifest.processes)
+        return all(record.ended == "ok" and (record.left_traces or not wanted) for record in self.manifest.processes)
 
     @property
     def findings(self) -> list[Finding]:

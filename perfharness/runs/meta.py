@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import posixpath
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ def process_meta(
             "index": process.index,
             "folder": process.folder,
             "pid": process.pid,
+            **_of_tree(process),
             "ended": process.ended,
             "exit_code": process.exit_code,
             "signal": process.signal,
@@ -44,7 +46,7 @@ def process_meta(
         "total_batches_minus_warmup": _by_path(result.loops, lambda loop: loop.count_minus_warmup),
         "tracer": _tracer(trace),
         "clock": None if trace.clock is None else trace.clock.to_json(),
-        "sources": {"trace": process.trace, "recorder": JOURNAL_NAME if journal else None},
+        "sources": {"trace": _trace_name(process), "recorder": JOURNAL_NAME if journal else None},
         "versions": {**_versions(manifest), "nvtx": journal.nvtx_version if journal else manifest.environment.nvtx},
     }
 
@@ -61,7 +63,10 @@ def mean_meta(
         "names": list(dict.fromkeys(name for result in results.values() for name in result.names)),
         "tracer": manifest.tracer.model_dump(),
         "environment": manifest.environment.model_dump(),
-        "sources": {"manifest": MANIFEST_NAME, "traces": {p.folder: p.trace for p in manifest.processes}},
+        "sources": {
+            "manifest": MANIFEST_NAME,
+            "traces": {p.folder: _trace_name(p) for p in manifest.measured_processes},
+        },
         "versions": _versions(manifest),
     }
 
@@ -81,6 +86,21 @@ def trace_only_meta(trace: TraceMeta, result: ProcessResult, source: str, warmup
         "versions": {"perfharness": VERSION, "python": platform.python_version()},
         "findings": [finding.to_json() for finding in result.findings],
     }
+
+
+def _of_tree(process: ProcessRecord) -> Tree:
+    """Who it is in the tree of its launched process; of earlier files nothing is known."""
+    measured = process.measured_self
+    if measured is None:
+        return {}
+    return measured.model_dump(include={"parent_pid", "rank", "local_rank", "world_size", "rank_source"})
+
+
+def _trace_name(process: ProcessRecord) -> str | None:
+    """Its trace, relative to its own folder."""
+    if process.trace is None:
+        return None
+    return posixpath.relpath(f"{process.launched_folder}/{process.trace}", process.folder)
 
 
 def _by_path(loops: list[BatchLoop], count: Callable[[BatchLoop], int]) -> dict[str, int]:

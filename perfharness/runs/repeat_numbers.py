@@ -64,7 +64,7 @@ class LaunchNumbers:
         """Of a launch that was analysed."""
         loops = loop_paths(summary.mean)
         stages = stage_figures(summary.mean)
-        well = {process.folder for process in manifest.processes if process.ended == "ok"}
+        well = {process.folder for process in manifest.measured_processes if process.ended == "ok"}
         results = [result for folder, result in summary.results.items() if folder in well]
         return LaunchNumbers(
             stages,

@@ -19,6 +19,7 @@ from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import read_regular
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.measured import MeasuredProcess
 from perfharness.model.notebook import notebook_html
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
@@ -36,6 +37,7 @@ from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.inputs import Located, locate
 from perfharness.runs.journals import journals_of
+from perfharness.runs.process_traces import ProcessTraces
 from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, read_manifest
 from perfharness.runs.tables.batches import batch_rows, stage_rows
 from perfharness.runs.tables.columns import constant, unix_times
@@ -97,20 +99,29 @@ class Process:
     """One measured process. Its trace is read when it is first needed, and kept until `release`.
 
     Attributes:
-        name: `proc_X_gpu_Y`, or the file name of a bare trace without its ending.
+        name: `proc_X_gpu_Y`, of one that it started `proc_X_gpu_Y/rank_R` or `proc_X_gpu_Y/child_K`, or the file name
+            of a bare trace without its ending.
         folder: of its files.
         trace_path: its trace, or None where none was written.
-        record: its entry in the manifest, or None without a manifest.
+        record: the entry of its launched process in the manifest, with its own folder, pid and trace; None without a
+            manifest. `measured` has who it is (`model.measured.MeasuredProcess`).
     """
 
     def __init__(
-        self, name: str, folder: Path, trace_path: Path | None, record: ProcessRecord | None, options: AnalysisOptions
+        self,
+        name: str,
+        folder: Path,
+        trace_path: Path | None,
+        record: ProcessRecord | None,
+        options: AnalysisOptions,
+        traces: ProcessTraces | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
         self.trace_path = trace_path
         self.record = record
         self._options = options
+        self._traces = traces
 
     def __repr__(self) -> str:
         return f"<Process {self.name}>"
@@ -120,7 +131,14 @@ class Process:
         """The analysis of the trace; None where there is no trace. Raises `TraceError`."""
         if self.trace_path is None:
             return None
+        if self._traces is not None and self.record is not None:
+            return Analysis(self._traces.open(self.record), self._options)
         return Analysis(open_trace(self.trace_path, parents=journals_of(self.trace_path).parents), self._options)
+
+    @property
+    def measured(self) -> MeasuredProcess | None:
+        """Who it is: pid, rank, GPUs; None of a bare trace, and in runs of earlier versions."""
+        return None if self.record is None else self.record.measured_self
 
     def release(self) -> None:
         """Drop the loaded trace; the next query reads it again. Existing tables stay valid."""
@@ -156,6 +174,8 @@ class Process:
         """Where the trace lacks what the recorders counted."""
         if self.analysis is None or self.trace_path is None:
             return []
+        if self._traces is not None and self.record is not None:
+            return self._traces.journals(self.record).findings(self.analysis.trace)
         return journals_of(self.trace_path).findings(self.analysis.trace)
 
     @property
@@ -171,8 +191,9 @@ class Run:
     Attributes:
         path: what was opened.
         manifest: `manifest.json`, or None where several runs, a single process or a bare trace were opened.
-        processes: in the order of the manifest, those without a trace included; of several runs, their names begin
-            with the name of the run.
+        processes: the measured ones, those without a trace included: by launched process, of each the process itself,
+            then its ranks by number, then others that it started. Of several runs, their names begin with the name of
+            the run.
     """
 
     def __init__(
@@ -289,10 +310,10 @@ def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
     for run_dir in located.runs:
         manifest = read_manifest(run_dir)
         options = read_as.options(manifest)
+        traces = ProcessTraces(run_dir)
         for name, record in located.processes_of(run_dir, manifest):
-            folder = run_dir / record.folder
-            trace = folder / record.trace if record.trace is not None else None
-            processes.append(Process(name, folder, trace, record, options))
+            path = record.trace_path(run_dir)
+            processes.append(Process(name, run_dir / record.folder, path, record, options, traces))
         if located.process is None:
             before = f"{run_dir.name}/" if located.is_series else ""
             found = [record.to_finding() for record in manifest.findings]

@@ -52,10 +52,13 @@ from perfharness.runs.explain import (
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.journals import TRACE_NAME, Journals, host_probe_of, journals_of
 from perfharness.runs.meta import mean_meta, process_meta
+from perfharness.runs.process_traces import ProcessTraces
 from perfharness.runs.result_files import ResultFiles, size_of
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
-from perfharness.tracer.output import complete_trace, log_paths
+from perfharness.trace.host_samples import RecordedProbe
+from perfharness.tracer.output import complete_traces, log_paths
+from perfharness_launcher.measured import with_measured
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def read_manifest(folder: Path) -> RunManifest:
         raise ResultError(
             f"{path} cannot be read ({_why(error)}); it was written by another program, or is damaged."
         ) from error
-    for process in manifest.processes:
+    for process in [*manifest.processes, *manifest.measured_processes]:
         _refuse_links(folder, process)
     manifest = _with_imported_logs(folder, manifest)
     return manifest if manifest.complete else _cut_off(folder, manifest)
@@ -156,9 +159,8 @@ def _refuse_links(folder: Path, process: ProcessRecord) -> None:
     for part in (*parts.parents, parts):
         if os.path.lexists(folder / part) and not (str(part) == "." or is_plain_folder(folder / part)):
             raise ResultError(f"{folder / part} is no folder but a link or a file; no launch writes that.")
-    if process.trace is None:
+    if (trace := process.trace_path(folder)) is None:
         return
-    trace = folder / process.folder / process.trace
     for file in trace.iterdir() if is_plain_folder(trace) else [trace]:
         if os.path.lexists(file) and not is_plain(file):
             raise ResultError(f"{file} is no regular file; no launch writes that.")
@@ -177,14 +179,14 @@ def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:
             continue
         if log_paths(process):
             with contextlib.suppress(OSError, sqlite3.Error):  # a folder that cannot be written to is read as it is
-                complete_trace(process, of_running=False)
+                complete_traces(process, record.pid, of_running=False)
+                imported.add(record.folder)
         if record.trace is None and is_plain(process / TRACE_NAME):
             imported.add(record.folder)
     if not imported:
         return manifest
     records = [
-        record.model_copy(update={"trace": TRACE_NAME}) if record.folder in imported else record
-        for record in manifest.processes
+        _with_traces(folder, record, manifest) if record.folder in imported else record for record in manifest.processes
     ]
     findings = [
         finding
@@ -196,16 +198,24 @@ def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:
 
 def _cut_off(folder: Path, manifest: RunManifest) -> RunManifest:
     """The manifest of a run whose launcher was killed, with the traces that exist."""
-    records = [
-        record.model_copy(update={"trace": TRACE_NAME if is_plain(folder / record.folder / TRACE_NAME) else None})
-        for record in manifest.processes
-    ]
+    records = [_with_traces(folder, record, manifest) for record in manifest.processes]
     found = FindingRecord(
         code="run-cut-off",
         severity=Severity.ERROR,
         message="The launcher was killed, so how the processes ended is not known and traces may lack their end.",
     )
     return manifest.model_copy(update={"processes": records, "findings": [*manifest.findings, found]})
+
+
+def _with_traces(folder: Path, record: ProcessRecord, manifest: RunManifest) -> ProcessRecord:
+    """The record of a launched process with the traces that its processes left, each in its folder."""
+    trace = TRACE_NAME if is_plain(folder / record.folder / TRACE_NAME) else None
+    record = record.model_copy(update={"trace": trace})
+    if record.pid is None or not is_plain_folder(folder / record.folder):
+        return record
+    with contextlib.suppress(OSError):  # a folder that cannot be written to is read as it is
+        return with_measured(folder, record, share_trace=manifest.tracer.kind == "nsys")
+    return record
 
 
 Visit = Callable[[str, Analysis], None]
@@ -237,7 +247,7 @@ def analyze_run(
         findings += problems
     all_analysed: dict[str, Analysed] = {}
     analyzer = ProcessAnalyzer(run_dir, manifest, read_as, visit)
-    for process in manifest.processes:
+    for process in manifest.measured_processes:
         analysed, problems = analyzer.analyze(process)
         findings.extend(problems)
         if analysed is not None and process.folder in explaining:
@@ -250,8 +260,8 @@ def analyze_run(
     options = analyzer.options
     machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled)
     findings.extend(machine.findings)
-    files = ResultFiles(run_dir, [process.folder for process in manifest.processes]) if write else None
-    for process in manifest.processes:
+    files = ResultFiles(run_dir, [process.folder for process in manifest.measured_processes]) if write else None
+    for process in manifest.measured_processes:
         if (analysed := all_analysed.get(process.folder)) is None:
             continue
         own = [finding for finding in findings if finding.process == process.folder]
@@ -350,7 +360,7 @@ def benchmark_tree(result: ProcessResult) -> Tree:
 
 
 def _startup(process: ProcessRecord, analysed: Analysed) -> Tree:
-    if process.start_unix_ns is None:
+    if process.start_unix_ns is None or process.folder != process.launched_folder:
         return {}
     result = analysed.result
     found = startup(
@@ -375,22 +385,25 @@ class ProcessAnalyzer:
         self.options = read_as.options(manifest)
         self._visit = visit
         self.telemetry = RunTelemetry(run_dir, manifest)
-        self._run_dir = run_dir
         self._manifest = manifest
-        self._sharing = GpuSharing(run_dir, manifest)
+        self._traces = ProcessTraces(run_dir)
+        self._sharing = GpuSharing(self._traces, manifest)
 
     def analyze(self, process: ProcessRecord) -> tuple[Analysed | None, list[Finding]]:
         """What a process left, and what was found; None where it left no trace that can be read."""
-        if process.trace is None:
+        traces, telemetry = self._traces, self.telemetry
+        path = process.trace_path(traces.run_dir)
+        if path is None:
             return None, _no_trace(self._manifest, process)
-        path, telemetry = self._run_dir / process.folder / process.trace, self.telemetry
-        journals = journals_of(path)
+        journals = traces.journals(process)
         try:
-            result, trace_meta = analyze_trace(
-                path,
+            others = self._sharing.others_of(process)
+            result, trace_meta = analyze_opened(
+                traces.open(process),
                 self.options,
                 journals,
-                others=self._sharing.others_of(process),
+                others=others,
+                host_probe=traces.host_probe(process),
                 machine=machine_clock(self._manifest),
                 throttling=telemetry.throttling(process),
                 with_gpu_work=telemetry.log is not None,
@@ -410,22 +423,44 @@ def analyze_trace(
     path: Path,
     options: AnalysisOptions,
     journals: Journals | None = None,
+    others: OtherProcesses | None = ALONE,
+    *,
+    visit: Callable[[Analysis], None] | None = None,
+) -> tuple[ProcessResult, TraceMeta]:
+    """The result of one trace file, all of its processes together; the arguments are those of `analyze_opened`.
+
+    Args:
+        journals: None: those next to the trace.
+    """
+    journals = journals_of(path) if journals is None else journals
+    trace = open_trace(path, parents=journals.parents, with_details=others is not None)
+    return analyze_opened(
+        trace, options, journals, others, host_probe=None if others is None else host_probe_of(path), visit=visit
+    )
+
+
+def analyze_opened(
+    trace: Trace,
+    options: AnalysisOptions,
+    journals: Journals,
     others: OtherProcesses | Callable[[Trace], OtherProcesses] | None = ALONE,
+    *,
+    host_probe: RecordedProbe | None = None,
     machine: ClockTieRecord | None = None,
     throttling: Throttling | None = None,
-    *,
     with_gpu_work: bool = False,
     gpm: Mapping[str, GpmReadings] | None = None,
     used_cpu: CpuTime | None = None,
     visit: Callable[[Analysis], None] | None = None,
 ) -> tuple[ProcessResult, TraceMeta]:
-    """The result of one trace file, checked against the recorders' counts where these exist.
+    """The result of one trace, checked against the recorders' counts where these exist.
 
     Args:
-        path, options: the trace and how to read it.
-        journals: what the recorders counted; None: those next to the trace.
+        trace, options: the trace and how to read it.
+        journals: what the recorders counted.
         others: the run's other processes on the same GPU, or what finds them once this trace was read; None: leave the
             diagnosis out, which takes time of its own.
+        host_probe: what was sampled of the process.
         machine: UTC against the monotonic clock, as sampled during the run.
         throttling: when the clocks of the process's GPU were throttled; None: not known.
         with_gpu_work: list when the GPU worked, for telemetry.
@@ -433,10 +468,8 @@ def analyze_trace(
         used_cpu: CPU time of the process, UTC; None: not sampled.
         visit: sees the analysis before it is released.
     """
-    journals = journals_of(path) if journals is None else journals
-    trace = on_utc(open_trace(path, parents=journals.parents, with_details=others is not None), machine)
-    recorded = None if others is None else host_probe_of(path)
-    analysis = Analysis(trace, options, None if recorded is None else on_trace_clock(recorded, trace))
+    trace = on_utc(trace, machine)
+    analysis = Analysis(trace, options, None if host_probe is None else on_trace_clock(host_probe, trace))
     sharing = others(trace) if callable(others) else others
     diagnosis = (
         None if sharing is None else diagnose(analysis, sharing, gpm, used_cpu)
@@ -456,7 +489,8 @@ def analyze_trace(
 
 def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
     is_explained = any(
-        finding.process == process.folder and finding.severity == Severity.ERROR for finding in manifest.findings
+        finding.process in (process.folder, process.launched_folder) and finding.severity == Severity.ERROR
+        for finding in manifest.findings
     )
     if process.ended == "cut_off":
         message = "The process left no trace, or one that was not exported before the launcher was killed."
@@ -489,7 +523,7 @@ def _included(
     manifest: RunManifest, results: dict[str, ProcessResult]
 ) -> tuple[dict[str, ProcessResult], list[Finding]]:
     """Results that the mean is made of: those of processes that ended well, or, where none did, all there are."""
-    well = {process.folder for process in manifest.processes if process.ended == "ok"}
+    well = {process.folder for process in manifest.measured_processes if process.ended == "ok"}
     included = {folder: result for folder, result in results.items() if folder in well}
     excluded = sorted(set(results) - set(included))
     if not excluded:

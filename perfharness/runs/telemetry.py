@@ -98,8 +98,14 @@ class RunTelemetry:
         return {uuid.partition("-")[2]: readings for uuid, readings in found.items() if readings is not None}
 
     def cpu_time(self, process: ProcessRecord) -> CpuTime | None:
-        """CPU time of a process that was launched and all that it started; None where it was not sampled."""
-        return None if self.log is None else cpu_time(self.log, process_subject(process.folder))
+        """CPU time of a process that was launched and all that it started.
+
+        None where it was not sampled, and of one of several that were measured: they were sampled together.
+        """
+        together = [one for one in self._manifest.measured_processes if one.launched_folder == process.launched_folder]
+        if self.log is None or len(together) > 1:
+            return None
+        return cpu_time(self.log, process_subject(process.launched_folder))
 
     def throttling(self, process: ProcessRecord) -> Throttling | None:
         """When the clocks of the process's GPU were throttled; None where the GPU does not report it."""
@@ -123,7 +129,7 @@ class RunTelemetry:
         """
         if self.log is None:
             return MachineSide(findings=self.problems)
-        processes = [self._measured(record, results.get(record.folder)) for record in self._manifest.processes]
+        processes = [self._measured(record, results.get(record.folder)) for record in self._manifest.measured_processes]
         throttling = {
             uuid: found
             for record in self._manifest.processes

@@ -33,7 +33,7 @@ def read_meta(source: TraceSource, has_cuda_rows: bool) -> TraceMeta:
         gpu_coverage=coverage,
         gpu_coverage_reason=reason,
         has_all_calls=own.get(schema.META_ALL_CALLS) == ["yes"] if own else True,
-        session_start_unix_ns=_session_start(source),
+        session_start_unix_ns=read_session_start(source),
         monotonic_origin_ns=_monotonic_origin(own),
         device_names=_device_names(source),
         devices=read_devices(source),
@@ -122,7 +122,8 @@ def _nsys_diagnostics(source: TraceSource) -> list[Finding]:
     return findings
 
 
-def _session_start(source: TraceSource) -> int | None:
+def read_session_start(source: TraceSource) -> int | None:
+    """UTC time of the trace's time 0; None where the trace does not have it."""
     if "utcEpochNs" not in source.columns("TARGET_INFO_SESSION_START_TIME"):
         return None
     times = source.integers("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])["utcEpochNs"]

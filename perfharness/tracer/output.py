@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +19,7 @@ from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_table
 from perfharness.tracer.gpu import cuda_was_initialised
 from perfharness.tracer.gpu_spool import FILE_PREFIX, FILE_SUFFIX
-from perfharness.tracer.ranges import read_facts, read_log
+from perfharness.tracer.ranges import read_end, read_facts, read_log
 from perfharness.tracer.records import Columns, LayoutError, check_lengths, decode
 from perfharness.tracer.session import TRACE_NAME
 from perfharness.tracer.sqlite_file import TraceFile
@@ -34,13 +37,12 @@ SEVERITY_WARNING = 2
 def write_trace(session: Session) -> Path:
     """Write the trace of a session whose script has ended; returns its path.
 
-    The file gets its name only when it is complete. The logs of ended children are merged; those of running children
-    stay for `complete_trace`. Raises OSError or sqlite3.Error where it cannot be written.
+    The file gets its name only when it is complete. Raises OSError or sqlite3.Error where it cannot be written.
     """
     output = Path(session.output_dir)
     output.mkdir(parents=True, exist_ok=True)
-    path = output / TRACE_NAME
-    paths = [path for path in log_paths(output) if path.name == session.log_name or not _is_alive(path)]
+    path = output / session.trace_name
+    paths = [path for path in log_paths(output) if path.name == session.log_name]
     with _new_file(path) as file:
         _fill(file, session)
         _merge_logs(file, paths, session.origin_ns)
@@ -51,22 +53,38 @@ def write_trace(session: Session) -> Path:
     return path
 
 
-def complete_trace(folder: Path, *, of_running: bool = True) -> Path | None:
-    """Merge the logs that processes left in the folder into its trace, made if there is none; None: there is no log.
+def complete_traces(folder: Path, launched_pid: int | None = None, *, of_running: bool = True) -> dict[int, Path]:
+    """Turn the logs that processes left in a folder into traces, one a process; all traces there are, by pid.
 
-    For processes that were killed, outlived the one that wrote the trace, or left that to the launcher. May be called
-    again at any time: a log is merged once. Raises OSError or sqlite3.Error where the trace cannot be written.
+    For processes that were killed, or left that to the launcher. May be called again at any time: a log is taken once.
+    Raises OSError or sqlite3.Error where a trace cannot be written.
 
     Args:
-        of_running: merge the logs of running processes too; events that they record later are lost.
+        launched_pid: of the process whose trace is called `trace.sqlite`; None: the one that began first.
+        of_running: take the logs of running processes too; events that they record later are lost.
     """
+    _remove_gpu_records(folder)
+    logs: dict[int, list[Path]] = {}
+    for log in log_paths(folder):
+        if of_running or not _is_alive(log):
+            logs.setdefault(_pid_of(log), []).append(log)
     path = folder / TRACE_NAME
-    paths = [log for log in log_paths(folder) if of_running or not _is_alive(log)]
     if path.is_symlink():
         raise OSError(f"{path} is a link")
-    _remove_gpu_records(folder)
-    if not paths:
-        return path if path.exists() else None
+    if launched_pid is None and not path.exists():
+        launched_pid = next(iter(logs), None)
+    for pid, own in logs.items():
+        _complete(path if pid == launched_pid else folder / child_trace_name(pid), own)
+    traces = {int(found[1]): one for one in folder.iterdir() if (found := CHILD_TRACE.fullmatch(one.name))}
+    if launched_pid is not None and path.exists():
+        traces[launched_pid] = path
+    return traces
+
+
+def _complete(path: Path, paths: list[Path]) -> None:
+    """Add the logs of one process to its trace, made if there is none and one of them can be read."""
+    if path.is_symlink():
+        raise OSError(f"{path} is a link")
     if path.exists():
         with TraceFile(path, new=False) as file:
             merged = set(file.values(schema.TABLE_PERFHARNESS, schema.META_MERGED_LOG))
@@ -74,14 +92,17 @@ def complete_trace(folder: Path, *, of_running: bool = True) -> Path | None:
             _merge_logs(file, [path for path in paths if path.name not in merged], origin_ns)
             file.write_strings()
     else:
-        facts = min((facts for facts in map(_facts, paths) if facts), key=lambda facts: facts.started_ns, default=None)
+        facts = min((one for one in map(_facts, paths) if one), key=lambda one: one.started_ns, default=None)
         if facts is None:
-            return None
+            return
+        cuda_used = read_end(paths[-1]).cuda_used
+        if cuda_used is None:
+            cuda_used = facts.gpu_present is not False
         with _new_file(path) as file:
             _write_session(file, facts.started_unix_ns, None, ["NvtxEvents"])
             meta = {
                 schema.META_CUDA_TRACED: "no",
-                schema.META_CUDA_USED: "no" if facts.gpu_present is False else "yes",
+                schema.META_CUDA_USED: "yes" if cuda_used else "no",
                 schema.META_CUDA_UNTRACED_REASON: schema.ONLY_RANGES if facts.only_ranges else KILLED,
                 schema.META_TRACER_VERSION: VERSION,
                 schema.META_CLOCK_ORIGIN_NS: str(facts.started_ns),
@@ -90,7 +111,14 @@ def complete_trace(folder: Path, *, of_running: bool = True) -> Path | None:
             _merge_logs(file, paths, facts.started_ns)
             file.write_strings()
     _remove(paths)
-    return path
+
+
+CHILD_TRACE = re.compile(r"trace_(\d{1,9})\.sqlite", re.ASCII)
+
+
+def child_trace_name(pid: int) -> str:
+    """Name of the trace of a process that a launched one started, until it has a folder of its own."""
+    return f"trace_{pid}.sqlite"
 
 
 def log_paths(folder: Path) -> list[Path]:
@@ -125,6 +153,7 @@ def _merge_logs(file: TraceFile, paths: list[Path], origin_ns: int) -> None:
             name = Path(printable(log.facts.executable)).name
             file.insert("PROCESSES", ("globalPid", "pid", "name"), [(process, log.facts.pid, name)])
             rows.append((schema.META_LOST_EVENTS, str(log.lost_events)))
+            rows.append((schema.META_PROCESS, json.dumps(asdict(log.facts))))
         file.insert(schema.TABLE_PERFHARNESS, ("name", "value"), rows)
 
 
@@ -148,13 +177,15 @@ def _facts(path: Path) -> LogFacts | None:
     return None
 
 
-def _is_alive(path: Path) -> bool:
+def _pid_of(log: Path) -> int:
+    pid = log.name.removeprefix(LOG_PREFIX).partition("_")[0]
+    return int(pid) if pid.isdecimal() else 0
+
+
+def _is_alive(log: Path) -> bool:
     """Whether the process that writes this log still runs."""
-    facts = _facts(path)
-    if facts is None:
-        return False
     try:
-        state = Path(f"/proc/{facts.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{_pid_of(log)}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return False
     return state not in "ZX"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from perfharness.model.range_log import (
     MAGIC,
     MARK,
     NAMES_SUFFIX,
+    NOTE_START,
     OP_BITS,
     POP,
     PUSH,
@@ -84,12 +85,37 @@ def _read_names(names: Path) -> tuple[LogFacts, list[RangeAttributes]]:
     first, *lines = names.read_bytes().splitlines(keepends=True) or [b""]
     try:
         facts = LogFacts(**json.loads(first))
-        attributes = [_NO_NAME, *(_attributes(line) for line in lines if line.endswith(b"\n"))]
+        attributes = [_NO_NAME, *(_attributes(line) for line in lines if line.endswith(b"\n") and not _is_note(line))]
     except (TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{names} holds no names of ranges: {error}") from error
+    if facts.rank is None and (end := read_end(names)).rank is not None:
+        facts = replace(facts, rank=end.rank)
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in (facts.pid, facts.started_ns)):
         raise ValueError(f"{names} does not name its process")
     return facts, attributes
+
+
+def _is_note(line: bytes) -> bool:
+    return line.startswith(NOTE_START)
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """What a process noted at its end; None: nothing."""
+
+    cuda_used: bool | None = None
+    rank: dict[str, Any] | None = None
+
+
+def read_end(path: Path) -> LogEnd:
+    """What the process of the log at that path noted at its end. Raises OSError where there is no log."""
+    lines = [line for line in path.with_suffix(NAMES_SUFFIX).read_bytes().splitlines()[1:] if _is_note(line)]
+    try:
+        note: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    except ValueError:
+        return LogEnd()
+    used, rank = note.get("cuda_used"), note.get("rank")
+    return LogEnd(used if isinstance(used, bool) else None, rank if isinstance(rank, dict) else None)
 
 
 def _attributes(line: bytes) -> RangeAttributes:

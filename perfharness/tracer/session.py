@@ -51,6 +51,7 @@ class Session:
         self.gpu_present = any(os.path.exists(path) for path in GPU_DEVICE_FILES)  # noqa: PTH110 - start-up time
         self.log = range_log.RangeLog(output_dir, gpu_present=self.gpu_present)
         self.log_name = self.log.file_name
+        self.trace_name = TRACE_NAME
         self.gpu: GpuTrace | None = None
         self.gpu_reason: str | None = None
         self.diagnostics: list[str] = []

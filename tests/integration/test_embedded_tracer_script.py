@@ -17,7 +17,7 @@ import pytest
 
 from perfharness.boot import without_current_folder
 from perfharness.model import nsys_schema as schema
-from perfharness.tracer.output import complete_trace, log_paths
+from perfharness.tracer.output import complete_traces, log_paths
 from perfharness.tracer.ranges import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -291,7 +291,7 @@ atexit.register(record)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_children_are_in_the_trace(runner: Runner, method: str) -> None:
+def test_children_have_traces_of_their_own(runner: Runner, method: str) -> None:
     """Four tasks in a pool, a process and the script itself record one range each."""
     source = f"""
 import multiprocessing, os, sys, warnings
@@ -314,10 +314,12 @@ if __name__ == "__main__":
     plain = runner.run(runner.write(source))
     assert runner.run("-m", "perfharness.tracer", "script.py", tracer="embedded") == plain
     assert plain.stdout == "[0, 2, 4, 6]\n0\n"
-    complete_trace(runner.trace.parent)  # a worker may have been at its end when the script was
-    assert range_names(runner.trace) == ["stage"] * 6
-    assert len(pids(runner.trace)) >= 3
-    assert [path.name for path in runner.trace.parent.iterdir()] == ["trace.sqlite"]
+    traces = complete_traces(runner.trace.parent)
+    assert range_names(runner.trace) == ["stage"]
+    assert {path.name for path in traces.values()} == {f"trace_{pid}.sqlite" for pid in traces}
+    assert [pids(path) for path in traces.values()] == [{pid} for pid in traces]
+    assert sum((range_names(path) for path in traces.values()), []) == ["stage"] * 5
+    assert sorted(runner.trace.parent.iterdir()) == sorted([runner.trace, *traces.values()])
 
 
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
@@ -325,7 +327,7 @@ def test_a_process_that_is_killed_leaves_what_it_recorded(runner: Runner, end: s
     runner.run("-m", "perfharness.tracer", runner.write(f"import os, signal\n{RECORD}\n{end}"))
     assert not runner.trace.exists()
     (runner.trace.parent / ".gpu_4194305.records").write_bytes(b"of no process")
-    assert complete_trace(runner.trace.parent) == runner.trace
+    assert list(complete_traces(runner.trace.parent).values()) == [runner.trace]
     assert [path.name for path in runner.trace.parent.iterdir()] == ["trace.sqlite"]
     assert range_names(runner.trace) == ["stage"]
     assert meta(runner.trace)[schema.META_CUDA_TRACED] == "no"
@@ -351,13 +353,16 @@ os.read(reader, 1)
     (left,) = log_paths(runner.trace.parent)
     names = left.with_suffix(".names")
     kept = left.read_bytes(), names.read_bytes()
-    os.kill(read_log(left).facts.pid, signal.SIGKILL)
-    complete_trace(runner.trace.parent)
-    assert range_names(runner.trace) == ["stage"] * 2
+    pid = read_log(left).facts.pid
+    assert complete_traces(runner.trace.parent, of_running=False) == {}
+    os.kill(pid, signal.SIGKILL)
+    trace = complete_traces(runner.trace.parent)[pid]
+    assert range_names(trace) == ["stage"]
     left.write_bytes(kept[0])  # as if it had been killed before it could remove them
     names.write_bytes(kept[1])
-    complete_trace(runner.trace.parent)
-    assert range_names(runner.trace) == ["stage"] * 2
+    assert complete_traces(runner.trace.parent) == {pid: trace}
+    assert range_names(trace) == ["stage"]
+    assert range_names(runner.trace) == ["stage"]
     assert log_paths(runner.trace.parent) == []
 
 

@@ -98,7 +98,8 @@ def test_names_from_before_and_after_the_fork(tmp_path: Path, tracer: str) -> No
         counts.setdefault(pid, Counter())[name] += 1
     for names in counts.values():
         names.pop("last", None)
-    parent = json.loads((out / "proc_0_gpu_0" / "recorder.json").read_text())["pid"]
+    process = out / "proc_0_gpu_0"
+    parent = json.loads((process / "recorder.json").read_text())["pid"]
     assert counts.pop(parent) == {"pipeline": 2, "batch": 6, "one": 6, "two": 3, "late": 3, "open": 1}
     child = {"pipeline": 1, "batch": 5 + 3, "one": 5, "two": 5, "mine": 3}
     grandchild = {"pipeline": 1, "batch": 4, "grand": 4}
@@ -106,6 +107,15 @@ def test_names_from_before_and_after_the_fork(tmp_path: Path, tracer: str) -> No
     assert sorted(map(sorted, (names.items() for names in counts.values()))) == sorted(
         map(sorted, (names.items() for names in expected))
     )
-    recorded = json.loads((out / "proc_0_gpu_0" / "benchmark.json").read_text())["data"]
-    assert recorded["app"]["pipeline"]["batch_0"]["count"] == 6  # of five processes and two loops
-    assert [recorded[f"own{number}"]["batch_2"]["total_items"] for number in range(2)] == [2, 2]
+    measured = {one.name: one.measured.pid for one in open_run(out).processes if one.measured is not None}
+    assert list(measured) == ["proc_0_gpu_0", *(f"proc_0_gpu_0/child_{number}" for number in range(4))]
+    assert measured["proc_0_gpu_0"] == parent
+    data = {name: json.loads((out / name / "benchmark.json").read_text())["data"] for name in measured}
+    assert [one["app"]["pipeline"]["batch_0"]["count"] for one in data.values()] == [2, 1, 1, 1, 1]
+    own = [key for one in data.values() for key in one if key.startswith("own")]
+    assert sorted(own) == ["own0", "own1"]
+    for name, pid in measured.items():
+        assert json.loads((out / name / "recorder.json").read_text())["pid"] == pid
+        assert (out / name / "trace.sqlite").exists() == (not with_nsys or name == "proc_0_gpu_0")
+    mean = json.loads((out / "benchmark_mean.json").read_text())["mean_all_batches"]
+    assert mean["own0"]["batch_2"]["total_items"] == 2

@@ -9,8 +9,9 @@ import pytest
 
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.trace import Trace
-from perfharness.runs import gpu_sharing, run_folder
+from perfharness.runs import process_traces, run_folder
 from perfharness.runs.gpu_sharing import GpuSharing
+from perfharness.runs.process_traces import ProcessTraces
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from tests.unit.test_run_folder import manifest_of as run_of
@@ -36,7 +37,7 @@ def test_another_process_is_laid_on_this_ones_clock(tmp_path: Path) -> None:
     mine, other = process(0), process(1)
     write_trace(tmp_path / mine.folder, 1000, (100, 200))
     write_trace(tmp_path / other.folder, 1500, (100, 300))
-    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine)(opened(tmp_path, mine))
+    others = GpuSharing(ProcessTraces(tmp_path), run_of(mine, other)).others_of(mine)(opened(tmp_path, mine))
     assert others.busy is not None
     assert (others.count, others.busy.start.tolist(), others.busy.end.tolist()) == (1, [600], [800])
 
@@ -44,7 +45,7 @@ def test_another_process_is_laid_on_this_ones_clock(tmp_path: Path) -> None:
 def test_alone_on_its_gpu_there_is_nothing(tmp_path: Path) -> None:
     mine, other = process(0), process(1, gpu_uuid="GPU-2")
     write_trace(tmp_path / mine.folder, 1000, (100, 200))
-    others = GpuSharing(tmp_path, run_of(mine, other)).others_of(mine)(opened(tmp_path, mine))
+    others = GpuSharing(ProcessTraces(tmp_path), run_of(mine, other)).others_of(mine)(opened(tmp_path, mine))
     assert others.busy is not None
     assert (others.count, others.busy.length) == (0, 0)
 
@@ -53,8 +54,8 @@ def test_what_cannot_be_known_is_said(tmp_path: Path) -> None:
     mine, clockless, traceless = process(0), process(1), process(2, trace=None)
     write_trace(tmp_path / mine.folder, 1000, (100, 200))
     write_trace(tmp_path / clockless.folder, None, (100, 300))
-    without_clock = GpuSharing(tmp_path, run_of(mine, clockless)).others_of(mine)(opened(tmp_path, mine))
-    without_trace = GpuSharing(tmp_path, run_of(mine, traceless)).others_of(mine)(opened(tmp_path, mine))
+    without_clock = GpuSharing(ProcessTraces(tmp_path), run_of(mine, clockless)).others_of(mine)(opened(tmp_path, mine))
+    without_trace = GpuSharing(ProcessTraces(tmp_path), run_of(mine, traceless)).others_of(mine)(opened(tmp_path, mine))
     assert without_clock.busy is None
     assert without_trace.busy is None
     assert "does not have its start time" in (without_clock.reason or "")
@@ -72,8 +73,7 @@ def test_what_others_did_is_read_once(tmp_path: Path, monkeypatch: pytest.Monkey
         read.append(path.parent.name)
         return open_trace(path, **options)
 
-    monkeypatch.setattr(run_folder, "open_trace", reading)
-    monkeypatch.setattr(gpu_sharing, "open_trace", reading)
+    monkeypatch.setattr(process_traces, "open_trace", reading)
     run_folder.analyze_run(tmp_path, run_of(*processes))
     names = [one.folder for one in processes]
     assert sorted(read) == sorted([*names, *names[1:]])

@@ -397,21 +397,27 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
     assert len(said.err.splitlines()) == 1
 
 
+ENDED_PID = (1 << 22) + 1
+"""Of no process: larger than Linux gives."""
+
+
 def write_log(folder: Path, *, running: bool = False) -> None:
     """The range log of a process, with one batch; it has ended, unless it is running."""
     log = RangeLog(str(folder))
     head = log.key(RangeAttributes(None, "batch 0")) << OP_BITS
     log.writer().event(head)
     log.writer().event(head | POP)
-    (names,) = folder.glob("*.names")
-    if not running:
-        names.write_text(names.read_text().replace(f'"pid": {os.getpid()}', '"pid": 0'))
+    for path in [] if running else list(folder.glob(".ranges_*")):
+        if path.suffix == ".names":
+            path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', f'"pid": {ENDED_PID}'))
+        path.rename(path.with_name(path.name.replace(f"_{os.getpid()}_", f"_{ENDED_PID}_")))
 
 
 def test_what_killed_processes_left_is_read_after_the_launcher_was_killed(tmp_path: Path) -> None:
     """The range log of a process that ended becomes its trace; that of one that still runs stays."""
     out = tmp_path / ".perfharness-run-1"
-    records = [process(index, ended="cut_off", trace=None, exit_code=None) for index in (0, 1)]
+    pids = ENDED_PID, os.getpid()
+    records = [process(index, ended="cut_off", trace=None, exit_code=None, pid=pid) for index, pid in enumerate(pids)]
     manifest = manifest_of(*records, complete=False)
     write_log(out / records[0].folder)
     write_log(out / records[1].folder, running=True)
@@ -424,7 +430,7 @@ def test_what_killed_processes_left_is_read_after_the_launcher_was_killed(tmp_pa
 
 
 def test_logs_for_which_the_disk_had_no_room_are_read_later(tmp_path: Path) -> None:
-    record = process(0, trace=None)
+    record = process(0, trace=None, pid=ENDED_PID)
     missing = FindingRecord(code="trace-missing", severity=Severity.ERROR, message="m", process=record.folder)
     manifest = manifest_of(record).model_copy(update={"tracer": TracerRecord(kind="embedded"), "findings": [missing]})
     write_log(tmp_path / record.folder)

@@ -14,7 +14,7 @@ import pytest
 from perfharness.cli.main import run
 from perfharness.errors import LaunchError, ResultError
 from perfharness.run_swap import SWAP_NAME, holds_numbers, settle
-from perfharness.runs import run_folder
+from perfharness.runs import process_traces
 from perfharness.runs.run_folder import ReadAs, analyze_run, read_manifest
 from perfharness.trace import open_trace
 from perfharness_launcher.staging import Staging, staging, unfinished_runs
@@ -235,7 +235,7 @@ def test_an_interrupt_while_traces_are_read_leaves_the_old_results(
             raise KeyboardInterrupt
         return open_trace(path, *args, **kwargs)
 
-    monkeypatch.setattr(run_folder, "open_trace", interrupted)
+    monkeypatch.setattr(process_traces, "open_trace", interrupted)
     assert run(["analyze", str(tmp_path), "-w", "2"]) == 1
     assert len(read) == 2
     assert "Traceback" not in capsys.readouterr().err

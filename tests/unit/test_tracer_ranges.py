@@ -35,7 +35,7 @@ from perfharness.model.range_log import (
     RangeAttributes,
     RangeLog,
 )
-from perfharness.tracer.output import complete_trace, log_paths
+from perfharness.tracer.output import complete_traces, log_paths
 from perfharness.tracer.ranges import NO_END, LoggedRanges, Table, decode, read_log
 
 Row = tuple[str, int, int]
@@ -253,8 +253,7 @@ def test_a_deep_trace_stays_small(tmp_path: Path, pops: int) -> None:
         log.writer().event(head)
     for _ in range(pops):
         log.writer().event(keys[0] | POP)
-    trace = complete_trace(tmp_path)
-    assert trace is not None
+    (trace,) = complete_traces(tmp_path).values()
     assert trace.stat().st_size < 2_000_000
     with closing(sqlite3.connect(trace)) as connection:
         found = connection.execute(f"SELECT count(*), count(end) FROM {schema.TABLE_NVTX} WHERE eventType = 59")
@@ -337,15 +336,15 @@ def test_nothing_outside_of_the_folder_is_touched(tmp_path: Path) -> None:
     log.writer().event(log.key(RangeAttributes("d", "a")) << OP_BITS | MARK)
     (path,) = log_paths(outside)
     (folder / path.name).symlink_to(path)
-    assert complete_trace(folder) is None
+    assert complete_traces(folder) == {}
     (folder / path.name).unlink()
     (folder / path.name).write_bytes(path.read_bytes())
     names = path.with_suffix(range_log.NAMES_SUFFIX)
     (folder / names.name).symlink_to(names)
-    assert complete_trace(folder) is None
+    assert complete_traces(folder) == {}
     (outside / "t").write_bytes(b"theirs")
     (folder / "trace.sqlite").symlink_to(outside / "t")
     with pytest.raises(OSError):  # noqa: PT011 - the type is the point
-        complete_trace(folder)
+        complete_traces(folder)
     assert (outside / "t").read_bytes() == b"theirs"
     assert len(list(outside.iterdir())) == 3

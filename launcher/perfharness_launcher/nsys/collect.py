@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 from perfharness.errors import LaunchError, ToolNotFoundError, TraceFormatError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX
-from perfharness.tracer.output import complete_trace
+from perfharness.tracer.output import complete_traces
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys.command_line import (
     REPORT_STEM,
@@ -56,15 +56,24 @@ class Collected:
     findings: tuple[Finding, ...]
 
 
-def collect(nsys: NsysInstall | None, folders: Sequence[Path], interrupts: Interrupts) -> list[Collected]:
-    """Collect every folder, several concurrently. Without nsys the embedded tracer has written its file already."""
+def collect(nsys: NsysInstall | None, folders: Mapping[Path, int | None], interrupts: Interrupts) -> list[Collected]:
+    """Collect every folder, several concurrently. Without nsys the embedded tracer has written its file already.
+
+    Args:
+        folders: of the launched processes, each with its pid.
+    """
     workers = max(1, min(len(folders), len(os.sched_getaffinity(0))))
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        return list(pool.map(lambda folder: collect_one(nsys, folder, interrupts), folders))
+        return list(pool.map(lambda one: collect_one(nsys, one[0], interrupts, launched_pid=one[1]), folders.items()))
 
 
 def collect_one(
-    nsys: NsysInstall | None, folder: Path, interrupts: Interrupts, patience_s: float = TOOL_TIMEOUT_S
+    nsys: NsysInstall | None,
+    folder: Path,
+    interrupts: Interrupts,
+    patience_s: float = TOOL_TIMEOUT_S,
+    *,
+    launched_pid: int | None = None,
 ) -> Collected:
     """Import and export as far as needed."""
     trace = folder / TRACE
@@ -72,7 +81,7 @@ def collect_one(
         log = folder / TRACER_LOG
         if log.exists() and log.stat().st_size == 0:
             log.unlink()
-        return _complete(folder)
+        return _complete(folder, launched_pid)
     lines = log_lines(folder / TRACER_LOG)
     if not nsys.finds_importer:
         lines = without_import(lines)  # nsys could not import by itself: known, and made up for
@@ -98,11 +107,11 @@ def collect_one(
     return Collected(TRACE if whole else None, (*tracer_findings(lines, folder.name), *failures))
 
 
-def _complete(folder: Path) -> Collected:
-    """The embedded tracer's file, with what processes left that were killed or outlived the one that wrote it."""
+def _complete(folder: Path, launched_pid: int | None) -> Collected:
+    """The embedded tracer's files, and those made of what processes left that were killed, or left that to us."""
     trace = folder / TRACE
     try:
-        complete_trace(folder)
+        complete_traces(folder, launched_pid)
     except (OSError, sqlite3.Error) as error:
         message = f"the ranges that processes left in {folder.name} could not be put into {TRACE}: {error}"
         hint = f"make room on the disk; `perfharness analyze` takes {LOG_PREFIX}*{LOG_SUFFIX} in then"

@@ -121,7 +121,7 @@ def process_findings(
             f"see {record.folder}/{TRACER_LOG}; a machine out of memory or disk space is a usual cause",
             record.folder,
         )
-    if tracer.kind != "none" and record.trace is None and record.pid is not None:
+    if tracer.kind != "none" and not record.left_traces and record.pid is not None:
         logs = (STDERR_LOG, TRACER_LOG) if record.ended == "ok" else ()
         end_of_output = _end_of_output(ending.process.folder, logs) if logs else "; it ended before one was written"
         hint = "perfharness doctor says what is missing" if record.ended == "ok" else ""

@@ -24,6 +24,7 @@ from perfharness.errors import LaunchError
 from perfharness.model.environment import (
     CAPTURE_BATCHES,
     EXPLAIN,
+    OUTER_RANK,
     OUTPUT_DIR,
     START_BARRIER,
     START_BARRIER_LIMIT,
@@ -31,6 +32,7 @@ from perfharness.model.environment import (
     STORE_OFF,
 )
 from perfharness.model.manifest import GpuRecord
+from perfharness.model.ranks import outer_rank
 from perfharness_launcher.nsys.command_line import TRACER_LOG, NsysTracing, profile_command
 from perfharness_launcher.processes import child
 from perfharness_launcher.processes.allowed import allowed_environment
@@ -288,6 +290,7 @@ def start(
         EXPLAIN: "",  # not that of a launch around this one
         CAPTURE_BATCHES: "",  # the same
         STORE: STORE_OFF,
+        OUTER_RANK: outer_rank(os.environ),
         **spec.environment_in(run_dir),
         RUN_ID_VARIABLE: run_id,
         START_BARRIER: str(barrier_dir or ""),  # empty: not that of a launch around this one

@@ -210,7 +210,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
                 cpus=one.placement.cpus if one.placement else None,
                 max_rss_bytes=one.max_rss_bytes,
             )
-            for one in manifest.processes
+            for one in manifest.measured_processes
             if process in (None, one.folder)
         ],
         sampled="gpu_metrics" in mean,

@@ -15,7 +15,7 @@ from perfharness.model.bench import CaseResult, Estimate
 from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
 from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import RunManifest
+from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import Tree, path_text
 from perfharness.runs.compared_launch import Figure as Compared
 from perfharness.runs.compared_launch import LaunchFigures
@@ -54,7 +54,7 @@ def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding]
     """A launch: what its manifest and the content of its `benchmark_mean.json` say."""
     severities = [finding.severity for finding in findings]
     has_gpu = any(process.gpu_uuid is not None for process in manifest.processes)
-    ok = sum(process.ended == "ok" and _has_trace(manifest, process.trace) for process in manifest.processes)
+    ok = sum(process.ended == "ok" and _has_trace(manifest, process) for process in manifest.processes)
     facts = {
         "script": Path(manifest.script).name,
         "arguments": manifest.script_arguments,
@@ -112,8 +112,8 @@ def _began_ns(manifest: RunManifest) -> int:
     return min(starts, default=unix_ns(manifest.created))
 
 
-def _has_trace(manifest: RunManifest, trace: str | None) -> bool:
-    return trace is not None or manifest.tracer.kind == "none"
+def _has_trace(manifest: RunManifest, process: ProcessRecord) -> bool:
+    return process.left_traces or manifest.tracer.kind == "none"
 
 
 def _exit_code(all_well: bool, severities: Sequence[Severity]) -> int:

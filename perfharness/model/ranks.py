@@ -1,0 +1,60 @@
+"""Which rank of a program of several processes this process is, as its launcher tells it by the environment.
+
+Standard library only: it runs in the measured process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from perfharness.model import environment
+
+SOURCES = (
+    ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE", "PMI_ID"),
+    ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "PMI_FD"),
+    ("PMIX_RANK", "PMIX_LOCAL_RANK", "PMIX_SIZE", "PMIX_NAMESPACE"),
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_STEP_ID"),
+)
+"""Variables of the rank, the rank on its host, the number of ranks, and one that differs between two starts; of the
+first source that has a rank. A torchrun inside of a Slurm step sets its own."""
+
+
+def rank_facts(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+    """`rank`, `local_rank`, `world_size` and the `source`, the name of the variable of the rank; None: there is none.
+
+    A rank that the launch itself was given, such as that of the Slurm step it runs in, is no rank of what it started.
+    """
+    given = os.environ if environ is None else environ
+    outer = dict(part.partition("=")[::2] for part in given.get(environment.OUTER_RANK, "").split(";"))
+    for names in SOURCES:
+        rank, local_rank, world_size = (_number(given.get(name)) for name in names[:3])
+        if rank is not None and any(given.get(name) != outer.get(name) for name in names):
+            return {"rank": rank, "local_rank": local_rank, "world_size": world_size, "source": names[0]}
+    return None
+
+
+def outer_rank(environ: Mapping[str, str]) -> str:
+    """What the launch was given itself, for `environment.OUTER_RANK`."""
+    names = dict.fromkeys(name for source in SOURCES for name in source)
+    return ";".join(f"{name}={environ[name]}" for name in names if name in environ and ";" not in environ[name])
+
+
+def ancestors() -> list[int]:
+    """Pids of the processes above this one, the nearest first; only the parent where the system does not show more."""
+    pid, found = os.getppid(), [os.getppid()]
+    try:
+        while pid > 1 and len(found) < 64:
+            with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs start-up time
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+            found.append(pid)
+    except (OSError, ValueError, IndexError):
+        pass
+    return found
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else None

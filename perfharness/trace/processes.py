@@ -1,0 +1,146 @@
+"""The processes of a trace: nsys records a launched process and all that it starts in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import ValidationError
+
+from perfharness.model import conventions
+from perfharness.model import nsys_schema as schema
+from perfharness.model.measured import ProcessFacts
+from perfharness.model.trace import ID_MASK, Bool, Int64, Trace, pid_of
+from perfharness.trace.devices import read_devices
+from perfharness.trace.events import OPERATION_TABLES
+from perfharness.trace.inherited import ParentPids
+from perfharness.trace.interpreter_lock import split_interpreter_lock
+from perfharness.trace.metadata import read_session_start
+from perfharness.trace.names import NameTable
+from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOAD_COLUMNS, make_nvtx
+from perfharness.trace.readers import Readers
+from perfharness.trace.source import ROW_ID, TraceSource
+
+NOT_MEASURED = (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE)
+"""Domains whose ranges are in no result."""
+
+_Columns = TypeVar("_Columns", bound=Any)
+
+
+@dataclass(frozen=True)
+class TracedProcess:
+    """A process that made ranges or GPU work.
+
+    `pid` is what a trace holds of it, 24 bits; `gpus` are UUIDs, with the prefix, as far as the trace has them.
+    """
+
+    pid: int
+    first_unix_ns: int | None
+    """UTC time of its first range or GPU operation; None where the trace does not have its start time."""
+
+    gpus: tuple[str, ...] = ()
+    facts: ProcessFacts | None = None
+    """What it said of itself; None in a trace of nsys."""
+
+
+def find_processes(path: Path, parents: ParentPids) -> list[TracedProcess]:
+    """The processes that made ranges or GPU work, by their first.
+
+    Args:
+        path: of the trace.
+        parents: the process tree, as far as it is known.
+
+    Raises `TraceNotFoundError` where there is no file, `TraceFormatError` where it is no whole trace.
+    """
+    with Readers(path) as readers:
+        events = readers.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS})
+        texts = readers.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
+        operations = [
+            readers.integers(table, ["start", "globalPid", "deviceId"]) for table in OPERATION_TABLES.values()
+        ]
+        names = NameTable.read(readers.source)
+        ranges = make_nvtx(events(), texts(), path, names, parents).ranges
+        ranges, _ = split_interpreter_lock(ranges, names.values)
+        left_out = [code for code, name in enumerate(names.values) if name in NOT_MEASURED]
+        wanted = ~np.isin(ranges.domain, left_out)
+        rows = [rows() for rows in operations]
+        process = np.concatenate([ranges.thread[wanted], *(one["globalPid"] for one in rows)])
+        start = np.concatenate([ranges.start_ns[wanted], *(one["start"] for one in rows)])
+        used = {
+            (int(pid), int(device))
+            for one in rows
+            for pid, device in np.unique(np.stack([pid_of(one["globalPid"]), one["deviceId"]]), axis=1).T.tolist()
+        }
+        devices, origin_ns = read_devices(readers.source), read_session_start(readers.source)
+        facts = {one.pid & ID_MASK: one for one in reversed(list(_facts(readers.source)))}
+    pid = pid_of(process)
+    first: dict[int, int] = {}
+    for one in np.unique(pid).tolist():
+        first[one] = int(start[pid == one].min())
+    return [
+        TracedProcess(
+            one,
+            None if origin_ns is None else origin_ns + first[one],
+            tuple(
+                f"GPU-{device.uuid}"
+                for device in devices
+                if device.uuid is not None and device.pid in (None, one) and (one, device.number) in used
+            ),
+            facts.get(one),
+        )
+        for one in sorted(first, key=lambda one: first[one])
+    ]
+
+
+def _facts(source: TraceSource) -> Iterator[ProcessFacts]:
+    if not {"name", "value"} <= source.columns(schema.TABLE_PERFHARNESS):
+        return
+    for name, value in source.texts(schema.TABLE_PERFHARNESS, ["name", "value"]):
+        if name == schema.META_PROCESS:
+            with suppress(ValidationError):
+                yield ProcessFacts.model_validate_json(value)
+
+
+def part_of_process(trace: Trace, pid: int) -> Trace:
+    """What a trace has of one process; the trace itself where it holds no other.
+
+    What the process left open ends with its own last event, not with that of another.
+    """
+    threads = (trace.ranges.thread, trace.marks.thread, trace.api.thread, trace.operations.process)
+    if all((pid_of(one) == pid).all() for one in threads):
+        return trace
+    ranges = _of(trace.ranges, trace.ranges.thread, pid)
+    marks, api = _of(trace.marks, trace.marks.thread, pid), _of(trace.api, trace.api.thread, pid)
+    is_own = pid_of(trace.operations.process) == pid
+    operations, details = _rows(trace.operations, is_own), _rows(trace.details, is_own)
+    closed = np.where(ranges.is_open, ranges.start_ns, ranges.end_ns)
+    ends = (closed, marks.time_ns, api.end_ns, operations.end_ns)
+    end_ns = max(int(column.max(initial=0)) for column in ends)
+    os_calls, locks = trace.os_calls, trace.lock_events
+    return replace(
+        trace,
+        ranges=replace(ranges, end_ns=np.where(ranges.is_open, np.maximum(end_ns, ranges.start_ns), ranges.end_ns)),
+        marks=marks,
+        api=api,
+        operations=operations,
+        details=details,
+        synchronizations=_of(trace.synchronizations, trace.synchronizations.process, pid),
+        os_calls=None if os_calls is None else _of(os_calls, os_calls.thread, pid),
+        lock_events=None if locks is None else _of(locks, locks.thread, pid),
+        end_ns=end_ns,
+    )
+
+
+def _of(table: _Columns, thread: Int64, pid: int) -> _Columns:
+    return _rows(table, pid_of(thread) == pid)
+
+
+def _rows(table: _Columns, wanted: Bool) -> _Columns:
+    at = np.flatnonzero(wanted)
+    columns = {field.name: getattr(table, field.name)[at] for field in fields(table)}
+    changed: _Columns = replace(table, **columns)
+    return changed
