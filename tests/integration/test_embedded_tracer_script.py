@@ -318,7 +318,7 @@ if __name__ == "__main__":
     assert range_names(runner.trace) == ["stage"]
     assert {path.name for path in traces.values()} == {f"trace_{pid}.sqlite" for pid in traces}
     assert [pids(path) for path in traces.values()] == [{pid} for pid in traces]
-    assert sum((range_names(path) for path in traces.values()), []) == ["stage"] * 5
+    assert [name for path in traces.values() for name in range_names(path)] == ["stage"] * 5
     assert sorted(runner.trace.parent.iterdir()) == sorted([runner.trace, *traces.values()])
 
 
