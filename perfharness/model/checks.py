@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from perfharness.model.conventions import printable
 from perfharness.model.secrets import mask_arguments, mask_text
 
 NAME_BYTES = 255
@@ -76,6 +77,9 @@ FiniteJson = Annotated[dict[str, dict[str, Any]], AfterValidator(finite)]
 
 MaskedArguments = Annotated[list[str], AfterValidator(mask_arguments)]
 """A command line, with secrets masked."""
+
+PrintableText = Annotated[str, AfterValidator(printable)]
+"""A text with what is no UTF-8 escaped, as a folder's name may have it: JSON takes none of it."""
 
 MaskedText = Annotated[str, AfterValidator(mask_text)]
 """A text that may quote command lines or output, with secrets masked."""

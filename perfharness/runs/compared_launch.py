@@ -11,14 +11,13 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from perfharness.errors import ResultError, UsageError
-from perfharness.files import read_regular
 from perfharness.model.clocks import CLOCKS_COMPANION
 from perfharness.model.findings import Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest, SourceRecord
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, TIMES, path_text
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.inputs import Located
-from perfharness.runs.json_files import json_bytes
+from perfharness.runs.json_files import json_bytes, read_results
 from perfharness.runs.launch_figures import PER_ITEM, entry_figures, stage_entries
 from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, analyze_trace, read_manifest
 from perfharness.runs.startup_file import startup_of
@@ -127,10 +126,12 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     manifest = read_manifest(folder)
     records = [record for record in manifest.measured_processes if process in (None, record.folder)]
     path = folder / (BENCHMARK_MEAN_NAME if process is None else f"{process}/{BENCHMARK_NAME}")
+    tree = read_results(path)
+    if tree is None:
+        raise ResultError(f"{path} is not there; write it again: perfharness analyze {folder}")
     try:
-        tree: dict[str, Any] = orjson.loads(read_regular(path, follow=False))
         figures = dict(_stage_figures(tree["stats_minus_warmup"]))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ResultError(f"{path} cannot be read ({error}); write it again: perfharness analyze {folder}") from error
     reasons: dict[Figure, str] = {}
     for name, (value, reason) in _run_figures(folder, records, tree, is_process=process is not None).items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from perfharness.model.checks import MaskedArguments
+from perfharness.model.checks import PrintableText
 from perfharness.model.notebook import notebook_html
+from perfharness.model.secrets import mask_arguments
 from perfharness.runs.compared_launch import Unit
 from perfharness.runs.limits import LimitResult
 
@@ -44,7 +45,7 @@ class CompareRule(_Model):
 class ComparedLaunch(_Model):
     """One launch of a side."""
 
-    folder: str
+    folder: PrintableText
     run_id: str
     created: str | None
     problem: str | None = None
@@ -57,7 +58,7 @@ class ComparedLaunch(_Model):
 class ComparedSide(_Model):
     """The launches of a version."""
 
-    name: str
+    name: PrintableText
     launches: list[ComparedLaunch]
 
     @property
@@ -193,7 +194,7 @@ class ComparedVersion(_Model):
     unmatched: list[UnmatchedStage] = Field(default_factory=list)
     """the same stages with their times"""
 
-    remarks: list[str]
+    remarks: list[PrintableText]
     """what a reader must know of the whole"""
 
     @property
@@ -209,7 +210,7 @@ class Comparison(_Model):
     created: str
     """UTC, ISO 8601"""
 
-    command: MaskedArguments = Field(default_factory=list)
+    command: Annotated[list[PrintableText], AfterValidator(mask_arguments)] = Field(default_factory=list)
     rule: CompareRule
     rows_tested: int
     """how many rows the verdicts are corrected for"""

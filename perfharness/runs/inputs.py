@@ -93,6 +93,8 @@ def locate(path: Path, nsys: Path | None = None) -> Located:
         raise ResultError(f"There is nothing at {path}; {EXPECTED_PATHS}.")
     if not path.is_dir() and is_archive(path):
         path = unpacked(path)
+    if not path.is_dir() and not path.is_file():
+        raise ResultError(f"{path} is no regular file and no folder; {EXPECTED_PATHS}.")
     if not path.is_dir():
         trace = sqlite_of(path, lambda: find_nsys(nsys, os.environ)) if _is_report(path) else path
         return Located(path, trace=trace, name=path.stem)

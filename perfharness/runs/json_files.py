@@ -12,9 +12,89 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from perfharness.files import replacing
-from perfharness.model.result import MAX_ENTRIES, NO_INDEX, RANGES_NAME, EntryTable, NumberColumn
+from perfharness.errors import ResultError
+from perfharness.files import read_regular, reason_of, replacing
+from perfharness.model.result import MAX_ENTRIES, NO_INDEX, RANGES_NAME, EntryTable, NumberColumn, Tree
+
+Tables = dict[str, Any]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Rate(_Shape):
+    items_per_second: float | None = None
+    reason: str | None = None
+
+
+class _Metrics(_Shape):
+    processes: dict[str, Tables | None] = {}
+    gpus: list[Tables] | None = None
+    host: Tables | None = None
+
+
+class _Energy(_Shape):
+    energy_per_item_j: float | None = None
+    reason: str | None = None
+    gpus: Any = None
+
+
+class _Meta(_Shape):
+    findings: list[Tables] = []
+    sources: Tables = {}
+
+
+class _Results(_Shape):
+    """What is read of `benchmark.json` and `benchmark_mean.json`, as far as it is looked into before anything is known
+    of it; any of it may be missing.
+    """
+
+    mean_data: dict[str, Tables] = {}
+    stats_minus_warmup: dict[str, Tables] = {}
+    throughput: _Rate | None = None
+    gpu_metrics: _Metrics | None = None
+    process_metrics: Tables | None = None
+    energy: _Energy | None = None
+    startup: Tables | None = None
+    diagnosis: Tables | None = None
+    meta: _Meta = _Meta()
+
+
+def read_results(path: Path) -> Tree | None:
+    """`benchmark.json` or `benchmark_mean.json`; None where there is none.
+
+    Raises `ResultError` where it cannot be read, or is something else.
+    """
+    try:
+        tree = loads(read_regular(path, follow=False))
+        _Results.model_validate(tree)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ResultError(
+            f"{path} cannot be read ({_why(error)}); it is damaged, write it again with `perfharness analyze`"
+        ) from error
+    return tree
+
+
+def loads(content: bytes) -> Tree:
+    """JSON as `json_bytes` writes it, text that is no UTF-8 included. Raises `ValueError`, `RecursionError`."""
+    try:
+        return orjson.loads(content)  # type: ignore[no-any-return]
+    except orjson.JSONDecodeError:
+        return json.loads(content)  # type: ignore[no-any-return]
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return reason_of(error)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
+    return str(error)
 
 
 def write_json(path: Path, content: Mapping[str, Any], *, follow: bool = True) -> list[Path]:
@@ -27,8 +107,8 @@ def write_json(path: Path, content: Mapping[str, Any], *, follow: bool = True) -
     table = next((value for value in content.values() if is_long(value)), None)
     if table is not None:
         written.insert(0, path.with_name(RANGES_NAME))
-        with replacing(written[0], follow=follow) as temporary:
-            pa.parquet.write_table(entry_rows(table), temporary)
+        with replacing(written[0], follow=follow) as temporary, temporary.open("wb") as file:
+            pa.parquet.write_table(entry_rows(table), file)  # Arrow takes no path that is no UTF-8
         content = {**content, "meta": {**content.get("meta", {}), "data_file": RANGES_NAME}}
     with replacing(path, follow=follow) as temporary:
         temporary.write_bytes(json_bytes(content))

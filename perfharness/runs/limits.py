@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from perfharness.analysis.comparison import geometric_mean
 from perfharness.errors import UsageError
+from perfharness.model.checks import PrintableText
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.compared_launch import METRICS, Figure, LaunchFigures, Unit, find_stage
 
@@ -110,8 +111,8 @@ class LimitResult(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
-    limit: str
-    version: str
+    limit: PrintableText
+    version: PrintableText
     figure: str | None = None
     """what was compared; null: nothing of that name was measured"""
 

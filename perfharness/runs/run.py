@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -16,7 +15,6 @@ from perfharness.analysis.activity import ProcessActivity, process_activity
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.trace_clock import tie_trace_clock
 from perfharness.errors import ResultError, TraceError, UsageError
-from perfharness.files import read_regular
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.measured import MeasuredProcess
@@ -37,6 +35,7 @@ from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.inputs import Located, locate
 from perfharness.runs.journals import journals_of
+from perfharness.runs.json_files import read_results
 from perfharness.runs.process_traces import ProcessTraces
 from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, read_manifest
 from perfharness.runs.tables.batches import batch_rows, stage_rows
@@ -167,7 +166,7 @@ class Process:
     @property
     def benchmark(self) -> Tree | None:
         """`benchmark.json` of the folder, or None where there is none."""
-        return _read_tree(self.folder / BENCHMARK_NAME)
+        return read_results(self.folder / BENCHMARK_NAME)
 
     @property
     def journal_findings(self) -> list[Finding]:
@@ -269,7 +268,7 @@ class Run:
     def benchmark(self) -> Tree | None:
         """`benchmark_mean.json` of a run folder, `benchmark.json` of one process, or None where there is none."""
         if self.manifest is not None:
-            return _read_tree(self.path / BENCHMARK_MEAN_NAME)
+            return read_results(self.path / BENCHMARK_MEAN_NAME)
         is_process = len(self.processes) == 1 and self.processes[0].folder.resolve() == self.path.resolve()
         return self.processes[0].benchmark if is_process else None
 
@@ -327,16 +326,6 @@ def join(tables: list[pa.Table]) -> pa.Table:
     if not tables:
         raise ResultError("The run has no process whose trace can be read; see its manifest and `perfharness analyze`.")
     return pa.concat_tables(tables).unify_dictionaries()
-
-
-def _read_tree(path: Path) -> Tree | None:
-    try:
-        tree: Tree = json.loads(read_regular(path, follow=False))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ResultError(f"{path} cannot be read ({error}); write it again with `perfharness analyze`.") from error
-    return tree
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +9,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from perfharness.errors import ResultError
-from perfharness.files import read_regular
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, Tree
 from perfharness.model.yardstick import OtherProcess, Yardstick, yardstick_of
+from perfharness.runs.json_files import read_results
 from perfharness.runs.run_folder import read_manifest
 
 LEAST = 0.02
@@ -101,7 +99,7 @@ def unsteadiness(launches: Sequence[Path]) -> Unsteadiness:
     names = _names(launches)
     return movements_of(
         [
-            conditions_of(name, read_manifest(folder), _read_mean(folder) or {})
+            conditions_of(name, read_manifest(folder), read_results(folder / BENCHMARK_MEAN_NAME) or {})
             for folder, name in zip(launches, names, strict=True)
         ]
     )
@@ -238,18 +236,6 @@ def conditions_of(name: str, manifest: RunManifest, mean: Tree) -> LaunchConditi
             if (value := _mean(gpu.get("figures") or {}, clock))
         },
     )
-
-
-def _read_mean(folder: Path) -> Tree | None:
-    try:
-        tree: Tree = json.loads(read_regular(folder / BENCHMARK_MEAN_NAME, follow=False))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ResultError(
-            f"{folder / BENCHMARK_MEAN_NAME} cannot be read ({error}); write it again with `perfharness analyze`"
-        ) from error
-    return tree
 
 
 def _mean(figures: Tree, name: str) -> float | None:

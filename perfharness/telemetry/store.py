@@ -54,13 +54,15 @@ def write_sample_log(path: Path, log: SampleLog) -> None:
         columns[name] = pa.DictionaryArray.from_arrays(pa.array(column), pa.array(names, pa.string()))
     schema = SCHEMA.with_metadata({META_KEY: log.meta.model_dump_json().encode()})
     table = pa.table([columns[name] for name in schema.names], schema=schema)
-    pq.write_table(table, path, compression="zstd", row_group_size=ROW_GROUP)
+    with path.open("wb") as file:  # Arrow takes no path that is no UTF-8
+        pq.write_table(table, file, compression="zstd", row_group_size=ROW_GROUP)
 
 
 def read_sample_log(path: Path) -> SampleLog:
     """Read the file. Raises `ResultError` where it is missing, damaged, or of a later version."""
     try:
-        table = pq.read_table(path, schema=None)
+        with path.open("rb") as file:
+            table = pq.read_table(file, schema=None)
         text = (table.schema.metadata or {})[META_KEY]
         meta = TelemetryMeta.model_validate_json(text)
         if meta.schema_version > TELEMETRY_VERSION:

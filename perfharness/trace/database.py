@@ -5,6 +5,7 @@ NULLs are left to Arrow: to replace them in SQL costs a fifth of the time to rea
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,7 +42,7 @@ class Database:
         self.path = path
         _check_header(path)
         mode = "mode=ro&immutable=1" if _would_leave_files(path) else "mode=ro"
-        self._connection = adbc_driver_sqlite.dbapi.connect(f"file:{quote(str(path.resolve()))}?{mode}")
+        self._connection = adbc_driver_sqlite.dbapi.connect(f"file:{quote(os.fsencode(path.resolve()))}?{mode}")
         self._is_damaged = False
         try:
             self._layout = self._read_layout()

@@ -7,6 +7,7 @@ row group has 2,048 rows. 2023.4 leaves META_DATA_CAPTURE out.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -118,7 +119,7 @@ class ParquetFolder:
         try:
             if file.is_file() and not file.stat().st_size:
                 raise pa.ArrowInvalid("it is empty")
-            opened = pq.ParquetFile(file, memory_map=True)
+            opened = pq.ParquetFile(pa.memory_map(os.fsencode(file)))  # Arrow takes no text that is no UTF-8
             rows = [opened.metadata.row_group(group).num_rows for group in range(opened.metadata.num_row_groups)]
             if min(rows, default=0) < 0 or sum(rows) != opened.metadata.num_rows:
                 raise pa.ArrowInvalid(f"its row groups have {sum(rows)} of {opened.metadata.num_rows} rows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -39,4 +40,5 @@ def merged_report(path: Path) -> MergedReport | None:
 
 
 def _name(path: Path) -> str:
-    return path.resolve().name if path.is_dir() else path.resolve().parent.name
+    real = Path(os.path.realpath(path))  # `resolve` raises where links go round in a circle
+    return real.name if path.is_dir() else real.parent.name

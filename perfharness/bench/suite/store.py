@@ -197,5 +197,5 @@ def _write_iterations(folder: Path) -> None:
             columns["start_ns"] = arrays["start_ns"]
         parts.append(pa.table({"pass": [name] * count, "iteration": np.arange(count), **columns}, schema=ITERATIONS))
     if parts:
-        with replacing(folder / ITERATIONS_NAME) as temporary:
-            pq.write_table(pa.concat_tables(parts), temporary, compression="zstd")
+        with replacing(folder / ITERATIONS_NAME) as temporary, temporary.open("wb") as file:
+            pq.write_table(pa.concat_tables(parts), file, compression="zstd")  # Arrow takes no path that is no UTF-8

@@ -37,8 +37,8 @@ def as_suite(found: SweepFile) -> BenchSuiteResult:
 
 def write_bench_table(path: Path, suite: BenchSuiteResult) -> None:
     """Write the Parquet file atomically."""
-    with replacing(path) as temporary:
-        pq.write_table(bench_table(suite), temporary, compression="zstd")
+    with replacing(path) as temporary, temporary.open("wb") as file:  # Arrow takes no path that is no UTF-8
+        pq.write_table(bench_table(suite), file, compression="zstd")
 
 
 def bench_table(suite: BenchSuiteResult) -> pa.Table:

@@ -17,6 +17,7 @@ from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.model.bench import Estimate
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
+from perfharness.model.checks import PrintableText
 from perfharness.model.cold_start import ColdStart
 from perfharness.model.diagnosis import StageDiagnosis
 from perfharness.model.findings import Finding
@@ -141,8 +142,8 @@ class Measured(_Model):
 class RunReport(_Model):
     """One launch, or bare traces."""
 
-    name: str
-    path: str
+    name: PrintableText
+    path: PrintableText
     measured: Measured
     throughput: Throughput
     stages: list[StageLine]
@@ -176,7 +177,7 @@ class RunReport(_Model):
 class SeriesReport(_Model):
     """A sweep over numbers of processes, cold starts, or a repeat."""
 
-    name: str
+    name: PrintableText
     scaling: Scaling | None = None
     cold_start: ColdStart | None = None
     repeat: Repeat | None = None
@@ -187,7 +188,7 @@ class SeriesReport(_Model):
 class SuiteReport(_Model):
     """A suite of `perfharness bench`, or a sweep of it."""
 
-    name: str
+    name: PrintableText
     suite: BenchSuiteResult
     sweep: SweepFile | None = None
 
@@ -195,7 +196,7 @@ class SuiteReport(_Model):
 class MergedReport(_Model):
     """Suites of several machines or versions, which `perfharness bench merge` put next to each other."""
 
-    name: str
+    name: PrintableText
     merged: BenchMergedResult
 
 
@@ -207,7 +208,7 @@ class Report(_Model):
     created: str
     """UTC, ISO 8601."""
 
-    title: str
+    title: PrintableText
     runs: list[RunReport]
     series: list[SeriesReport]
     suites: list[SuiteReport]
@@ -215,7 +216,7 @@ class Report(_Model):
     comparison: Comparison | None = None
     """Of the second run or repeat and those behind it with the first; None of a single one."""
 
-    comparison_reason: str | None = None
+    comparison_reason: PrintableText | None = None
     """Why several runs could not be compared."""
 
     @property

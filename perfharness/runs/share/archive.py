@@ -20,6 +20,8 @@ MAX_NAME_BYTES = 1000
 
 def is_archive(path: Path) -> bool:
     """Whether a file is compressed with Zstandard."""
+    if not path.is_file():  # a pipe would be waited for
+        return False
     try:
         with path.open("rb") as file:
             return file.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC

@@ -24,7 +24,7 @@ from perfharness.model.result import BENCHMARK_NAME
 from perfharness.model.version import VERSION
 from perfharness.runs.inputs import Located
 from perfharness.runs.journals import TRACE_NAME
-from perfharness.runs.json_files import json_bytes
+from perfharness.runs.json_files import json_bytes, read_results
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.share.archive import ENDING, write_archive
 from perfharness.runs.share.known import MIN_SECRET_CHARS, Known
@@ -236,11 +236,13 @@ def _redact_trace(source: Path, target: Path, work: _Work) -> None:
 
 def redact_parquet(source: Path, target: Path, redactor: Redactor) -> None:
     """Write a copy of a Parquet file whose texts and metadata are redacted. Raises `pyarrow.ArrowException`."""
-    table = pq.read_table(source)
+    with source.open("rb") as file:  # Arrow takes no path that is no UTF-8
+        table = pq.read_table(file)
     for number, column in enumerate(table.schema):
         table = table.set_column(number, column, _redacted_column(table.column(number), redactor))
     metadata = {key: _metadata(value, redactor) for key, value in (table.schema.metadata or {}).items()}
-    pq.write_table(table.replace_schema_metadata(metadata), target, compression="zstd")
+    with target.open("wb") as file:
+        pq.write_table(table.replace_schema_metadata(metadata), file, compression="zstd")
 
 
 def _metadata(value: bytes, redactor: Redactor) -> bytes:
@@ -284,7 +286,7 @@ def _redacted_array(array: pa.Array, redactor: Redactor) -> pa.Array:
 def _adapt_sources(work: _Work) -> None:
     """Results note how long their trace was, and are kept where it is shorter: it is, by what was removed."""
     for path in work.folder.rglob(BENCHMARK_NAME):
-        content = orjson.loads(path.read_bytes())
+        content = read_results(path) or {}
         sources = content.get("meta", {}).get("sources", {})
         trace = path.with_name(str(sources.get("trace")))
         if "trace_bytes" in sources and is_plain(trace):
@@ -326,7 +328,9 @@ def _contents(path: Path) -> Iterator[mmap.mmap | bytes]:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             yield content
     if path.suffix == ".parquet":
-        for column in pq.read_table(path).columns:
+        with path.open("rb") as file:
+            columns = pq.read_table(file).columns
+        for column in columns:
             if not pa.types.is_primitive(column.type):
                 values = column if pa.types.is_nested(column.type) else pc.unique(column)
                 yield "\n".join(map(str, values.to_pylist())).encode("utf-8", "surrogatepass")

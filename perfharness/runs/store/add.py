@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import ResultError, UsageError
-from perfharness.files import read_regular, reason_of
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import BENCHMARK_MEAN_NAME, FindingRecord
 from perfharness.runs.cold_start import cold_start_exit_code, cold_start_figures
 from perfharness.runs.inputs import locate
+from perfharness.runs.json_files import read_results
 from perfharness.runs.repeat import repeat_series
 from perfharness.runs.repeat_file import read_repeat
 from perfharness.runs.run_folder import read_manifest
@@ -60,16 +59,10 @@ def _add_trtexec(store: RunStore, path: Path) -> StoredRun:
 
 
 def _mean_of(run_dir: Path) -> dict[str, Any]:
-    path = run_dir / BENCHMARK_MEAN_NAME
-    try:
-        content = json.loads(read_regular(path, follow=False))
-    except OSError as error:
-        raise ResultError(f"{path}: {reason_of(error)}; `perfharness analyze {run_dir}` makes it") from error
-    except ValueError as error:
-        raise ResultError(f"{path} is no JSON ({error}); `perfharness analyze {run_dir}` makes it anew") from error
-    if not isinstance(content, dict):
-        raise ResultError(f"{path} is no result of perfharness")
-    return content
+    found = read_results(run_dir / BENCHMARK_MEAN_NAME)
+    if found is None:
+        raise ResultError(f"{run_dir} has no {BENCHMARK_MEAN_NAME}; `perfharness analyze {run_dir}` makes it")
+    return found
 
 
 def _findings_of(mean: dict[str, Any]) -> list[Finding]:

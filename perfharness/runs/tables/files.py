@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -15,13 +16,13 @@ from perfharness.model.findings import Finding
 from perfharness.runs.run import Run, join
 
 
-def _write_arrow(table: pa.Table, path: Path) -> None:
+def _write_arrow(table: pa.Table, file: BinaryIO) -> None:
     """The IPC file format, not compressed, so that it can be mapped into memory."""
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+    with pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
 
 
-WRITERS: dict[str, Callable[[pa.Table, Path], None]] = {
+WRITERS: dict[str, Callable[[pa.Table, BinaryIO], None]] = {
     "csv": pa.csv.write_csv,
     "parquet": pa.parquet.write_table,
     "arrow": _write_arrow,
@@ -60,7 +61,7 @@ def write_tables(run: Run, names: list[str], table_format: str, output: Path) ->
     written = []
     for name in names:
         path = output / f"{name}.{table_format}" if in_folder else output
-        with replacing(path) as temporary:
-            WRITERS[table_format](join(parts[name]), temporary)
+        with replacing(path) as temporary, temporary.open("wb") as file:  # Arrow takes no path that is no UTF-8
+            WRITERS[table_format](join(parts[name]), file)
         written.append(path)
     return findings, written

@@ -71,9 +71,9 @@ def of_process(parts: Iterator[pa.Table], name: str) -> Iterator[pa.Table]:
 
 def write_parquet(parts: Iterator[pa.Table], path: Path) -> None:
     """A Parquet file, units in the column names. Raises `ResultError` where it cannot be written."""
-    with replacing(path) as temporary:
+    with replacing(path) as temporary, temporary.open("wb") as file:  # Arrow takes no path that is no UTF-8
         first = next(parts)
-        with pa.parquet.ParquetWriter(temporary, first.schema) as writer:
+        with pa.parquet.ParquetWriter(file, first.schema) as writer:
             for part in itertools.chain([first], parts):
                 writer.write_table(part)
 

@@ -1,0 +1,89 @@
+"""Runs whose files are damaged, foreign or oddly named: one sentence, and the right exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.cli.main import run as run_cli
+from perfharness.errors import ResultError
+from perfharness.runs.json_files import read_results
+from perfharness.testing.trace_builder import TraceBuilder
+from tests.unit.compared_runs import write_side
+
+DAMAGES: dict[str, Any] = {
+    "empty": b"",
+    "cut off": b'{"stats_minus_warmup": {"a"',
+    "no UTF-8": b"\xff\xfe{",
+    "null": None,
+    "a list": [1, 2],
+    "stages are text": {"stats_minus_warmup": "x"},
+    "a stage is text": {"stats_minus_warmup": {"rec": "x"}},
+    "throughput is text": {"throughput": "x"},
+    "a rate is text": {"throughput": {"items_per_second": "7"}},
+    "metrics are text": {"gpu_metrics": "x"},
+    "metrics of a process are text": {"gpu_metrics": {"processes": {"proc_0_gpu_0": "x"}}},
+    "energy is text": {"energy": "x"},
+    "no meta": {"meta": None},
+    "findings are text": {"meta": {"findings": ["x"]}},
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_results_are_one_sentence(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    base, run = write_side(tmp_path / "base", [10.0]), write_side(tmp_path / "new", [10.0])
+    path, damage = Path(run) / "benchmark_mean.json", DAMAGES[name]
+    content = json.loads(path.read_bytes())
+    if isinstance(damage, bytes):
+        path.write_bytes(damage)
+    else:
+        path.write_text(json.dumps({**content, **damage} if isinstance(damage, dict) else damage))
+    with pytest.raises(ResultError):
+        read_results(path)
+    store = ["--store", str(tmp_path / "runs.sqlite")]
+    for command in (["compare", base, run], ["compare", run, base], ["runs", "add", run, *store]):
+        assert run_cli(command) == 1
+        message = capsys.readouterr().err
+        assert str(path) in message
+        assert "fault" not in message
+        assert len(message.splitlines()) == 1
+
+
+def test_text_that_is_no_utf8_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "benchmark.json"
+    path.write_text('{"meta": {"sources": {"a": "\\udce9"}, "findings": []}}')
+    assert read_results(path) == {"meta": {"sources": {"a": "\udce9"}, "findings": []}}
+    assert read_results(tmp_path / "none.json") is None
+
+
+def test_folders_may_have_names_that_are_no_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "caf\udce9"
+    base, new = write_side(folder / "base", [10.0, 10.1]), write_side(folder / "new", [10.0, 10.1], turn=1)
+    assert run_cli(["compare", base, new, "--format", "json"]) == 0
+    side = json.loads(capsys.readouterr().out)["base"]
+    assert side["launches"][0]["folder"] == base.split(",")[0].replace("\udce9", "\\udce9")
+    built = TraceBuilder()
+    for begin in (0, 20):
+        built.range("stage", begin, begin + 10)
+    trace = built.write(folder / "trace.sqlite")
+    for command in (
+        ["report", str(trace), "--format", "json", "-o", str(tmp_path / "report.json")],
+        ["share", str(trace), "-o", str(folder / "shared.tar.zst")],
+        ["export", str(trace), "--table", "ranges", "--format", "arrow", "-o", str(folder / "ranges.arrow")],
+        ["ranges", str(trace), "--format", "parquet", "-o", str(folder / "ranges.parquet")],
+    ):
+        assert run_cli(command) == 0, command
+    assert (folder / "ranges.parquet").stat().st_size > 100
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("pipe", "loop"):
+        for verb in (["report", "-o", str(tmp_path / "r.html")], ["share"], ["analyze"], ["compare", str(tmp_path)]):
+            assert run_cli([*verb, str(tmp_path / name)]) == 1
+    assert "fault" not in capsys.readouterr().err
