@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 from perfharness.analysis.projection import Launches, find_launches
 from perfharness.analysis.range_table import RangeTable, build_range_table
@@ -25,6 +26,8 @@ class AnalysisOptions:
     domain: str | None = None
     batch_pattern: str | None = None
     reject_throttled: bool = False
+    parallel: Literal["auto", "data", "model"] = "auto"
+    """Whether ranks have items of their own, or share them; auto: find out."""
 
 
 @dataclass

@@ -13,13 +13,17 @@ from perfharness.analysis.grouping import count_by_code, group_rows, sum_by_code
 from perfharness.analysis.outside import outside_tree
 from perfharness.analysis.paths import free_key
 from perfharness.analysis.tabulate import statistics_tree, subtree_at
-from perfharness.analysis.throughput import throughput
+from perfharness.analysis.throughput import ALL_SEPARATE, Sharing, throughput
 from perfharness.model.result import EntryTable, Float64, NumberColumn, Path, ProcessResult, Tree
 from perfharness.model.trace import Int64
 
 
 def combine(
-    results: dict[str, ProcessResult], *, with_data: bool = True, failed: Mapping[str, str] | None = None
+    results: dict[str, ProcessResult],
+    *,
+    with_data: bool = True,
+    failed: Mapping[str, str] | None = None,
+    sharing: Sharing = ALL_SEPARATE,
 ) -> Tree:
     """The body of benchmark_mean.json; `meta` is left to the caller.
 
@@ -27,6 +31,7 @@ def combine(
         results: by the processes' folder names.
         with_data: with `mean_all_batches`, which takes longer than all the rest where there are many batches.
         failed: how processes failed, by folder name; a run with one of them has no throughput.
+        sharing: which processes work on the same items.
     """
     all_batches = (
         {"mean_all_batches": mean_of_entries([result.entries for result in results.values()])} if with_data else {}
@@ -41,6 +46,7 @@ def combine(
             {name: result.loops for name, result in results.items()},
             clock_is_utc=all(result.clock_is_utc for result in results.values()),
             failed=failed,
+            sharing=sharing,
         ),
     }
 

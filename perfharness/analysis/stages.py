@@ -59,7 +59,7 @@ class StageTable:
 
     `index` is the range's index in the trace's ranges, `start_ns` and `end_ns` are its times; `owner` indexes `owners`,
     the recorders (or, of plain NVTX, the domains); `name` indexes `names`; `batch_index` counts where `is_batch`;
-    `items` may be `NOT_COUNTED`.
+    `items` may be `NOT_COUNTED`; `is_shared` marks batches whose items other ranks work on too.
     `barrier_wait_ns` is how long the thread waited at the start barrier inside the range.
     Deleted ranges are not in the table. Rows are ordered by (owner, thread, lane, start).
     """
@@ -76,6 +76,7 @@ class StageTable:
     is_batch: Bool
     batch_index: Integers
     items: Int64
+    is_shared: Bool
     barrier_wait_ns: Int64
     names: list[str]
     owners: list[str]
@@ -149,7 +150,8 @@ def _recorded(trace: Trace) -> StageTable | None:
     count = len(index)
     holder = _range_of_mark(nesting.parent, count)
     is_batch = ranges.has_payload[index]
-    items = _items(marks, mark_index, _nearest(holder, nesting.parent, is_batch), trace.names, count)
+    batch = _nearest(holder, nesting.parent, is_batch)
+    items = _items(marks, mark_index, batch, trace.names, count)
     waits = _waits(marks, mark_index, trace.names, ownership.owners)
     deleted = _deleted(marks, mark_index, holder, trace.names, nesting.parent[:count], nesting.level[:count])
     table = StageTable(
@@ -158,6 +160,7 @@ def _recorded(trace: Trace) -> StageTable | None:
         parent=nesting.parent[:count], level=nesting.level[:count], name=ranges.name[index],
         is_batch=is_batch, batch_index=np.where(is_batch, ranges.payload[index], 0),
         items=np.where(is_batch, items, NOT_COUNTED),
+        is_shared=_shared(marks, mark_index, batch, trace.names, count),
         barrier_wait_ns=_waited_inside(ranges, index, waits),
         names=trace.names, owners=ownership.owners, findings=[], from_recorder=True,
         barrier_waits=waits,
@@ -204,6 +207,12 @@ def _items(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str],
     order = np.argsort(marks.time_ns[mark_index[counts]], kind="stable")  # the last mark of a batch wins
     items[holder[counts][order]] = marks.payload[mark_index[counts]][order]
     return items
+
+
+def _shared(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str], count: int) -> Bool:
+    shared = np.zeros(count, dtype=np.bool_)
+    shared[holder[(marks.name[mark_index] == _code(names, conventions.MARK_SHARED)) & (holder >= 0)]] = True
+    return shared
 
 
 def _deleted(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str], parent: Int64, level: Int64) -> Bool:
@@ -276,7 +285,7 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
         index=index, start_ns=start_ns, end_ns=end_ns, owner=owner, lane=np.zeros(len(index), dtype=np.int32),
         thread=thread,
         parent=nesting.parent, level=nesting.level, name=name, is_batch=is_batch, batch_index=batch_index,
-        items=np.full(len(index), NOT_COUNTED, dtype=np.int64),
+        items=np.full(len(index), NOT_COUNTED, dtype=np.int64), is_shared=np.zeros(len(index), dtype=np.bool_),
         barrier_wait_ns=np.zeros(len(index), dtype=np.int64), names=names, owners=owners,
         findings=findings, from_recorder=False,
     )  # fmt: skip
@@ -374,6 +383,7 @@ def _ordered(table: StageTable, keep: Bool) -> StageTable:
             "is_batch",
             "batch_index",
             "items",
+            "is_shared",
             "barrier_wait_ns",
         )
     }

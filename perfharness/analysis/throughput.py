@@ -97,8 +97,25 @@ class _Steady:
         return None if np.isnan(total) else total
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """Which processes work on the same items, so that these count once; names of processes.
+
+    `unknown`: why it is not known whether some do.
+    """
+
+    groups: Sequence[Sequence[str]] = ()
+    unknown: str | None = None
+
+
+ALL_SEPARATE = Sharing()
+
+
 def throughput(
-    processes: dict[str, list[BatchLoop]], clock_is_utc: bool, failed: Mapping[str, str] | None = None
+    processes: dict[str, list[BatchLoop]],
+    clock_is_utc: bool,
+    failed: Mapping[str, str] | None = None,
+    sharing: Sharing = ALL_SEPARATE,
 ) -> dict[str, Any]:
     """Throughput of the run and of each process.
 
@@ -106,6 +123,7 @@ def throughput(
         processes: the outermost loops of each process, by its folder name.
         clock_is_utc: whether the processes' times can be compared with each other.
         failed: how processes failed, by folder name.
+        sharing: which of them work on the same items.
 
     Items of the time in which all processes were in their steady state, divided by its length; never processes divided
     by mean latency. Null, with the reason, where there is too little of such time. In addition, of the same time: how
@@ -114,14 +132,18 @@ def throughput(
     steady = {name: _steady(loops) for name, loops in processes.items()}
     own = {name: _own_rate(found) for name, found in steady.items()}
     common, reason = _common(steady, own, clock_is_utc, failed or {})
-    if common is None:
+    groups = [group for each in sharing.groups if len(group := [name for name in each if name in steady]) > 1]
+    once: dict[str, Any] = {"counted_once": groups} if groups else {}
+    if common is None or sharing.unknown is not None:
         nothing = {"share": None, "in_window": None}
         alone = {name: {**rate, **nothing} for name, rate in own.items()}
-        return {**_no_rate(reason), "concurrency": None, "processes": alone}
+        return {**_no_rate(reason or sharing.unknown), **once, "concurrency": None, "processes": alone}
     together = [found for found in steady.values() if isinstance(found, _Steady)]
-    whole = _rate(together, common)
+    again = {name for group in groups for name in group[1:]}
+    whole = _rate([found for name, found in steady.items() if name not in again and isinstance(found, _Steady)], common)
     return {
         **whole,
+        **once,
         "concurrency": _concurrency(together, common),
         "processes": {
             name: {**own[name], **_part(found, common, whole["items"])}
@@ -372,7 +394,7 @@ def _part(found: _Steady, window: BusyLine, total: float | None) -> dict[str, An
     """What one process did in the window of all."""
     items = found.items(window)
     return {
-        "share": round(items / total, 6) if items is not None and total else None,
+        "share": min(round(items / total, 6), 1.0) if items is not None and total else None,
         "in_window": None
         if items is None
         else {"items": round(items, 6), "items_per_second": round(items / window.length * NS_PER_S, 6)},

@@ -62,6 +62,18 @@ def tie_trace_clock(trace: Trace, machine: ClockTieRecord | None) -> TraceClock 
     return TraceClock("session_start", zero, zero + start, SESSION_START_ERROR_NS)
 
 
+def monotonic_offset(trace: Trace) -> tuple[int, int] | None:
+    """CLOCK_MONOTONIC less the trace's own clock, and by how much that may be off; None: nothing in the trace tells."""
+    if trace.meta.monotonic_origin_ns is not None:
+        return trace.meta.monotonic_origin_ns, TRACER_ERROR_NS
+    anchors = _anchors(trace)
+    if not anchors:
+        return None
+    best = min(anchors, key=lambda anchor: anchor.error_ns)
+    drift = max(anchor.offset_ns for anchor in anchors) - min(anchor.offset_ns for anchor in anchors)
+    return best.offset_ns, best.error_ns + drift
+
+
 def monotonic_tie(trace: Trace) -> Callable[[Int64], Int64] | None:
     """What turns moments of CLOCK_MONOTONIC into the trace's own; None where the trace has nothing to tell by."""
     anchors = _anchors(trace)

@@ -15,15 +15,17 @@ from typing import Any
 from perfharness.annotate.expressions import Target
 from perfharness.annotate.scopes import BatchCall, Scope, StageCall
 from perfharness.model.annotations import NOTES_NAME, Annotations, FunctionNote
-from perfharness.model.conventions import DEFAULT_DOMAIN
+from perfharness.model.conventions import COMMUNICATION, DEFAULT_DOMAIN
 from perfharness.own_work import own_work
 from perfharness.recorder import journal
 from perfharness.recorder.core import RecorderCore, claims, core_named
+from perfharness.recorder.spec import range_key
 
 DEFAULT_RECORDER = "annotated"
 """Used where neither the file nor the script names a recorder."""
 
 TORCH = "torch"
+COLLECTIVES = "torch.distributed"
 
 
 class Runtime:
@@ -33,6 +35,7 @@ class Runtime:
         self.annotations = annotations
         self.targets = [Target(function) for function in annotations.functions]
         self.torch_note = None if annotations.torch_depth is None else FunctionNote(TORCH)
+        self.collectives_note = FunctionNote(COLLECTIVES) if annotations.collectives else None
         self._folder = folder
         self._pid = os.getpid()
         self._core: RecorderCore | None = None
@@ -72,6 +75,16 @@ class Runtime:
             assert self.torch_note is not None, "PyTorch is only watched with a note"
             core = self._recording_core(self.torch_note, False)
             return None if core is None else StageCall(core, name)
+
+    def open_collective(self, name: str) -> Scope | None:
+        """The range of a call of `torch.distributed`, opened; None where it is not recorded."""
+        own = own_work.thread
+        if own.busy:
+            return None
+        with own:
+            assert self.collectives_note is not None, "it is only watched with a note"
+            core = self._recording_core(self.collectives_note, False)
+            return None if core is None else StageCall(core, range_key(name, None, None, COMMUNICATION))
 
     def _recording_core(self, note: FunctionNote, is_outermost: bool) -> RecorderCore | None:
         """The recorder; None outside of the `within` range."""
@@ -125,8 +138,7 @@ class Runtime:
 
     def _write(self, name: str) -> None:
         notes = [target.note for target in self.targets]
-        if self.torch_note is not None:
-            notes.append(self.torch_note)
+        notes += [note for note in (self.torch_note, self.collectives_note) if note is not None]
         path = os.path.join(self._folder, name)  # noqa: PTH118 - the script may have changed pathlib
         try:
             with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perfharness.errors import RecorderError
 from perfharness.own_work import own_work
 from perfharness.recorder.scopes import BatchScope, RangeScope
-from perfharness.recorder.spec import check_index, check_items
+from perfharness.recorder.spec import RangeKey, check_index, check_items
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,9 +34,9 @@ class StageCall(RangeScope):
 
     __slots__ = ("_count_within",)
 
-    def __init__(self, core: RecorderCore, name: str, count_within: CountWithin | None = None) -> None:
+    def __init__(self, core: RecorderCore, key: RangeKey, count_within: CountWithin | None = None) -> None:
         self._core = core
-        self._key = name
+        self._key = key
         self._count_within = count_within
         if count_within is not None:
             count_within(1)

@@ -77,10 +77,7 @@ class ModuleTracker:
                 return
 
     def _find_compiler(self) -> Callable[[], bool]:
-        """The function that reports whether torch.compile is tracing, which torch.compile treats as a constant."""
-        compiler = getattr(sys.modules.get("torch"), "compiler", None)
-        found: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
-        self._is_compiling = found
+        self._is_compiling = found = find_compiler()
         return found
 
 
@@ -89,6 +86,13 @@ def _leave(calls: list[Call], position: int) -> None:
         _, scope = calls.pop()
         if scope is not None:
             scope.__exit__(None, None, None)
+
+
+def find_compiler() -> Callable[[], bool]:
+    """The function that reports whether torch.compile is tracing, which torch.compile treats as a constant."""
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    found: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
+    return found
 
 
 def _never() -> bool:

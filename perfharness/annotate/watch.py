@@ -6,6 +6,7 @@ import inspect
 from types import ModuleType
 from typing import Any
 
+from perfharness.annotate.collectives import DISTRIBUTED_MODULE, follow_collectives
 from perfharness.annotate.expressions import Target
 from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.torch_modules import follow_modules
@@ -27,10 +28,14 @@ def watch_imports(runtime: Runtime) -> None:
                 apply_to_module(module, target, runtime)
         if name == TORCH_MODULE and runtime.torch_note is not None:
             follow_modules(module, runtime)
+        if name == DISTRIBUTED_MODULE and runtime.collectives_note is not None:
+            follow_collectives(module, runtime)
 
     watched = {target.annotation.module for target in runtime.targets} - {MAIN}
     if runtime.torch_note is not None:
         watched.add(TORCH_MODULE)
+    if runtime.collectives_note is not None:
+        watched.add(DISTRIBUTED_MODULE)
     ImportHook(watched, apply).install()
 
 

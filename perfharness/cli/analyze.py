@@ -17,6 +17,7 @@ from perfharness.cli.options import (
     BatchPatternOption,
     DomainOption,
     NsysOption,
+    ParallelOption,
     PlotsOption,
     RejectThrottledOption,
     WarmupOption,
@@ -49,6 +50,7 @@ def analyze(
     domain: DomainOption = None,
     batch_pattern: BatchPatternOption = None,
     reject_throttled: RejectThrottledOption = None,
+    parallel: ParallelOption = None,
     nsys: NsysOption = None,
     output_dir: Annotated[
         Path | None,
@@ -81,7 +83,9 @@ def analyze(
     if plots:
         require_charts()
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
-    read_as = ReadAs(warmup_batches, domain, batch_pattern, reject_throttled)
+    read_as = ReadAs(
+        warmup_batches, domain, batch_pattern, reject_throttled, None if parallel is None else parallel.value
+    )
     documents: dict[str, Tree] = {}
     analyzed: list[AnalyzedRuns | AnalyzedTraces] = []
     not_written: list[str] = []

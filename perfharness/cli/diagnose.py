@@ -10,6 +10,8 @@ import typer
 
 from perfharness.analysis.diagnosis import ALONE, pool
 from perfharness.analysis.flame import Stack, outermost, stage_stacks
+from perfharness.analysis.ranks.findings import rank_findings
+from perfharness.analysis.ranks.verdict import with_rank_delays
 from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import (
     EXIT_CHECK_FAILED,
@@ -159,6 +161,7 @@ def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:
     manifest = read_manifest(folder)
     analyzer = ProcessAnalyzer(folder, manifest, read_as)
     explaining = ExplainingPass(folder, manifest, read_as)
+    folders: dict[str, str] = {}
     run = _Run(folder.name if located.is_series else "", findings=explaining_pass_missing(folder, manifest))
     for name, record in located.processes_of(folder, manifest):
         if record.trace is None:
@@ -171,6 +174,13 @@ def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:
             result, found = explaining.explain(record.folder, analysed.result)
             run.processes[name] = result.diagnosis or analysed.result.diagnosis
             run.findings += [replace(one, process=name) for one in found]
+            folders[record.folder] = name
+    ranks = analyzer.compare_ranks()
+    for group in ranks.groups if ranks is not None else ():
+        for folder_name in group.processes:
+            if (shown := folders.get(folder_name)) is not None:
+                run.processes[shown] = with_rank_delays(run.processes[shown], group, folder_name)
+        run.findings += rank_findings(group)
     return run
 
 

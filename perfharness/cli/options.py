@@ -66,6 +66,25 @@ PlotsOption = Annotated[
     ),
 ]
 NsysOption = Annotated[Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")]
+
+
+class Parallel(str, Enum):
+    """Whether ranks share their items; auto: find out."""
+
+    AUTO = "auto"
+    DATA = "data"
+    MODEL = "model"
+
+
+ParallelOption = Annotated[
+    Parallel | None,
+    typer.Option(
+        "--parallel",
+        help="Ranks have items of their own (data), or all work on the same ones (model). [default: as the run]",
+        show_default=False,
+        rich_help_panel=MEANING,
+    ),
+]
 RejectThrottledOption = Annotated[
     bool | None,
     typer.Option(

@@ -57,12 +57,14 @@ class Annotations:
         recorder: what the results are called; None: as the script's own recorder, where it has one.
         within: only what happens while a range of this name is open is recorded; None: everything.
         torch_depth: PyTorch modules down to this depth become stages; None: none do.
+        collectives: calls of `torch.distributed` become ranges of the category `communication`.
     """
 
     functions: tuple[FunctionAnnotation, ...] = ()
     recorder: str | None = None
     within: str | None = None
     torch_depth: int | None = None
+    collectives: bool = False
 
     def to_json(self) -> str:
         """For the environment of the process."""
@@ -81,7 +83,7 @@ class FunctionNote:
     """The result of one annotation in one process.
 
     Args:
-        function: `module:qualname`, or `torch` for the modules of PyTorch.
+        function: `module:qualname`, `torch` for the modules of PyTorch, or `torch.distributed` for its collectives.
         imported: its module was imported.
         found: it was there, and was replaced.
         called: it was called at least once.

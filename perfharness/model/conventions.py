@@ -5,6 +5,9 @@ Standard library only: the recorder writes by these rules and the analysis reads
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 DEFAULT_DOMAIN = "perfharness"
 
 STARTUP_DOMAIN = "perfharness.startup"
@@ -41,6 +44,13 @@ MARK_COLLECTING = "perfharness.collecting"
 """Mark made together with `MARK_READY_TIME`, once the garbage collector has run on the thread; its int64 payload is for
 how long it has until then, in nanoseconds."""
 
+MARK_SHARED = "perfharness.shared"
+"""Mark made inside a batch, just before it is popped: other ranks work on the same items (`shared=True`)."""
+
+COMMUNICATION = "communication"
+"""User category of a range around a collective call, in which ranks wait for each other. Its name is the operation's,
+as `collective_name` writes it."""
+
 MARK_CLOCK = "perfharness.clock"
 """Marks made one after the other when a recorder is made and when it is finalized; the int64 payload is CLOCK_MONOTONIC
 in nanoseconds, read just before the mark. They tie the trace's clock to the machine's."""
@@ -75,3 +85,20 @@ def parse_category(category: str, recorders: frozenset[str]) -> tuple[str, str |
         if category[:position] in recorders:
             return category[:position], category[position + 1 :], lane
     return None
+
+
+_RANKS_OF_NAME = re.compile(r"(.*?)(?: \(ranks ([0-9]+(?:,[0-9]+)*)\))?( \(async\))?", re.DOTALL)
+
+
+def collective_name(operation: str, ranks: Sequence[int] | None = None, *, is_async: bool = False) -> str:
+    """`all_reduce`, of some ranks only `all_reduce (ranks 0,1)`; with ` (async)` where the call does not wait."""
+    members = "" if ranks is None else f" (ranks {','.join(str(rank) for rank in sorted(ranks))})"
+    return f"{operation}{members}{' (async)' if is_async else ''}"
+
+
+def parse_collective(name: str) -> tuple[str, tuple[int, ...] | None, bool]:
+    """Operation, ranks that take part (None: all) and whether the call does not wait: what `collective_name` wrote."""
+    found = _RANKS_OF_NAME.fullmatch(name)
+    assert found is not None, "the first group takes anything"
+    members = None if found[2] is None else tuple(int(rank) for rank in found[2].split(","))
+    return found[1], members, found[3] is not None

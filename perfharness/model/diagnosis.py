@@ -45,6 +45,7 @@ class Verdict(str, Enum):
     NETWORK_WAIT = "network-wait"
     WAITING_ON_STAGE = "waiting-on-stage"
     WAITING_ON_PROCESS = "waiting-on-process"
+    WAITING_ON_RANK = "waiting-on-rank"
     WAITING_ON_SYSTEM = "waiting-on-system"
     FIRST_USE = "first-use"
     CANNOT_TELL = "cannot-tell"

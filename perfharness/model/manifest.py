@@ -279,6 +279,9 @@ class RunManifest(_Model):
     reject_throttled: bool = False
     """Whether batches during which the GPU was throttled are excluded from the statistics."""
 
+    parallel: Literal["auto", "data", "model"] = "auto"
+    """Whether ranks have items of their own, or all work on the same ones; auto: find out."""
+
     capture_batches: str | None = None
     """Of each loop, as `FIRST:LAST`; None: all batches were traced."""
 

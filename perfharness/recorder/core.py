@@ -342,10 +342,17 @@ class RecorderCore:
 
     # ---- pop ----
 
-    def checked_items(self, stack: RangeStack, domain: str | None, total_items: object) -> int | None:
+    def checked_items(
+        self, stack: RangeStack, domain: str | None, total_items: object, shared: bool = False
+    ) -> int | None:
         """The checked items of the innermost range, after checking that it may be popped."""
         self._check_pop(stack, domain)
         node = stack.node
+        if shared and not node.is_batch:
+            raise RecorderError(
+                f"shared=True was given for range {node.label!r}, which is not a batch; "
+                "give it where the batch is popped"
+            )
         if total_items is None:
             return None
         if not node.is_batch:
@@ -369,14 +376,14 @@ class RecorderCore:
                 "the domain of its push_range"
             )
 
-    def close(self, stack: RangeStack, items: int | None, delete_range: bool) -> None:
+    def close(self, stack: RangeStack, items: int | None, delete_range: bool, shared: bool = False) -> None:
         """Pop the innermost range: write its marks and its end, and add its counts to its parent."""
         node = stack.node
         parent = node.parent
         if node.channel is not None:
             if node.is_batch:
                 mark_ready_time(stack, node, node.channel)
-            _end(node, node.channel, items, delete_range)
+            _end(node, node.channel, items, delete_range, shared)
         stack.node = parent
         if delete_range:
             stack.deleted += 1
@@ -398,7 +405,7 @@ class RecorderCore:
         if self.write_counts is not None:
             self.write_counts()
 
-    def leave(self, owner: object, items: int | None, failed: bool, delete_range: bool) -> None:
+    def leave(self, owner: object, items: int | None, failed: bool, delete_range: bool, shared: bool = False) -> None:
         """Close the range of `owner`, and the ranges inside that are still open.
 
         After an exception (`failed`) ranges pushed by hand are closed silently. Otherwise they are a mistake of the
@@ -406,11 +413,11 @@ class RecorderCore:
         """
         stack = self.stack_to_pop()
         if stack.node.owner is owner:
-            self.close(stack, items, delete_range)
+            self.close(stack, items, delete_range, shared)
         else:
-            self._unwind(owner, items, failed, delete_range)
+            self._unwind(owner, items, failed, delete_range, shared)
 
-    def _unwind(self, owner: object, items: int | None, failed: bool, delete_range: bool) -> None:
+    def _unwind(self, owner: object, items: int | None, failed: bool, delete_range: bool, shared: bool) -> None:
         stack = self._stack_of_owner(owner)
         if stack is None:
             if failed:
@@ -423,7 +430,7 @@ class RecorderCore:
             left_open.append(stack.node.label)
             self.close(stack, None, failed and stack.node.is_batch)
         label = stack.node.label
-        self.close(stack, items, delete_range)
+        self.close(stack, items, delete_range, shared)
         if left_open and not failed:
             raise RecorderError(
                 f"range {label!r} ended while still open inside it: {', '.join(left_open)}; pop them before its end"
@@ -468,11 +475,15 @@ def _give_back_if_empty(stack: RangeStack) -> None:
         stack.thread.release_lane(stack)
 
 
-def _end(node: Node, channel: Channel, items: int | None, delete_range: bool) -> None:
+def _end(node: Node, channel: Channel, items: int | None, delete_range: bool, shared: bool) -> None:
     if items is not None:
         if node.items_mark is None:
             node.items_mark = channel.attributes_with_value(conventions.MARK_ITEMS, node.color, node.category)
         channel.mark_value(node.items_mark, items)
+    if shared:
+        if node.shared_mark is None:
+            node.shared_mark = channel.attributes(conventions.MARK_SHARED, node.color, node.category)
+        channel.mark(node.shared_mark)
     if delete_range:
         channel.mark(channel.attributes(conventions.MARK_DELETE, node.color, node.category))
     channel.pop()

@@ -114,13 +114,21 @@ class PerfRecorder:
         if node.push is not None:
             node.push(node.attributes)
 
-    def pop_range(self, domain: str | None = None, total_items: int | None = None, delete_range: bool = False) -> None:
+    def pop_range(
+        self,
+        domain: str | None = None,
+        total_items: int | None = None,
+        delete_range: bool = False,
+        shared: bool = False,
+    ) -> None:
         """Close the range that was opened last on this thread or task.
 
         Args:
             domain: the one given to `push_range`.
             total_items: how many items a batch had; only where the range is a batch.
             delete_range: leave this range and all below it out of the results.
+            shared: other ranks work on the items of this batch too (tensor or pipeline parallel), so that they count
+                once; only where the range is a batch.
 
         Raises:
             RecorderError: nothing is open, the domain is another, a `with` block will close the range, or the items are
@@ -133,11 +141,11 @@ class PerfRecorder:
         if self._running:
             stack = tasks.stack_of_task(stack) or self._core.nothing_open
         node = stack.node
-        if node.guard or domain is not None or total_items is not None or delete_range:
+        if node.guard or domain is not None or total_items is not None or delete_range or shared:
             plain_batch = node.is_batch and node.owner is None and domain is node.domain
             if not (plain_batch and type(total_items) is int and 0 <= total_items < USUAL_END):
-                total_items = self._core.checked_items(stack, domain, total_items)
-            self._core.close(stack, total_items, delete_range)
+                total_items = self._core.checked_items(stack, domain, total_items, shared)
+            self._core.close(stack, total_items, delete_range, shared)
             return
         stack.node = node.parent
         if node.pop is not None:
@@ -190,12 +198,14 @@ class PerfRecorder:
         color: Color = None,
         domain: str | None = None,
         category: str | int | None = None,
+        shared: bool = False,
     ) -> BatchScope:
         """`with perf.batch(i, total_items=n) as batch:`; `batch.total_items` may also be set inside.
 
+        `shared=True`: other ranks work on the same items (tensor or pipeline parallel), so that they count once.
         A batch that ends by an exception did not process its items: it is deleted from the results.
         """
-        return BatchScope(self._core, range_key(message, color, domain, category), batch_idx, total_items)
+        return BatchScope(self._core, range_key(message, color, domain, category), batch_idx, total_items, shared)
 
     def batches(
         self,
@@ -207,6 +217,7 @@ class PerfRecorder:
         color: Color = None,
         domain: str | None = None,
         category: str | int | None = None,
+        shared: bool = False,
     ) -> Iterator[tuple[int, T]]:
         """`for i, x in perf.batches(loader, items=len):`; the body of the loop is the batch.
 
@@ -216,15 +227,18 @@ class PerfRecorder:
             start: index of the first batch.
             message: name of the batches.
             color, domain, category: as in `push_range`.
+            shared: as in `batch`.
         """
         if items is not None and not callable(items):
             check_items(items, message)
-        return self._batches(iterable, items, start, range_key(message, color, domain, category))
+        return self._batches(iterable, items, start, range_key(message, color, domain, category), shared)
 
-    def _batches(self, iterable: Iterable[T], items: Any, start: int, key: RangeKey) -> Iterator[tuple[int, T]]:
+    def _batches(
+        self, iterable: Iterable[T], items: Any, start: int, key: RangeKey, shared: bool
+    ) -> Iterator[tuple[int, T]]:
         for index, element in enumerate(iterable, start):
             total_items = items(element) if callable(items) else items
-            with BatchScope(self._core, key, index, total_items):
+            with BatchScope(self._core, key, index, total_items, shared):
                 yield index, element
 
     @overload

@@ -63,16 +63,20 @@ class BatchScope:
         batch_idx: index of the batch.
         total_items: how many items the batch had; may be set until the block ends.
         delete_range: set it to exclude the batch from the results.
+        shared: whether other ranks work on the same items.
     """
 
-    __slots__ = ("_core", "_key", "batch_idx", "delete_range", "total_items")
+    __slots__ = ("_core", "_key", "batch_idx", "delete_range", "shared", "total_items")
 
-    def __init__(self, core: RecorderCore, key: RangeKey, batch_idx: int, total_items: int | None) -> None:
+    def __init__(
+        self, core: RecorderCore, key: RangeKey, batch_idx: int, total_items: int | None, shared: bool = False
+    ) -> None:
         self._core = core
         self._key = key
         self.batch_idx = batch_idx
         self.total_items = total_items
         self.delete_range = False
+        self.shared = shared
 
     def __str__(self) -> str:
         return f"batch {self._label!r}"
@@ -91,7 +95,7 @@ class BatchScope:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and type(self.total_items) is int and 0 <= self.total_items < USUAL_END:
-            self._core.leave(self, self.total_items, False, self.delete_range)
+            self._core.leave(self, self.total_items, False, self.delete_range, self.shared)
             return
         # `break` in a loop over `batches` ends its generator this way; the batch did not fail.
         stopped = kind is not None and issubclass(kind, GeneratorExit)
@@ -103,7 +107,7 @@ class BatchScope:
             if failed:
                 return  # the exception being raised matters more
             raise
-        self._core.leave(self, items, kind is not None, self.delete_range or failed)
+        self._core.leave(self, items, kind is not None, self.delete_range or failed, self.shared)
 
     def _checked_items(self) -> int | None:
         items = self.total_items

@@ -49,6 +49,7 @@ class Node:
         "pop",
         "push",
         "ready_mark",
+        "shared_mark",
     )
 
     def __init__(
@@ -77,6 +78,7 @@ class Node:
         self.channel: Channel | None = None  # None where no tool records
         self.attributes: Any = None
         self.items_mark: Any = None  # its attributes, made with the first one
+        self.shared_mark: Any = None
         self.ready_mark: Any = None  # of a batch
         self.collecting_mark: Any = None  # of a batch
         # The channel's calls; None saves the call.

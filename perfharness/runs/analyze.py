@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE
@@ -106,6 +107,7 @@ def analyze(
     domain: str | None = None,
     batch_pattern: str | None = None,
     reject_throttled: bool | None = None,
+    parallel: Literal["auto", "data", "model"] | None = None,
     nsys: str | Path | None = None,
     output_dir: str | Path | None = None,
 ) -> AnalyzedRuns | AnalyzedTraces:
@@ -116,6 +118,7 @@ def analyze(
         warmup_batches: batches excluded at both ends of each loop; None: as launched, 0 for a trace.
         domain, batch_pattern, nsys: as in `perfharness.open_run`.
         reject_throttled: leave batches out that ran while the GPU's clocks were throttled; None: as launched.
+        parallel: whether ranks have items of their own, or share them; None: as launched.
         output_dir: where results of a bare trace go; None: nowhere.
 
     Raises:
@@ -125,7 +128,7 @@ def analyze(
     """
     nsys = None if nsys is None else Path(nsys)
     located = locate(Path(path), nsys)
-    read_as = ReadAs(warmup_batches, domain, batch_pattern, reject_throttled)
+    read_as = ReadAs(warmup_batches, domain, batch_pattern, reject_throttled, parallel)
     if located.trace is None:
         if output_dir is not None:
             raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")

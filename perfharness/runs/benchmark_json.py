@@ -13,6 +13,7 @@ from pydantic.annotated_handlers import GetJsonSchemaHandler
 
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy, StageAttribution
 from perfharness.analysis.metrics.results import ProcessMetrics, RunMetrics
+from perfharness.analysis.ranks.results import RunRanks
 from perfharness.analysis.startup import Startup
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding
@@ -253,7 +254,7 @@ class ProcessRate(Rate):
     """Rate over the process's own steady state; share and in_window are of the common window."""
 
     share: Share | None
-    """of all items in the window"""
+    """of all items in the window; of processes that work on the same items each has the share of all of them"""
 
     in_window: InWindow | None
 
@@ -274,6 +275,9 @@ class Throughput(Rate):
     part inside), divided by its length; null with the reason where there is none.
     """
 
+    counted_once: list[list[str]] = LEFT_OUT
+    """processes that work on the same items, which count once (ranks that share their work)"""
+
     processes: dict[str, ProcessRate]
     concurrency: Concurrency | None
     """over the window; null where there is none"""
@@ -293,3 +297,6 @@ class BenchmarkMean(_Results):
     diagnosis: Annotated[PooledDiagnosis, InUnit("milliseconds")] = LEFT_OUT
     gpu_metrics: RunMetrics = LEFT_OUT
     energy: Annotated[RunEnergy, InUnit("joules")] = LEFT_OUT
+    ranks: Annotated[RunRanks, InUnit("milliseconds")] = LEFT_OUT
+    """ranks that work together: communication, waiting for the last one, whose delay it was; only where two or more
+    ranks were measured"""

@@ -300,6 +300,7 @@ def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[
         "domain": manifest.domain,
         "pattern": manifest.batch_pattern,
         "throttled batches excluded": manifest.reject_throttled or None,
+        "ranks parallel by": None if manifest.parallel == "auto" else manifest.parallel,
     }
     found: dict[str, str | None] = {
         "gpu": ", ".join(names) or "none",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -25,6 +26,7 @@ from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.host_profile import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.outside import outside_tree
+from perfharness.analysis.ranks.results import RunRanks
 from perfharness.analysis.stage_findings import without_consequences
 from perfharness.analysis.startup import first_cuda, startup
 from perfharness.analysis.tabulate import tabulate
@@ -53,6 +55,7 @@ from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.runs.journals import TRACE_NAME, Journals, host_probe_of, journals_of
 from perfharness.runs.meta import mean_meta, process_meta
 from perfharness.runs.process_traces import ProcessTraces
+from perfharness.runs.ranks import RankComparison, sharing_of, with_ranks
 from perfharness.runs.result_files import ResultFiles, size_of
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
@@ -69,6 +72,7 @@ class ReadAs:
     domain: str | None = None
     batch_pattern: str | None = None
     reject_throttled: bool | None = None
+    parallel: Literal["auto", "data", "model"] | None = None
 
     def options(self, launched: RunManifest | None = None) -> AnalysisOptions:
         """With those of the launch where none is given. Raises `UsageError`."""
@@ -257,6 +261,9 @@ def analyze_run(
         if analysed is not None:
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
+    ranks = analyzer.compare_ranks()
+    results, found = with_ranks(results, ranks)
+    findings.extend(found)
     options = analyzer.options
     machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled)
     findings.extend(machine.findings)
@@ -269,7 +276,7 @@ def analyze_run(
             manifest, process, analysed.result, analysed.trace_meta, analysed.journals.main, options.warmup_batches, own
         )
         meta["sources"]["trace_bytes"] = analysed.trace_bytes
-        results[process.folder] = replace(analysed.result, meta=meta)
+        results[process.folder] = replace(results[process.folder], meta=meta)
         if files is not None:
             body = {
                 **benchmark_tree(results[process.folder]),
@@ -280,8 +287,9 @@ def analyze_run(
     included, partial = _included(manifest, results)
     findings.extend(partial)
     mean = {
-        **combine(included, with_data=write, failed=_failed(manifest)),
+        **combine(included, with_data=write, failed=_failed(manifest), sharing=sharing_of(ranks)),
         **_pooled_diagnosis(included),
+        **({} if ranks is None else {"ranks": ranks.to_json()}),
         **machine.mean_tree(),
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
@@ -384,6 +392,7 @@ class ProcessAnalyzer:
     def __init__(self, run_dir: Path, manifest: RunManifest, read_as: ReadAs, visit: Visit | None = None) -> None:
         self.options = read_as.options(manifest)
         self._visit = visit
+        self._ranks = RankComparison(manifest, None if self.options.parallel == "auto" else self.options.parallel)
         self.telemetry = RunTelemetry(run_dir, manifest)
         self._manifest = manifest
         self._traces = ProcessTraces(run_dir)
@@ -409,7 +418,7 @@ class ProcessAnalyzer:
                 with_gpu_work=telemetry.log is not None,
                 gpm=telemetry.gpm,
                 used_cpu=telemetry.cpu_time(process),
-                visit=None if self._visit is None else partial(self._visit, process.folder),
+                visit=partial(self._see, process),
             )
         except TraceError as error:
             unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
@@ -417,6 +426,21 @@ class ProcessAnalyzer:
         own = without_consequences(result.findings, ended_well=process.ended == "ok")
         findings = [replace(finding, process=process.folder) for finding in own]
         return Analysed(result, trace_meta, journals, size_of(path)), findings
+
+    def _see(self, process: ProcessRecord, analysis: Analysis) -> None:
+        self._ranks.visit(process, analysis)
+        if self._visit is not None:
+            self._visit(process.folder, analysis)
+
+    def compare_ranks(self) -> RunRanks | None:
+        """The ranks of the run side by side, those too that were not analysed; None where there are not two."""
+        if self._manifest.explaining:
+            return None  # what the measured pass shows counts: this one slows ranks down unevenly
+        for process in self._ranks.unseen():
+            with contextlib.suppress(TraceError):
+                trace = on_utc(self._traces.open(process), machine_clock(self._manifest))
+                self._ranks.visit(process, Analysis(trace, self.options))
+        return self._ranks.compare()
 
 
 def analyze_trace(

@@ -11,6 +11,8 @@ FILE = ("file-wait", "waiting-on-system")
 LOADER = ("data-loader-starvation",)
 """Of a mended twin that still waits for a pool's results."""
 NETWORK = ("network-wait", "waiting-on-system")
+RANK = ("waiting-on-rank",)
+"""In the rank that waits: the process that is launched."""
 PROCESS = ("waiting-on-process", "waiting-on-system")
 
 EXPECTED = (
@@ -59,5 +61,7 @@ EXPECTED = (
     Fault("polling", ("waiting-on-system",), "generate", "eth-sri/lmql#127"),
     Fault("subprocess_each_step", PROCESS, "log", "Lightning-AI/pytorch-lightning#189"),
     Fault("pickle_pipe", (*NETWORK, *CPU), "exchange", "open-edge-platform/geti#4994"),
+    Fault("rank_zero_evaluates", RANK, "reduce", "horovod/horovod#403", has_line=False, modules=("torch",)),
+    Fault("uneven_lengths", RANK, "gather", "lightseekorg/TorchSpec#13", has_line=False, modules=("torch",)),
     Fault("pool_each_batch", (*PROCESS, *CPU), "augment", "springfall2008/batpred#4546", mended_codes=LOADER),
 )  # fmt: skip

@@ -189,3 +189,38 @@ def test_two_processes_give_the_same_answers_and_a_common_result(tmp_path: Path)
     pipeline = common["mean_all_batches"]["image_classification"]["pipeline"]
     assert pipeline["total_items"] == NUM_SHAPES
     assert set(children(children(pipeline)["batch_1"])) == IMAGE_STAGES
+
+
+RANKS = (Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", "2")
+TENSOR_PARALLEL = ("--batches", "4", "--layers", "2", "--width", "64", "--length", "16")
+
+
+def test_tensor_parallel_sample_checks_itself_split_and_whole(tmp_path: Path) -> None:
+    said = [run(*ranks, SAMPLES / "tensor_parallel.py", *TENSOR_PARALLEL, cwd=tmp_path) for ranks in ((), RANKS)]
+    assert "1 rank(s); the split network equals the whole one" in said[0]
+    assert "2 rank(s); the split network equals the whole one" in said[1]
+
+
+def test_tensor_parallel_sample_needs_as_many_heads_as_ranks(tmp_path: Path) -> None:
+    command = [sys.executable, *map(str, RANKS), str(SAMPLES / "tensor_parallel.py"), "--heads", "3", "--width", "63"]
+    done = subprocess.run(command, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "--heads 3 is no multiple of 2 ranks" in done.stderr
+
+
+def test_data_loader_sample_adds_up_over_ranks_and_workers(tmp_path: Path) -> None:
+    few = ("--batches", "6", "--workers", "2")
+    said = [run(*ranks, SAMPLES / "data_loader.py", *few, cwd=tmp_path).strip() for ranks in ((), RANKS)]
+    assert said[0].startswith("36 images on 1 rank(s): mean brightness")
+    assert said[1] == said[0].replace("1 rank", "2 rank")
+    launch_options = ("-w", "0", "--tracer", "embedded", "-o", tmp_path / "out")
+    run("-m", "perfharness", "launch", *launch_options, *RANKS, SAMPLES / "data_loader.py", *few, cwd=tmp_path)
+    tree = read(tmp_path / "out/benchmark_mean.json")
+    (group,) = tree["ranks"]["groups"]
+    assert (group["parallel"], group["parallel_basis"]) == ("data", "different_batches")
+    for rank in (0, 1):
+        batches = children(
+            read(tmp_path / f"out/proc_0_gpu_0/rank_{rank}/benchmark.json")["data"]["data_loader"]["pipeline"]
+        )
+        assert list(batches) == [f"batch_{index}" for index in range(rank, 6, 2)]
+        assert [batch["total_items"] for batch in batches.values()] == [6, 6, 6]

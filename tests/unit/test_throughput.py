@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.throughput import MIN_PERIODS, concurrency, throughput
+from perfharness.analysis.throughput import MIN_PERIODS, Sharing, concurrency, throughput
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.result import BatchLoop, Float64
 
@@ -322,3 +322,20 @@ def test_concurrency_is_what_counting_moment_by_moment_gives(processes: list[lis
     mean, everyone = concurrency(lines, 25)
     assert np.isclose(mean, sum(counts) / 25)
     assert np.isclose(everyone, sum(count == len(processes) for count in counts) / 25)
+
+
+def test_processes_that_share_their_items_count_once() -> None:
+    """Two pairs of ranks; a pair works on the same 100 items/s, the pairs on different ones."""
+    run = {name: [loop(every(10, 20, begin), warmup=1)] for name, begin in (("a0", 0), ("a1", 1), ("b0", 2), ("b1", 3))}
+    found = throughput(run, clock_is_utc=True, sharing=Sharing((("a0", "a1"), ("b0", "b1"))))
+    assert found["items_per_second"] == pytest.approx(200)
+    assert found["counted_once"] == [["a0", "a1"], ["b0", "b1"]]
+    assert [rate["share"] for rate in found["processes"].values()] == pytest.approx([0.5] * 4)
+    assert throughput(run, clock_is_utc=True)["items_per_second"] == pytest.approx(400)
+
+
+def test_a_run_of_ranks_that_may_share_their_items_has_no_rate() -> None:
+    run = {name: [loop(every(10, 20), warmup=1)] for name in "ab"}
+    found = throughput(run, clock_is_utc=True, sharing=Sharing(unknown="not known"))
+    assert (found["items_per_second"], found["reason"]) == (None, "not known")
+    assert [rate["items_per_second"] for rate in found["processes"].values()] == pytest.approx([100, 100])

@@ -40,6 +40,7 @@ def read_annotations(
     options: Sequence[str] = (),
     *,
     is_module: bool = False,
+    collectives: bool = False,
 ) -> AnnotationFacts:
     """Read the file and look its functions up in the interpreter that will run the script.
 
@@ -49,9 +50,11 @@ def read_annotations(
         script: the file that will be `__main__`.
         executable, options: the interpreter, and its own options.
         is_module: whether the script runs as a module, which imports what is in the current folder, not next to it.
+        collectives: `--annotate-collectives`.
     """
     if path is None:
-        return AnnotationFacts(None if torch_depth is None else Annotations(torch_depth=torch_depth))
+        asked = Annotations(torch_depth=torch_depth, collectives=collectives)
+        return AnnotationFacts(None if asked == Annotations() else asked)
     try:
         content = read_toml(path, "--annotate")
     except UsageError as error:
@@ -66,7 +69,7 @@ def read_annotations(
     functions, problems = _find([*entries], lookup)
     problems = [f"{path}: {problem}" for problem in (*problems, *_clashes(functions, content))]
     recorder = content.get("recorder", {})
-    made = Annotations(tuple(functions), recorder.get("name"), recorder.get("within"), torch_depth)
+    made = Annotations(tuple(functions), recorder.get("name"), recorder.get("within"), torch_depth, collectives)
     if len(made.to_json()) > MAX_BYTES:
         problems.append(f"{path}: {len(functions)} functions are more than fit into the environment of a process")
     return AnnotationFacts(made, tuple(problems))

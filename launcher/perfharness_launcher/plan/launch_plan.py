@@ -220,7 +220,11 @@ def _capture_conflicts(options: LaunchOptions, facts: MachineFacts, decision: Tr
 def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     asked = [
         name
-        for name, value in (("--annotate", options.annotate), ("--annotate-torch", options.annotate_torch))
+        for name, value in (
+            ("--annotate", options.annotate),
+            ("--annotate-torch", options.annotate_torch),
+            ("--annotate-collectives", options.annotate_collectives or None),
+        )
         if value is not None
     ]
     if not asked:

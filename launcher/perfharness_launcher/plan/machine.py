@@ -65,7 +65,7 @@ class MachineFacts:
         cuda_driver: newest CUDA that the driver runs, `(13, 0)`.
         program: what SCRIPT is.
         output_problem: why the output folder cannot be used, one sentence.
-        annotations: what `--annotate` and `--annotate-torch` ask for.
+        annotations: what `--annotate`, `--annotate-torch` and `--annotate-collectives` ask for.
         annotation_problems: why they cannot be done, one sentence each.
         topology: the CPUs; None where not asked for.
         near_gpus: what is near each GPU, by UUID.
@@ -131,6 +131,7 @@ def _annotations(
         interpreter.executable,
         program.interpreter_options,
         is_module=program.module is not None,
+        collectives=options.annotate_collectives,
     )
 
 

@@ -161,6 +161,22 @@ class LaunchOptions(BaseModel):
             ("--annotate-torch",), BATCHES, "PyTorch modules become stages; 0: the outermost only.", metavar="DEPTH"
         ),
     ] = None
+    annotate_collectives: Annotated[
+        bool,
+        Option(
+            ("--annotate-collectives",),
+            BATCHES,
+            "Calls of torch.distributed become ranges, which show who waits for which rank.",
+        ),
+    ] = False
+    parallel: Annotated[
+        Literal["auto", "data", "model"],
+        Option(
+            ("--parallel",),
+            BATCHES,
+            "Ranks have items of their own (data), or all work on the same ones (model); auto: find out.",
+        ),
+    ] = "auto"
     domain: Annotated[
         str | None, Option(("--domain",), BATCHES, "NVTX domain to read, for a script without the recorder.")
     ] = None

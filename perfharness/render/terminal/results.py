@@ -15,6 +15,7 @@ from perfharness.model.result import RESERVED_KEYS, EntryTable, Path, ProcessRes
 from perfharness.render.terminal.advice import limited_by, print_advice
 from perfharness.render.terminal.console import Column, print_table, say, styled
 from perfharness.render.terminal.machine import print_machine
+from perfharness.render.terminal.ranks import print_ranks
 
 SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 NOT_MEASURED = "-"
@@ -110,6 +111,7 @@ def print_result(
     for finding in tree.get("meta", {}).get("findings", ()):
         if finding["code"] == CAPTURED and finding["severity"] == Severity.NOTE:
             say(console, f"{finding['process']}: {finding['message']}" if finding["process"] else finding["message"])
+    print_ranks(console, tree)
     print_machine(console, tree)
     print_advice(console, diagnoses)
 

@@ -1,0 +1,62 @@
+"""What a reader has to know of ranks, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfharness.analysis.ranks.results import RankGroup
+from perfharness.analysis.ranks.verdict import origin
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.result import path_text
+
+
+def rank_findings(group: RankGroup) -> Iterator[Finding]:
+    """Of one group of ranks."""
+    yield from _parallel(group)
+    yield from _missing(group)
+    if group.reason is not None and group.source is not None:
+        yield Finding(
+            "ranks-not-compared",
+            Severity.WARNING,
+            f"Which rank the others wait for is not known: {group.reason}.",
+        )
+    for delay in group.delays:
+        yield Finding(
+            "waiting-on-rank",
+            Severity.NOTE,
+            f"The other ranks wait {delay.waiting_ms:.3f} ms a batch, {100 * delay.batch_share:.0f} % of it, for rank "
+            f"{delay.rank} in {delay.operation} of '{path_text(delay.at_stage[1:])}'; {origin(delay)}. It comes "
+            f"{delay.lag_ms:.3f} ms later than they do (95 % interval {delay.lag_low_ms:.3f} to "
+            f"{delay.lag_high_ms:.3f} ms over {delay.batches} batches).",
+            "See the stages of that rank; `perfharness export` shows all ranks on one line of time.",
+        )
+
+
+def _parallel(group: RankGroup) -> Iterator[Finding]:
+    if group.parallel is None:
+        yield Finding(
+            "ranks-parallel-unknown",
+            Severity.WARNING,
+            f"There is no throughput: {group.parallel_reason}.",
+            "Give it to `perfharness analyze`, or to the next launch.",
+        )
+    elif group.parallel_basis == "recognized":
+        yield Finding(
+            "ranks-share-items",
+            Severity.WARNING,
+            f"The items of {len(group.processes)} ranks count once: they have the same batches with as many items, and "
+            "collectives in them, as ranks that share their work have.",
+            "If each rank had items of its own, give --parallel data; --parallel model, or perf.batch(…, shared=True), "
+            "confirms it.",
+        )
+
+
+def _missing(group: RankGroup) -> Iterator[Finding]:
+    if group.world_size is not None and group.world_size > len(group.processes):
+        yield Finding(
+            "ranks-missing",
+            Severity.WARNING,
+            f"{len(group.processes)} of {group.world_size} ranks left batches; whom the others waited for is not known "
+            "of those that are missing.",
+            "Ranks on other hosts are not measured; of this one, see stderr.log.",
+        )

@@ -1,0 +1,66 @@
+"""Whether ranks work on the same items (tensor or pipeline parallel) or each on its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.ranks.matching import CommonBatches, RankInput
+from perfharness.analysis.ranks.rank_work import batch_keys
+from perfharness.analysis.ranks.results import Basis, Parallel
+from perfharness.model.result import Path
+
+MOSTLY = 0.9
+"""Of the common batches: so many have collectives in every rank, where ranks share their work."""
+
+
+@dataclass(frozen=True)
+class FoundParallel:
+    """Whether ranks share their items, how that is known, and, where it is not, why."""
+
+    kind: Parallel | None
+    basis: Basis | None
+    reason: str | None = None
+
+
+def find_parallel(ranks: list[RankInput], common: CommonBatches, asked: Parallel | None) -> FoundParallel:
+    """What was asked for, else what the annotation says, else what the batches and their collectives show.
+
+    Args:
+        ranks: those that work together.
+        common: the batches that all have.
+        asked: `--parallel`.
+    """
+    if asked is not None:
+        return FoundParallel(asked, "option")
+    marked = [one.work.batches.shared for one in ranks]
+    if all(shared.all() for shared in marked):
+        return FoundParallel("model", "annotation")
+    if any(shared.any() for shared in marked):
+        return FoundParallel(None, None, f"some batches are annotated as shared and others not; {OPTION}")
+    numbers = [Counter(_numbered(one)) for one in ranks]
+    if any(each != numbers[0] for each in numbers[1:]):
+        return FoundParallel("data", "different_batches")
+    if len(common) and all(_have_collectives(one, of) for one, of in zip(ranks, common.of, strict=True)):
+        return FoundParallel("model", "recognized")
+    unseen = next((one.work.reason for one in ranks if one.work.reason is not None), None)
+    if unseen is None and all(one.work.kind == "none" for one in ranks):
+        return FoundParallel("data", "no_collectives")
+    why = unseen or "collectives are in a part of the batches only"
+    return FoundParallel(
+        None, None, f"all ranks have the same batches, and whether they share their items is not known: {why}; {OPTION}"
+    )
+
+
+OPTION = "say which: --parallel data (each rank has items of its own) or --parallel model (they share them)"
+
+
+def _numbered(one: RankInput) -> list[tuple[Path, int, int, float]]:
+    items = np.nan_to_num(one.work.batches.items, nan=-1.0).tolist()
+    return [(*key, count) for key, count in zip(batch_keys(one.work), items, strict=True)]
+
+
+def _have_collectives(one: RankInput, batches: np.typing.NDArray[np.int64]) -> bool:
+    return float(np.isin(batches, one.work.collectives.batch).mean()) >= MOSTLY

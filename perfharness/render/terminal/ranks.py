@@ -1,0 +1,70 @@
+"""Ranks that work together, for people: communication, waiting, and who comes last."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from perfharness.model.result import Tree
+from perfharness.render.terminal.console import Column, print_table, say
+
+NOT_MEASURED = "-"
+MAX_RANKS = 64
+"""Rows; all are in the JSON files."""
+
+PARALLEL = {
+    "model": "their items count once: they work on the same ones",
+    "data": "their items add up",
+    None: "whether they share their items is not known",
+}
+BASIS = {
+    "option": "--parallel",
+    "annotation": "perf.batch(shared=True)",
+    "recognized": "equal batches with collectives in them",
+    "different_batches": "they have different batches",
+    "no_collectives": "no collectives in their batches",
+}
+
+
+def print_ranks(console: Console, tree: Tree) -> None:
+    """A table of each group of ranks: `ranks` of a mean tree; nothing where there is none."""
+    for group in tree.get("ranks", {}).get("groups", ()):
+        basis = BASIS.get(group["parallel_basis"])
+        why = "" if basis is None else f" ({basis})"
+        size = group["world_size"] or len(group["processes"])
+        say(console, f"{len(group['processes'])} of {size} ranks, ms per batch; {PARALLEL[group['parallel']]}{why}")
+        if not group["ranks"]:
+            say(console, f"Their communication is not known: {group['reason']}")
+            continue
+        _print_group(console, group)
+        skew = group["skew"]
+        if skew is not None:
+            say(
+                console,
+                f"Arrival at a collective, first to last: {skew['p50_ms']:.3f} ms (median), at most "
+                f"{skew['max_ms']:.3f} ms; clocks to {1000 * skew['clock_error_ms']:.1f} µs",
+            )
+
+
+def _print_group(console: Console, group: Tree) -> None:
+    columns = [
+        Column("rank"), Column("batch", drop=3), Column("communication"), Column("share", drop=1),
+        Column("waiting"), Column("came last", drop=2), Column("later by", drop=4),
+    ]  # fmt: skip
+    rows = [
+        [
+            str(one["rank"]), _ms(one["batch_ms"]), _ms(one["communication_ms"]), _share(one["communication_share"]),
+            _ms(one["waiting_ms"]), _share(one["last_share"]), _ms(one["lag_ms"]),
+        ]
+        for one in group["ranks"][:MAX_RANKS]
+    ]  # fmt: skip
+    print_table(console, columns, rows)
+    if len(group["ranks"]) > MAX_RANKS:
+        say(console, f"and {len(group['ranks']) - MAX_RANKS} more ranks; all are in the JSON files")
+
+
+def _ms(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{100 * value:.0f} %"

@@ -1,0 +1,130 @@
+"""The ranks of a run side by side: which processes they are, their clocks, and what the comparison changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.ranks.compare import RankCalls, calls_of_ranks, compare_ranks
+from perfharness.analysis.ranks.findings import rank_findings
+from perfharness.analysis.ranks.matching import RankClock, RankInput
+from perfharness.analysis.ranks.rank_work import RankWork, rank_work
+from perfharness.analysis.ranks.results import Parallel, RankGroup, RunRanks
+from perfharness.analysis.ranks.verdict import with_rank_delays
+from perfharness.analysis.throughput import ALL_SEPARATE, Sharing
+from perfharness.analysis.trace_clock import monotonic_offset
+from perfharness.model.findings import Finding
+from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.result import ProcessResult
+
+GPU_CLOCK_ERROR_NS = 2_000
+"""Between the clocks of the host and of a GPU, as CUPTI interpolates them."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was kept of one rank's trace: its work and its clock against CLOCK_MONOTONIC."""
+
+    work: RankWork
+    clock: RankClock | None
+
+
+@dataclass
+class RankComparison:
+    """Takes from each process what the comparison needs, before its trace is released."""
+
+    manifest: RunManifest
+    parallel: Parallel | None = None
+    """What was asked for; None: find out."""
+
+    _seen: dict[str, _Seen | None] = field(default_factory=dict)
+    """By folder; None: it has no batch."""
+
+    def unseen(self) -> list[ProcessRecord]:
+        """Ranks with a trace that were not seen yet."""
+        ranks = [process for process in self.manifest.measured_processes if _rank(process) is not None]
+        return [process for process in ranks if process.trace is not None and process.folder not in self._seen]
+
+    def visit(self, process: ProcessRecord, analysis: Analysis) -> None:
+        """See one process."""
+        if _rank(process) is None:
+            return
+        if (work := rank_work(analysis)) is None:
+            self._seen[process.folder] = None
+            return
+        offset = monotonic_offset(analysis.trace)
+        error_ns = GPU_CLOCK_ERROR_NS if work.kind == "gpu" else 0
+        clock = None if offset is None else RankClock(offset[0], offset[1] + error_ns)
+        self._seen[process.folder] = _Seen(work, clock)
+
+    def compare(self) -> RunRanks | None:
+        """All groups of ranks; None where no two ranks were measured."""
+        groups = [self._compare(processes) for processes in self._groups()]
+        return RunRanks(groups) if groups else None
+
+    def calls(self) -> list[RankCalls]:
+        """The collectives of all ranks, for a timeline."""
+        return [calls for processes in self._groups() for calls in calls_of_ranks(self._inputs(processes))]
+
+    def _groups(self) -> Iterator[list[ProcessRecord]]:
+        """The ranks of each launched process; where each has one, all of them, if they are ranks of one program."""
+        ranks = [process for process in self.manifest.measured_processes if self._seen.get(process.folder)]
+        by_launched: dict[int, list[ProcessRecord]] = {}
+        for process in ranks:
+            by_launched.setdefault(process.index, []).append(process)
+        if len(ranks) > 1 and all(len(each) == 1 for each in by_launched.values()):
+            if len({_rank(process) for process in ranks}) == len(ranks):
+                yield ranks
+            return
+        yield from (each for each in by_launched.values() if len(each) > 1)
+
+    def _compare(self, processes: list[ProcessRecord]) -> RankGroup:
+        sizes = {one.world_size for process in processes if (one := process.measured_self) is not None}
+        world_size = sizes.pop() if len(sizes) == 1 else None
+        return compare_ranks(self._inputs(processes), world_size=world_size, asked=self.parallel)
+
+    def _inputs(self, processes: list[ProcessRecord]) -> list[RankInput]:
+        shares_trace = len({_trace_of(process) for process in processes}) == 1
+        inputs = []
+        for process in processes:
+            seen, rank = self._seen[process.folder], _rank(process)
+            assert seen is not None, "only ranks with batches are grouped"
+            assert rank is not None, "only ranks are grouped"
+            error_ns = GPU_CLOCK_ERROR_NS if seen.work.kind == "gpu" else 0
+            clock = RankClock(0, error_ns) if shares_trace else seen.clock
+            inputs.append(RankInput(process.folder, rank, seen.work, clock))
+        return inputs
+
+
+def _rank(process: ProcessRecord) -> int | None:
+    measured = process.measured_self
+    return None if measured is None else measured.rank
+
+
+def _trace_of(process: ProcessRecord) -> Path | None:
+    return process.trace_path(Path())
+
+
+def sharing_of(ranks: RunRanks | None) -> Sharing:
+    """Which processes count once, and why that may not be known."""
+    if ranks is None:
+        return ALL_SEPARATE
+    unknown = next((group.parallel_reason for group in ranks.groups if group.parallel is None), None)
+    return Sharing([group.processes for group in ranks.groups if group.parallel == "model"], unknown)
+
+
+def with_ranks(
+    results: Mapping[str, ProcessResult], ranks: RunRanks | None
+) -> tuple[dict[str, ProcessResult], list[Finding]]:
+    """The results with what their processes wait for other ranks; and what there is to say of the groups."""
+    if ranks is None:
+        return dict(results), []
+    changed = dict(results)
+    for group in ranks.groups:
+        for process in group.processes:
+            result = changed.get(process)
+            if result is not None and result.diagnosis is not None:
+                changed[process] = replace(result, diagnosis=with_rank_delays(result.diagnosis, group, process))
+    return changed, [finding for group in ranks.groups for finding in rank_findings(group)]

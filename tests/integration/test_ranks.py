@@ -1,0 +1,174 @@
+"""Two real ranks over gloo: who waits for whom, whose items count, and what users see of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch.distributed")
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "samples" / "tensor_parallel.py"
+TORCHRUN = Path(sys.executable).with_name("torchrun")
+SMALL = ("--batches", "16", "--layers", "2", "--width", "64", "--length", "16", "-b", "2")
+SLOW = ("--slow-rank", "1", "--slow-host-ms", "20")
+
+
+def perfharness(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "perfharness", *map(str, arguments)],
+        cwd=cwd, env={**os.environ, "COLUMNS": "200", "PERFHARNESS_STORE": "off"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == code, f"{arguments}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+RANKS = (TORCHRUN, "--standalone", "--nproc-per-node", "2")
+
+
+def launch(folder: Path, *command: str | Path, options: tuple[str, ...] = ("--tracer", "embedded")) -> Path:
+    run = folder / "out"
+    perfharness("launch", "-w", "1", *options, "-o", run, *command, cwd=folder)
+    return run
+
+
+def mean(run: Path) -> Any:
+    return json.loads((run / "benchmark_mean.json").read_text())
+
+
+def stages(run: Path, rank: int) -> dict[str, Any]:
+    """The diagnosis of a rank, by the end of each stage's path."""
+    tree = json.loads((run / f"proc_0_gpu_0/rank_{rank}/benchmark.json").read_text())
+    return {"/".join(stage["path"][2:]): stage for stage in tree["diagnosis"]["stages"]}
+
+
+@pytest.fixture(scope="session")
+def slowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample with one rank that does 20 ms of host work more in each batch."""
+    return launch(tmp_path_factory.mktemp("slowed"), *RANKS, SAMPLE, *SMALL, *SLOW)
+
+
+def test_the_late_rank_and_its_stage_are_named(slowed: Path) -> None:
+    (group,) = mean(slowed)["ranks"]["groups"]
+    assert group["processes"] == ["proc_0_gpu_0/rank_0", "proc_0_gpu_0/rank_1"]
+    assert (group["source"], group["world_size"], group["batches"], group["unmatched"]) == ("host", 2, 14, 0)
+    delay = group["delays"][0]
+    assert (delay["rank"], delay["stage"][-1], delay["basis"]) == (1, "prepare", "host")
+    assert delay["at_stage"][-1] == "attention"
+    assert delay["lag_low_ms"] < delay["lag_ms"] < delay["lag_high_ms"]
+    assert delay["excess_ms"] > 15
+    zero, one = group["ranks"]
+    assert zero["waiting_ms"] > 10 > one["waiting_ms"]
+    assert zero["waiting_ms"] <= zero["communication_ms"]
+    assert one["last_share"] > 0.25  # of the four collectives, the first of each batch
+    assert 0 < group["skew"]["clock_error_ms"] < 0.1
+
+
+def test_the_verdict_is_with_those_that_wait(slowed: Path) -> None:
+    waiting, late = stages(slowed, 0), stages(slowed, 1)
+    assert waiting["batch/attention"]["verdict"]["verdict"] == "waiting-on-rank"
+    assert waiting["batch"]["verdict"]["verdict"] == "waiting-on-rank"
+    assert all(stage["verdict"]["verdict"] != "waiting-on-rank" for stage in late.values())
+    pooled = {tuple(stage["path"][2:]): stage["verdicts"] for stage in mean(slowed)["diagnosis"]["stages"]}
+    assert pooled["batch", "attention"]["waiting-on-rank"] == 1
+
+
+def test_shared_items_count_once(slowed: Path) -> None:
+    tree = mean(slowed)
+    assert tree["throughput"]["counted_once"] == [["proc_0_gpu_0/rank_0", "proc_0_gpu_0/rank_1"]]
+    rates = [rate["items_per_second"] for rate in tree["throughput"]["processes"].values()]
+    assert tree["throughput"]["items_per_second"] == pytest.approx(rates[0], rel=0.2)
+    assert (tree["ranks"]["groups"][0]["parallel"], tree["ranks"]["groups"][0]["parallel_basis"]) == (
+        "model", "annotation",
+    )  # fmt: skip
+
+
+def test_diagnose_says_the_same_of_one_rank(slowed: Path) -> None:
+    done = perfharness("diagnose", slowed / "proc_0_gpu_0/rank_0", "--format", "json", cwd=slowed)
+    (diagnosis,) = json.loads(done.stdout).values()
+    verdicts = {stage["path"][-1]: stage["verdict"]["verdict"] for stage in diagnosis["stages"]}
+    assert verdicts["attention"] == "waiting-on-rank"
+
+
+def test_what_was_asked_for_decides(slowed: Path, tmp_path: Path) -> None:
+    shared = mean(slowed)["throughput"]["items_per_second"]
+    perfharness("analyze", "--parallel", "data", slowed, cwd=tmp_path)
+    assert mean(slowed)["throughput"]["items_per_second"] == pytest.approx(2 * shared, rel=0.2)
+    perfharness("analyze", slowed, cwd=tmp_path)
+    assert mean(slowed)["throughput"]["items_per_second"] == pytest.approx(shared)
+
+
+PLAIN = """
+import os, sys, time
+os.environ.update(WORLD_SIZE="2", GLOO_SOCKET_IFNAME="lo", RANK="0")
+child = os.fork()
+if not child:
+    os.environ["RANK"] = "1"
+import torch, torch.distributed as dist
+from perfharness import PerfRecorder
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=rank, world_size=2)
+alone = dist.new_group([0])
+perf = PerfRecorder("plain")
+for index in range(10):
+    with perf.batch(index, total_items=2):
+        with perf.range("work"):
+            time.sleep(0.03 if rank == 0 else 0.002)
+        part = torch.ones(4)
+        dist.all_reduce(part)
+        dist.all_reduce(part, async_op=True).wait()
+        if rank == 0:
+            dist.barrier(group=alone)
+perf.finalize()
+assert part.tolist() == [4.0] * 4
+dist.destroy_process_group()
+sys.exit(os.waitpid(child, 0)[1] if child else 0)
+"""
+
+
+def test_calls_of_torch_distributed_become_ranges(tmp_path: Path) -> None:
+    """And ranks that share their items are recognised by them; without them, that is not known."""
+    script = tmp_path / "plain.py"
+    script.write_text(PLAIN)
+    run = launch(tmp_path, script, options=("--tracer", "embedded", "--annotate-collectives"))
+    tree = mean(run)
+    (group,) = tree["ranks"]["groups"]
+    assert (group["parallel"], group["parallel_basis"]) == ("model", "recognized")
+    assert [delay["rank"] for delay in group["delays"]] == [0]
+    assert group["delays"][0]["stage"][-1] == "work"
+    assert [one["collectives"] for one in group["ranks"]] == [4, 3]  # all_reduce, (async), wait (async), barrier
+    assert group["unmatched"] == 8  # the barrier of one rank alone
+    codes = {finding["code"] for finding in tree["meta"]["findings"]}
+    assert {"ranks-share-items", "waiting-on-rank"} <= codes
+
+
+def test_without_ranges_of_calls_nothing_is_guessed(tmp_path: Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(PLAIN)
+    tree = mean(launch(tmp_path, script, options=("--tracer", "embedded")))
+    (group,) = tree["ranks"]["groups"]
+    assert (group["parallel"], group["source"], group["delays"]) == (None, None, [])
+    assert tree["throughput"]["items_per_second"] is None
+    assert "--parallel" in tree["throughput"]["reason"]
+
+
+@pytest.mark.nsys
+def test_under_nsys_the_same_rank_and_stage_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, nvtx_site = (os.environ.get(f"PERFHARNESS_TEST_{name}") for name in ("NSYS", "NVTX_SITE"))
+    if not path:
+        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
+    if nvtx_site:
+        places = [nvtx_site, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, places)))
+    run = launch(tmp_path, *RANKS, SAMPLE, *SMALL, *SLOW, options=("--tracer", "nsys", "--nsys", path))
+    delay = mean(run)["ranks"]["groups"][0]["delays"][0]
+    assert (delay["rank"], delay["stage"][-1], delay["basis"]) == (1, "prepare", "host")
+    assert stages(run, 0)["batch/attention"]["verdict"]["verdict"] == "waiting-on-rank"
+    assert mean(run)["ranks"]["groups"][0]["skew"]["clock_error_ms"] == 0  # one trace, one clock

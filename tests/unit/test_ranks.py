@@ -1,0 +1,386 @@
+"""Ranks that work together, on traces made by hand: communication, waiting, who is late and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfharness.analysis.ranks.compare import compare_ranks
+from perfharness.analysis.ranks.matching import Matched, RankClock, RankInput
+from perfharness.analysis.ranks.results import RankGroup
+from perfharness.analysis.ranks.stack_line import StackLine
+from perfharness.model import conventions
+from perfharness.testing.made_ranks import RankBatch, Work, compute_and_reduce, made_rank
+
+
+def compared(folder: Path, computing_us: list[float], **more: object) -> RankGroup:
+    """Ranks that compute for so long before they reduce."""
+    return compare_ranks(
+        [made_rank(folder, rank, compute_and_reduce(computing_us, rank), **more) for rank in range(len(computing_us))]  # type: ignore[arg-type]
+    )
+
+
+def test_each_rank_waits_for_the_last_one(tmp_path: Path) -> None:
+    found = compared(tmp_path, [100.0, 300.0, 140.0])
+    assert (found.source, found.batches, found.unmatched, found.not_awaited) == ("host", 12, 0, 0)
+    assert [one.waiting_ms for one in found.ranks] == pytest.approx([0.2, 0.0, 0.16])
+    assert [one.communication_ms for one in found.ranks] == pytest.approx([0.22, 0.02, 0.18])
+    assert [one.last_share for one in found.ranks] == [0.0, 1.0, 0.0]
+    assert [one.collectives for one in found.ranks] == [1.0, 1.0, 1.0]
+    assert [one.lag_ms for one in found.ranks] == pytest.approx([-0.12, 0.18, -0.06])  # of the median of two others
+    assert found.skew is not None
+    assert (found.skew.p50_ms, found.skew.max_ms, found.skew.clock_error_ms) == pytest.approx((0.2, 0.2, 0.001))
+
+
+def test_communication_is_a_share_of_the_time_from_batch_to_batch(tmp_path: Path) -> None:
+    found = compared(tmp_path, [100.0, 300.0])
+    period = (11 * 1000 + 322) / 12  # the last batch has none after it
+    assert found.ranks[0].batch_ms == pytest.approx(period / 1000)
+    assert found.ranks[0].communication_share == pytest.approx(220 / period)
+
+
+def test_the_stage_in_which_a_rank_is_late_is_named(tmp_path: Path) -> None:
+    (delay,) = compared(tmp_path, [100.0, 300.0, 100.0]).delays
+    assert (delay.rank, delay.stage, delay.basis) == (1, ("r", "batch", "compute"), "host")
+    assert (delay.at_stage, delay.operation, delay.between_batches) == (("r", "batch", "exchange"), "all_reduce", False)
+    assert delay.lag_ms == pytest.approx(0.2)
+    assert delay.excess_ms == pytest.approx(0.2)
+    assert delay.waiting_ms == pytest.approx(0.2)
+    assert delay.saves_ms == pytest.approx(0.2)
+
+
+def test_a_delay_between_batches_is_called_that(tmp_path: Path) -> None:
+    def loads(rank: int) -> Work:
+        def work(batch: RankBatch) -> float:
+            load = 300.0 if rank == 1 else 50.0
+            batch.range("load", batch.now_us, batch.now_us + load)
+            done = batch.now_us + 350
+            batch.now_us += load
+            batch.collective("all_reduce", batch.now_us + 10, done)
+            return done + 1
+
+        return work
+
+    (delay,) = compare_ranks([made_rank(tmp_path, rank, loads(rank)) for rank in range(2)]).delays
+    assert (delay.rank, delay.stage, delay.between_batches) == (1, ("r", "load"), True)
+    assert delay.at_stage == ("r", "batch")
+    assert delay.lag_ms == pytest.approx(0.25)
+
+
+def test_equal_ranks_hold_up_nobody(tmp_path: Path) -> None:
+    assert compared(tmp_path, [100.0, 101.0]).delays == []
+
+
+def test_taking_turns_being_late_is_no_rank_that_is_late(tmp_path: Path) -> None:
+    def turns(rank: int) -> Work:
+        def work(batch: RankBatch) -> float:
+            order = [100.0, 400.0] if batch.index % 2 else [400.0, 100.0]
+            return compute_and_reduce(order, rank)(batch)
+
+        return work
+
+    found = compare_ranks([made_rank(tmp_path, rank, turns(rank)) for rank in range(2)])
+    assert found.delays == []
+    assert [one.last_share for one in found.ranks] == [0.5, 0.5]
+    assert [one.waiting_ms for one in found.ranks] == pytest.approx([0.15, 0.15])
+
+
+def test_clocks_of_different_traces_are_put_together(tmp_path: Path) -> None:
+    ranks = [
+        made_rank(tmp_path, rank, compute_and_reduce([100.0, 300.0], rank), offset_us=30_000 * rank)
+        for rank in range(2)
+    ]
+    found = compare_ranks(ranks)
+    assert [one.waiting_ms for one in found.ranks] == pytest.approx([0.2, 0.0])
+    assert [one.lag_ms for one in found.ranks] == pytest.approx([-0.2, 0.2])
+
+
+def test_a_rank_that_the_collective_before_let_go_late_is_not_blamed(tmp_path: Path) -> None:
+    """Rank 1 comes 100 us late every time, after as much work of its own as the other."""
+
+    def work(rank: int) -> Work:
+        def made(batch: RankBatch) -> float:
+            late = 100.0 * rank
+            begin = batch.now_us + late
+            batch.range("compute", begin + 1, begin + 50)
+            batch.collective("all_reduce", begin + 50, batch.now_us + 800 + late)
+            return batch.now_us + 801 + late
+
+        return made
+
+    found = compare_ranks([made_rank(tmp_path, rank, work(rank)) for rank in range(2)])
+    assert [one.waiting_ms for one in found.ranks] == pytest.approx([0.1, 0.0])
+    assert found.delays == []
+
+
+def test_without_a_clock_nothing_is_said_of_waiting(tmp_path: Path) -> None:
+    ranks = [made_rank(tmp_path, rank, compute_and_reduce([100.0, 300.0], rank)) for rank in range(2)]
+    found = compare_ranks([ranks[0], RankInput("rank_1", 1, ranks[1].work, None)])
+    assert found.reason is not None
+    assert "rank_1" in found.reason
+    assert [one.waiting_ms for one in found.ranks] == [None, None]
+    assert [one.communication_ms for one in found.ranks] == pytest.approx([0.22, 0.02])
+    assert (found.skew, found.delays) == (None, [])
+
+
+def test_who_is_within_the_clocks_error_is_not_late(tmp_path: Path) -> None:
+    ranks = [made_rank(tmp_path, rank, compute_and_reduce([100.0, 300.0], rank)) for rank in range(2)]
+    vague = [RankInput(one.process, one.rank, one.work, RankClock(0, 400_000)) for one in ranks]
+    found = compare_ranks(vague)
+    assert found.delays == []
+    assert [one.last_share for one in found.ranks] == [0.0, 0.0]
+
+
+def test_calls_that_do_not_wait_are_not_judged(tmp_path: Path) -> None:
+    """An asynchronous one, a message, and a broadcast whose root came first and went on."""
+
+    def work(rank: int) -> Work:
+        def made(batch: RankBatch) -> float:
+            begin = batch.now_us
+            batch.collective("all_reduce (async)", begin, begin + 10)
+            batch.collective("send" if rank == 0 else "recv", begin + 20, begin + 30)
+            late = 0 if rank == 0 else 100
+            batch.collective("broadcast", begin + 40 + late, begin + 50 + late)
+            return begin + 200
+
+        return made
+
+    found = compare_ranks([made_rank(tmp_path, rank, work(rank)) for rank in range(2)])
+    assert found.reason is not None
+    assert (found.not_awaited, found.unmatched) == (12 * 2 * 3, 0)
+    assert [one.waiting_ms for one in found.ranks] == [None, None]
+    assert [one.communication_ms for one in found.ranks] == pytest.approx([0.03, 0.03])
+
+
+def test_collectives_that_not_every_rank_called_equally_often_are_not_matched(tmp_path: Path) -> None:
+    def work(rank: int) -> Work:
+        def made(batch: RankBatch) -> float:
+            begin = batch.now_us
+            if rank == 0 and batch.index == 3:
+                batch.collective("all_reduce", begin, begin + 10)
+            batch.collective("all_reduce", begin + 20, begin + 60)
+            batch.collective("barrier", begin + 70, begin + 90)
+            return begin + 100
+
+        return made
+
+    found = compare_ranks([made_rank(tmp_path, rank, work(rank)) for rank in range(2)])
+    assert found.unmatched == 3  # of batch 3: two of rank 0, one of rank 1; its barrier is matched
+    assert found.skew is not None
+    assert found.skew.collectives == 11 + 12
+
+
+def test_groups_of_some_ranks_are_matched_among_these(tmp_path: Path) -> None:
+    """Two pairs that never wait for each other: rank 3 holds up rank 2, and nobody else."""
+    computing = [100.0, 100.0, 100.0, 400.0]
+
+    def work(rank: int) -> Work:
+        def made(batch: RankBatch) -> float:
+            pair = (0, 1) if rank < 2 else (2, 3)
+            begin = batch.now_us
+            done = begin + max(computing[member] for member in pair) + 10
+            batch.range("compute", begin, begin + computing[rank])
+            batch.collective(conventions.collective_name("all_reduce", pair), begin + computing[rank], done)
+            return done + 1
+
+        return made
+
+    found = compare_ranks([made_rank(tmp_path, rank, work(rank)) for rank in range(4)])
+    assert [one.waiting_ms for one in found.ranks] == pytest.approx([0.0, 0.0, 0.3, 0.0])
+    assert [(delay.rank, delay.stage) for delay in found.delays] == [(3, ("r", "batch", "compute"))]
+
+
+def test_warm_up_of_one_rank_is_left_out_of_all(tmp_path: Path) -> None:
+    work = [compute_and_reduce([100.0, 300.0], rank) for rank in range(2)]
+    found = compare_ranks([made_rank(tmp_path, 0, work[0], warmup=2), made_rank(tmp_path, 1, work[1])])
+    assert found.batches == 12 - 4
+
+
+# ---- on the GPU ----
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def gpu_work(rank: int, host_us: list[float], gpu_us: list[float]) -> Work:
+    """Launches a product in `forward` after so much host time, which takes so long; then an all-reduce in `reduce`."""
+
+    def made(batch: RankBatch) -> float:
+        begin = batch.now_us
+        arrivals = [begin + host + 10 + gpu for host, gpu in zip(host_us, gpu_us, strict=True)]
+        done, host = max(arrivals) + 15, begin + host_us[rank]
+        batch.range("forward", begin, host + 4)
+        batch.kernel("gemm", host, host + 10, host + 10 + gpu_us[rank])
+        batch.range("reduce", host + 5, host + 9)
+        batch.kernel(NCCL, host + 6, arrivals[rank], done)
+        batch.range("synchronize", host + 9, done + 2)
+        batch.builder.call("cudaStreamSynchronize_v3020", batch.at(host + 10), batch.at(done + 1))
+        return done + 3
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("host_us", "gpu_us", "basis"),
+    [([50.0, 250.0], [100.0, 100.0], "host"), ([50.0, 50.0], [100.0, 300.0], "gpu")],
+)
+def test_a_delay_on_the_gpu_arises_on_the_host_or_in_its_own_work(
+    tmp_path: Path, host_us: list[float], gpu_us: list[float], basis: str
+) -> None:
+    found = compare_ranks([made_rank(tmp_path, rank, gpu_work(rank, host_us, gpu_us)) for rank in range(2)])
+    assert found.source == "gpu"
+    assert [one.waiting_ms for one in found.ranks] == pytest.approx([0.2, 0.0])
+    (delay,) = found.delays
+    assert (delay.rank, delay.stage, delay.basis) == (1, ("r", "batch", "forward"), basis)
+    assert (delay.operation, delay.at_stage) == ("AllReduce", ("r", "batch", "reduce"))
+    assert delay.excess_ms == pytest.approx(0.2)
+
+
+def test_kernels_in_replayed_graphs_are_not_seen_and_that_is_said(tmp_path: Path) -> None:
+    def work(batch: RankBatch) -> float:
+        call = batch.builder.call("cudaGraphLaunch_v10000", batch.at(batch.now_us + 5), batch.at(batch.now_us + 9))
+        batch.builder.operation(
+            batch.at(batch.now_us + 10), batch.at(batch.now_us + 90), call, table="CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+        )
+        return batch.now_us + 100
+
+    found = compare_ranks([made_rank(tmp_path, rank, work) for rank in range(2)])
+    assert (found.source, found.ranks) == (None, [])
+    assert found.reason is not None
+    assert "graph" in found.reason
+    assert (found.parallel, found.parallel_basis) == (None, None)
+
+
+# ---- data or model parallel ----
+
+
+def test_equal_batches_with_collectives_are_shared(tmp_path: Path) -> None:
+    found = compared(tmp_path, [100.0, 100.0])
+    assert (found.parallel, found.parallel_basis) == ("model", "recognized")
+
+
+def test_an_option_decides(tmp_path: Path) -> None:
+    ranks = [made_rank(tmp_path, rank, compute_and_reduce([100.0, 100.0], rank)) for rank in range(2)]
+    found = compare_ranks(ranks, asked="data")
+    assert (found.parallel, found.parallel_basis) == ("data", "option")
+
+
+def test_batches_of_their_own_are_not_shared(tmp_path: Path) -> None:
+    work = compute_and_reduce([100.0, 100.0], 0)
+    found = compare_ranks([made_rank(tmp_path, rank, work, first_index=12 * rank) for rank in range(2)])
+    assert (found.parallel, found.parallel_basis) == ("data", "different_batches")
+
+
+def test_equal_batches_without_visible_collectives_may_be_either(tmp_path: Path) -> None:
+    def work(batch: RankBatch) -> float:
+        batch.range("compute", batch.now_us, batch.now_us + 90)
+        return batch.now_us + 100
+
+    found = compare_ranks([made_rank(tmp_path, rank, work) for rank in range(2)])
+    assert found.parallel is None
+    assert found.parallel_reason is not None
+    assert "--parallel" in found.parallel_reason
+
+
+def test_an_annotation_says_that_batches_are_shared(tmp_path: Path) -> None:
+    def work(batch: RankBatch) -> float:
+        return batch.now_us + 100
+
+    found = compare_ranks([made_rank(tmp_path, rank, work, shared=True) for rank in range(2)])
+    assert (found.parallel, found.parallel_basis) == ("model", "annotation")
+
+
+def test_gpu_work_without_any_collective_is_data_parallel(tmp_path: Path) -> None:
+    def work(batch: RankBatch) -> float:
+        batch.kernel("gemm", batch.now_us + 2, batch.now_us + 10, batch.now_us + 80)
+        return batch.now_us + 100
+
+    found = compare_ranks([made_rank(tmp_path, rank, work) for rank in range(2)])
+    assert (found.parallel, found.parallel_basis) == ("data", "no_collectives")
+
+
+# ---- arithmetic ----
+
+
+arrivals = st.lists(st.tuples(*[st.integers(0, 10_000)] * 3, st.integers(1, 5_000)), min_size=1, max_size=20)
+
+
+@given(arrivals)
+def test_waiting_is_from_the_own_arrival_to_the_last(rows: list[tuple[int, int, int, int]]) -> None:
+    table = np.asarray([row[:3] for row in rows], dtype=np.int64)
+    done = table.max(axis=1) + np.asarray([row[3] for row in rows])
+    end = np.repeat(done[:, None], 3, axis=1)
+    count = len(rows)
+    matched = Matched([0, 1, 2], np.zeros(count, np.int64), table, table, end, np.ones(count, np.bool_), 0)
+    for row, waiting, lag, margin in zip(
+        table.tolist(), matched.waiting_ns.tolist(), matched.lag_ns.tolist(), matched.margin_ns.tolist(), strict=True
+    ):
+        assert waiting == [max(row) - own for own in row]
+        assert min(waiting) == 0
+        for at, own in enumerate(row):
+            others = [other for position, other in enumerate(row) if position != at]
+            assert lag[at] == own - sum(others) / 2
+        assert margin == sorted(row)[2] - sorted(row)[1]
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8),
+    st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 30)), max_size=5),
+)
+def test_a_line_knows_the_innermost_range_of_every_moment(
+    pieces: list[tuple[int, int]], stretches: list[tuple[int, int]]
+) -> None:
+    """Against every single nanosecond, on ranges that nest because each lies in the one before it or after all."""
+    start, end, parent, level = [0], [60], [-1], [0]
+    stack = [0]
+    time = 0
+    for length, inside in pieces:
+        while len(stack) > 1 and end[stack[-1]] < time + 1:
+            stack.pop()
+        low, high = max(time, start[stack[-1]]), end[stack[-1]]
+        if low >= high:
+            break
+        start.append(low)
+        end.append(min(high, low + length))
+        parent.append(stack[-1])
+        level.append(len(stack))
+        stack.append(len(start) - 1)
+        time = low + min(inside, 3)
+        if inside % 2:
+            time = end[stack.pop()]
+    columns = [np.asarray(column, dtype=np.int64) for column in (start, end, parent, level)]
+    line = StackLine(np.arange(len(start)), *columns)
+    moments = np.arange(-5, 70)
+    expected = [
+        max((row for row in range(len(start)) if start[row] <= at < end[row]), key=lambda row: level[row], default=-1)
+        for at in moments.tolist()
+    ]
+    assert line.at(moments).tolist() == expected
+    first = np.asarray([begin for begin, _ in stretches], dtype=np.int64)
+    last = first + np.asarray([length for _, length in stretches], dtype=np.int64)
+    stretch, row, spent = line.times_within(first, last)
+    for number, (begin, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        counted: dict[int, int] = {}
+        for at in range(begin, stop):
+            inner = max(
+                (one for one in range(len(start)) if start[one] <= at < end[one]),
+                key=lambda one: level[one],
+                default=-1,
+            )
+            counted[inner] = counted.get(inner, 0) + 1
+        found: dict[int, int] = {}
+        for one, length in zip(row[stretch == number].tolist(), spent[stretch == number].tolist(), strict=True):
+            found[one] = found.get(one, 0) + length
+        assert found == counted
+
+
+@given(st.text(min_size=1), st.none() | st.sets(st.integers(0, 99), min_size=1), st.booleans())
+def test_the_name_of_a_collective_says_what_was_put_in(name: str, ranks: set[int] | None, is_async: bool) -> None:
+    written = conventions.collective_name(f"op {name} end", None if ranks is None else sorted(ranks), is_async=is_async)
+    members = None if ranks is None else tuple(sorted(ranks))
+    assert conventions.parse_collective(written) == (f"op {name} end", members, is_async)
