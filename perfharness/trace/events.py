@@ -12,7 +12,6 @@ from perfharness.model.trace import (
     ApiCalls,
     GpuOperationKind,
     GpuOperations,
-    Int64,
     Integers,
     OperationDetails,
     OsCalls,
@@ -24,6 +23,8 @@ from perfharness.trace.names import NameTable, by_name
 from perfharness.trace.source import MISSING
 
 UNKNOWN = -1
+TIMES_AND_OWNERS = frozenset({"start", "end", "globalTid", "endGlobalTid", "globalPid"})
+"""Columns of any table of events that need their 64 bits."""
 CALL_COLUMNS = ["start", "end", "globalTid", "correlationId", "nameId", "returnValue"]
 OPERATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
 OS_CALL_COLUMNS = ["start", "end", "globalTid", "nameId"]
@@ -63,7 +64,7 @@ OS_CALLS = (
 """Kind and the names of its functions, as nsys's documentation lists them. `ioctl` is CUDA's own, and left out."""
 
 
-def make_calls(rows: dict[str, Int64], path: Path, names: NameTable) -> ApiCalls:
+def make_calls(rows: dict[str, Integers], path: Path, names: NameTable) -> ApiCalls:
     """All CUDA calls. Raises `TraceFormatError` where they contradict themselves."""
     check_events(path, "CUDA calls", rows["start"], rows["end"], rows["globalTid"])
     return ApiCalls(
@@ -77,7 +78,7 @@ def make_calls(rows: dict[str, Int64], path: Path, names: NameTable) -> ApiCalls
 
 
 def make_operations(
-    rows_of: dict[GpuOperationKind, dict[str, Int64]], path: Path, names: NameTable
+    rows_of: dict[GpuOperationKind, dict[str, Integers]], path: Path, names: NameTable
 ) -> tuple[GpuOperations, OperationDetails]:
     """All GPU operations, kind by kind, with their details. Raises `TraceFormatError` where they contradict themselves.
 
@@ -86,8 +87,9 @@ def make_operations(
     tables = [_operations(rows, names) for rows in rows_of.values()]
     sizes = [len(rows["start"]) for rows in tables]
 
-    def joined(name: str) -> Int64:
-        parts = [rows.pop(name, np.broadcast_to(UNKNOWN, size)) for rows, size in zip(tables, sizes, strict=True)]
+    def joined(name: str) -> Integers:
+        unknown = (np.broadcast_to(np.int8(UNKNOWN), size) for size in sizes)
+        parts = [rows.pop(name, column) for rows, column in zip(tables, unknown, strict=True)]
         return np.concatenate([part for part in parts if len(part)] or parts)
 
     def detail(name: str) -> Integers:
@@ -122,7 +124,7 @@ def make_operations(
     return operations, details
 
 
-def _operations(rows: dict[str, Int64], names: NameTable) -> dict[str, Int64]:
+def _operations(rows: dict[str, Integers], names: NameTable) -> dict[str, Integers]:
     """One table of operations: its columns by name, unknown values of details as -1."""
     for name in rows.keys() - set(OPERATION_COLUMNS):
         rows[name] = _known(rows[name])
@@ -130,18 +132,19 @@ def _operations(rows: dict[str, Int64], names: NameTable) -> dict[str, Int64]:
         rows["name"] = names.codes_of_ids(rows.pop("shortName"))
         rows["full_name"] = names.codes_of_ids(rows.pop("demangledName"))
         static, dynamic = rows.pop("staticSharedMemory"), rows.pop("dynamicSharedMemory")
-        rows["shared_bytes"] = np.where(static < 0, UNKNOWN, np.maximum(static, 0) + np.maximum(dynamic, 0))
+        both = np.add(np.maximum(static, 0), np.maximum(dynamic, 0), dtype=np.int64)
+        rows["shared_bytes"] = np.where(static < 0, UNKNOWN, both)
     if "memKind" in rows:
         rows["dstKind"] = rows.pop("memKind")
     return rows
 
 
-def _known(values: Int64) -> Int64:
+def _known(values: Integers) -> Integers:
     missing = values == MISSING
     return np.where(missing, UNKNOWN, values) if missing.any() else values
 
 
-def make_synchronizations(rows: dict[str, Int64]) -> Synchronizations:
+def make_synchronizations(rows: dict[str, Integers]) -> Synchronizations:
     """The waits that the tracer recorded as such."""
     stream = _known(rows["streamId"])
     return Synchronizations(
@@ -155,7 +158,7 @@ def make_synchronizations(rows: dict[str, Int64]) -> Synchronizations:
     )
 
 
-def make_os_calls(rows: dict[str, Int64], names: NameTable) -> OsCalls:
+def make_os_calls(rows: dict[str, Integers], names: NameTable) -> OsCalls:
     """The waiting calls of all threads."""
     name = names.codes_of_ids(rows["nameId"])
     compiled = [(kind, re.compile(pattern)) for kind, pattern in OS_CALLS]

@@ -43,7 +43,7 @@ class NameTable:
             codes[position] = code
         return codes
 
-    def codes_of_ids(self, ids: Int64) -> Integers:
+    def codes_of_ids(self, ids: Integers) -> Integers:
         """Codes of string ids; -1 where the id stands for no string."""
         if not len(self._ids) or self._ids[0] < 0 or self._ids[-1] > len(self._ids) + MAX_SPARSE_IDS:
             return lookup([ids], [self._ids], self._id_codes)
@@ -51,7 +51,7 @@ class NameTable:
         by_id = np.full(highest + 2, -1, dtype=np.int32)  # the last place is for ids that are not there
         by_id[self._ids[::-1]] = self._id_codes[::-1]
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) > highest):
-            ids = np.where((ids >= 0) & (ids <= highest), ids, highest + 1)
+            ids = np.where((ids >= 0) & (ids <= highest), ids, np.int64(highest + 1))
         return by_id.take(ids, mode="clip")  # all are in range: this mode is the one without a copy
 
 

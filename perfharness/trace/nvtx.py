@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from perfharness.errors import TraceFormatError
 from perfharness.model import nsys_schema as schema
 from perfharness.model.findings import Finding
-from perfharness.model.trace import PROCESS_MASK, Bool, Int64, NvtxMarks, NvtxRanges, Style
+from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers, NvtxMarks, NvtxRanges, Style
 from perfharness.trace.columns import check_events, narrow
 from perfharness.trace.inherited import Definitions, Family, Id, ParentPids, inherit, pid_of, unclear_ids
 from perfharness.trace.names import NameTable, lookup
@@ -38,7 +38,7 @@ class Nvtx:
 
 
 def make_nvtx(
-    events: dict[str, Int64], texts: tuple[Int64, pa.ChunkedArray], path: Path, names: NameTable, parents: ParentPids
+    events: dict[str, Integers], texts: tuple[Int64, pa.ChunkedArray], path: Path, names: NameTable, parents: ParentPids
 ) -> Nvtx:
     """All ranges and marks. Raises `TraceFormatError` where events have no type, no time, or a name that is not there.
 
@@ -79,7 +79,7 @@ def make_nvtx(
     )
 
 
-def _names(events: dict[str, Int64], texts: tuple[Int64, pa.ChunkedArray], names: NameTable) -> Int64:
+def _names(events: dict[str, Integers], texts: tuple[Int64, pa.ChunkedArray], names: NameTable) -> Int64:
     """Name codes of all events, of texts that stand in the events too."""
     codes = names.codes_of_ids(events["textId"])
     rows, strings = texts
@@ -90,7 +90,7 @@ def _names(events: dict[str, Int64], texts: tuple[Int64, pa.ChunkedArray], names
     return codes
 
 
-def _ranges(events: dict[str, Int64], is_push_pop: Bool, is_range: Bool) -> NvtxRanges:
+def _ranges(events: dict[str, Integers], is_push_pop: Bool, is_range: Bool) -> NvtxRanges:
     at = slice(None) if is_range.all() else np.flatnonzero(is_range)
     end, payload = events["end"][at], events["payload"][at]
     ended_on, began_on = events["endGlobalTid"][at], events["globalTid"][at]
@@ -110,7 +110,7 @@ def _ranges(events: dict[str, Int64], is_push_pop: Bool, is_range: Bool) -> Nvtx
     )
 
 
-def _marks(events: dict[str, Int64], is_mark: Bool) -> NvtxMarks:
+def _marks(events: dict[str, Integers], is_mark: Bool) -> NvtxMarks:
     at = np.flatnonzero(is_mark)
     payload = events["payload"][at]
     return NvtxMarks(
@@ -119,15 +119,15 @@ def _marks(events: dict[str, Int64], is_mark: Bool) -> NvtxMarks:
         name=events["name"][at],
         domain=events["domainId"][at],
         category=events["category"][at],
-        payload=np.where(payload == MISSING, 0, payload),
+        payload=np.where(payload == MISSING, np.int64(0), payload),
         has_payload=payload != MISSING,
     )
 
 
-def _definitions(events: dict[str, Int64], ids: list[str], is_definition: Bool) -> Definitions:
+def _definitions(events: dict[str, Integers], ids: list[str], is_definition: Bool) -> Definitions:
     at = np.flatnonzero(is_definition)
     return Definitions(
-        [events["globalTid"][at] & PROCESS_MASK, *(events[column][at] for column in ids)],
+        [events["globalTid"][at] & PROCESS_MASK, *(events[column][at].astype(np.int64) for column in ids)],
         events["start"][at],
         events["name"][at],
     )

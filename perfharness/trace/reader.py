@@ -21,6 +21,7 @@ from perfharness.trace.events import (
     OS_CALL_COLUMNS,
     SYNCHRONIZATION_COLUMNS,
     TABLE_OSRT,
+    TIMES_AND_OWNERS,
     make_calls,
     make_operations,
     make_os_calls,
@@ -50,11 +51,15 @@ def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS, with_details: bo
     """
     with Readers(path) as readers:
         # All is asked for at the start: the readers go on while what has come is made into a trace.
-        events = readers.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS})
+        events = readers.integers(
+            schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS}, wide=TIMES_AND_OWNERS
+        )
         texts = readers.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
-        calls = readers.integers(schema.TABLE_API, CALL_COLUMNS)
+        calls = readers.integers(schema.TABLE_API, CALL_COLUMNS, wide=TIMES_AND_OWNERS)
         operations = {
-            kind: readers.integers(table, [*OPERATION_COLUMNS, *(DETAILS[kind] if with_details else [])])
+            kind: readers.integers(
+                table, [*OPERATION_COLUMNS, *(DETAILS[kind] if with_details else [])], wide=TIMES_AND_OWNERS
+            )
             for kind, table in OPERATION_TABLES.items()
         }
         synchronizations = readers.integers(schema.TABLE_SYNCHRONIZATION, SYNCHRONIZATION_COLUMNS)

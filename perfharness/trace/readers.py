@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import Self
 
-from perfharness.model.trace import Int64
+from perfharness.model.trace import Int64, Integers
+from perfharness.trace.columns import narrow
 from perfharness.trace.database import Database
 from perfharness.trace.parquet_folder import ParquetFolder
 from perfharness.trace.source import ROW_ID, TraceSource, Window
 
 READERS = 2
+NARROW = (np.int8, np.int16, np.int32)
 
 _Answer = TypeVar("_Answer")
 
@@ -62,16 +64,32 @@ class Readers:
             ctypes.CDLL(None).malloc_trim(0)
 
     def integers(
-        self, table: str, columns: list[str], *, row_id: bool = False, first_of: dict[str, list[str]] | None = None
-    ) -> Callable[[], dict[str, Int64]]:
-        """`TraceSource.integers` of a whole table; no rows where there is no such table."""
-        names = [*columns, *(first_of or {}), *([ROW_ID] if row_id else [])]
-        read = self._read(table, lambda source, window: source.integers(table, columns, row_id, first_of, window))
+        self,
+        table: str,
+        columns: list[str],
+        *,
+        row_id: bool = False,
+        first_of: dict[str, list[str]] | None = None,
+        wide: Container[str] | None = None,
+    ) -> Callable[[], dict[str, Integers]]:
+        """`TraceSource.integers` of a whole table; no rows where there is no such table.
 
-        def answer() -> dict[str, Int64]:
-            parts = read()
-            empty = np.empty(0, dtype=np.int64)
-            return {name: np.concatenate([empty, *(part.pop(name) for part in parts)]) for name in names}
+        Args:
+            wide: columns that keep their 64 bits, None: all; the others are as narrow as their values allow.
+        """
+        names = [*columns, *(first_of or {}), *([ROW_ID] if row_id else [])]
+
+        def part(source: TraceSource, window: Window) -> dict[str, Integers]:
+            found = source.integers(table, columns, row_id, first_of, window)
+            if wide is None:
+                return dict(found)
+            return {name: found[name] if name in wide else narrow(found[name], *NARROW) for name in names}
+
+        read = self._read(table, part)
+
+        def answer() -> dict[str, Integers]:
+            parts = read() or [dict.fromkeys(names, np.empty(0, dtype=np.int64))]
+            return {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
 
         return answer
 
