@@ -149,6 +149,8 @@ def running_maximum_before(values: Int64, partition: Integers) -> Int64:
     if not len(values):
         return values
     first = np.r_[True, partition[1:] != partition[:-1]]
+    if not first[1:].any():
+        return np.concatenate([[lowest], np.maximum.accumulate(values)[:-1]])
     run = np.cumsum(first)
     origin = int(values.min())
     span = int(values.max()) - origin + 1

@@ -62,17 +62,27 @@ def find_launches(api: ApiCalls, operations: GpuOperations) -> Launches:
 
 def _calls_of(api: ApiCalls, operations: GpuOperations) -> Int64:
     """The call of each operation, -1 where there is none."""
-    call = np.full(len(operations), -1, dtype=np.int64)
     process = api.thread & PROCESS_MASK
-    for number in distinct(process):
+    numbers = distinct(process)
+    if len(numbers) == 1 and (operations.process == numbers[0]).all():
+        return _last_of_id(api.correlation, api.start_ns, operations.correlation)
+    call = np.full(len(operations), -1, dtype=np.int64)
+    for number in numbers:
         mine, theirs = np.flatnonzero(process == number), np.flatnonzero(operations.process == number)
-        if not (np.diff(api.correlation[mine]) > 0).all():
-            mine = mine[np.lexsort((api.start_ns[mine], api.correlation[mine]))]
-        known, wanted = api.correlation[mine], operations.correlation[theirs]
-        at = np.searchsorted(known, wanted, side="right") - 1
-        found = (at >= 0) & (wanted >= 0) & (known[at] == wanted)
-        call[theirs] = np.where(found, mine[at], -1)
+        at = _last_of_id(api.correlation[mine], api.start_ns[mine], operations.correlation[theirs])
+        call[theirs] = np.where(at >= 0, mine[at], -1)
     return call
+
+
+def _last_of_id(ids: Integers, start_ns: Int64, wanted: Integers) -> Int64:
+    """Of the calls with each wanted id, the one that began last; -1 where there is none."""
+    order = None
+    if not (ids[1:] > ids[:-1]).all():
+        order = np.lexsort((start_ns, ids))
+        ids = ids[order]
+    at = np.searchsorted(ids, wanted, side="right") - 1
+    at[(at < 0) | (wanted < 0) | (ids[at] != wanted)] = -1
+    return at if order is None else np.where(at >= 0, order[at], -1)
 
 
 def project(trace: Trace, forest: Forest, launches: Launches) -> Projection:
@@ -82,7 +92,8 @@ def project(trace: Trace, forest: Forest, launches: Launches) -> Projection:
     bounds = np.r_[first, len(launches)]
     call = launches.call[first]
     thread, start, end = api.thread[call], api.start_ns[call], api.end_ns[call]
-    of_call = np.cumsum(launches.is_first) - 1
+    of_call = np.cumsum(launches.is_first, dtype=np.int32)
+    of_call -= 1
     nothing = np.empty(0, dtype=np.int64)
     counted: list[Integers] = [nothing]  # the innermost range around each call, and around each operation's
     found: list[tuple[Integers, Int64]] = [(nothing, nothing)]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from perfharness.analysis.grouping import group_rows
 from perfharness.model.trace import Int64, Integers
 from perfharness.trace.columns import narrow
+
+BLOCK_ROWS = 1 << 16
+"""Of a long column, so many are worked on at a time: what is made on the way stays in the processor's cache."""
 
 
 class BusyLine:
@@ -32,7 +37,11 @@ class BusyLine:
 
     def within(self, start: Int64, end: Int64) -> Int64:
         """Length of the union inside each stretch; 0 where it is empty or reversed."""
-        lengths: Int64 = np.maximum(self.until(np.maximum(end, start)) - self.until(start), 0)
+        lengths = np.empty(len(start), dtype=np.int64)
+        for begin in range(0, len(start), BLOCK_ROWS):
+            block = slice(begin, begin + BLOCK_ROWS)
+            until_start = self.until(start[block])
+            np.maximum(self.until(np.maximum(end[block], start[block])) - until_start, 0, out=lengths[block])
         return lengths
 
     def gaps_within(self, start: Int64, end: Int64) -> Int64:
@@ -41,13 +50,23 @@ class BusyLine:
         start, end = start[stretch], end[stretch]
         if not len(self.start):
             return np.asarray(end - start, dtype=np.int64)
-        begins, stops = self._end_before, np.r_[self.start, np.iinfo(np.int64).max]
-        first = np.searchsorted(stops, start, side="right")
-        last = np.searchsorted(begins, end, side="left")
-        member, question = expand(first, np.maximum(last, first))
-        lengths = np.minimum(stops[member], end[question])
-        lengths -= np.maximum(begins[member], start[question])
+        # A gap lies before each interval, and one behind the last.
+        first = np.searchsorted(self.start, start, side="right")
+        last = np.searchsorted(self._end_before, end, side="left")
+        has = last > first
+        start, end, first, last = start[has], end[has], first[has], last[has]
+        member, _ = expand(first, last)
+        lengths = self._gaps[member]
+        stop = np.cumsum(last - first)
+        for place, gap in ((stop - (last - first), first), (stop - 1, last - 1)):  # only these may reach beyond
+            until = np.where(gap < len(self.start), self.start[np.minimum(gap, len(self.start) - 1)], end)
+            lengths[place] = np.minimum(until, end) - np.maximum(self._end_before[gap], start)
         return np.asarray(lengths[lengths > 0], dtype=np.int64)
+
+    @cached_property
+    def _gaps(self) -> Int64:
+        """Lengths of the gaps between the intervals; the one before the first and the one behind the last are 0."""
+        return np.concatenate([[0], self.start[1:] - self.end[:-1], [0]])
 
 
 def merge(start: Int64, end: Int64) -> tuple[Int64, Int64]:
@@ -129,8 +148,7 @@ class ThreadOrder:
         if len(self._threads) > 1:
             self._line += np.searchsorted(self._threads, thread[self.order]) * self._span
 
-    def _position(self, thread: Int64, time: Int64) -> Int64:
-        rank = np.searchsorted(self._threads, thread)
+    def _position(self, rank: Int64, time: Int64) -> Int64:
         return np.asarray(rank * self._span + np.clip(time - self._origin, -1, self._span - 1) + 1, dtype=np.int64)
 
     def slices(self, thread: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
@@ -140,9 +158,9 @@ class ThreadOrder:
             return nothing, nothing
         rank = np.minimum(np.searchsorted(self._threads, thread), len(self._threads) - 1)
         known = self._threads[rank] == thread
-        first = np.searchsorted(self._line, self._position(thread, start), side="left")
+        first = np.searchsorted(self._line, self._position(rank, start), side="left")
         last = np.searchsorted(
-            self._line, self._position(thread, np.minimum(end, self._origin + self._span - 2)), "right"
+            self._line, self._position(rank, np.minimum(end, self._origin + self._span - 2)), "right"
         )
         first = np.where(known, first, 0)
         return first, np.maximum(np.where(known, last, 0), first)

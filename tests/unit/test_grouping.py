@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.grouping import count_by_code, group_rows, rows_by_code, sum_by_code
+from perfharness.analysis.grouping import count_by_code, group_rows, rows_by_code, sum_by_code, unique
 
 VALUES = st.sampled_from([0, 1, -1, 7, 2**40, -(2**61), 2**61])
 
@@ -21,6 +21,12 @@ def test_groups_are_those_of_a_dictionary(rows: list[tuple[int, int, int]]) -> N
         numbers: dict[tuple[int, ...], int] = {}
         assert groups.code.tolist() == [numbers.setdefault(key, len(numbers)) for key in keys]
         assert groups.first.tolist() == [keys.index(key) for key in numbers]
+
+
+@given(st.lists(st.sampled_from([-128, -1, 0, 5, 127]), max_size=12), st.booleans())
+def test_unique_values_are_those_of_a_set(values: list[int], in_order: bool) -> None:
+    values = sorted(values) if in_order else values
+    assert unique(np.asarray(values, dtype=np.int8)).tolist() == sorted(set(values))
 
 
 def test_sums_and_counts() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfharness.analysis import timeline
 from perfharness.analysis.cuda_calls import activity_of
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, overlaps
 from perfharness.model.diagnosis import HostActivity
@@ -19,22 +21,27 @@ def columns(pairs: list[tuple[int, int]]) -> tuple[np.typing.NDArray[np.int64], 
     return array[:, 0], array[:, 1]
 
 
-@given(intervals, st.tuples(moment, moment))
-def test_within_counts_the_moments(pairs: list[tuple[int, int]], stretch: tuple[int, int]) -> None:
+@given(intervals, st.lists(st.tuples(moment, moment), max_size=6), st.integers(1, 6))
+def test_within_counts_the_moments(
+    pairs: list[tuple[int, int]], stretches: list[tuple[int, int]], block_rows: int
+) -> None:
     busy = {at for start, end in pairs for at in range(start, end)}
     line = BusyLine(*columns(pairs))
-    first, last = np.asarray(stretch[:1]), np.asarray(stretch[1:])
-    assert line.within(first, last).tolist() == [len(busy & set(range(*stretch)))]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(timeline, "BLOCK_ROWS", block_rows)
+        found = line.within(*columns(stretches))
+    assert found.tolist() == [len(busy & set(range(*stretch))) for stretch in stretches]
     assert line.length == len(busy)
 
 
-@given(intervals, st.tuples(moment, moment).map(sorted))
-def test_gaps_are_what_is_left(pairs: list[tuple[int, int]], stretch: list[int]) -> None:
+@given(intervals, intervals)
+def test_gaps_are_what_is_left(pairs: list[tuple[int, int]], stretches: list[tuple[int, int]]) -> None:
     busy = {at for start, end in pairs for at in range(start, end)}
-    free = [at for at in range(*stretch) if at not in busy]
-    expected = [len(run) for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1)] if free else []
-    gaps = BusyLine(*columns(pairs)).gaps_within(np.asarray(stretch[:1]), np.asarray(stretch[1:]))
-    assert gaps.tolist() == expected
+    expected = []
+    for stretch in stretches:
+        free = [at for at in range(*stretch) if at not in busy]
+        expected += [len(run) for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1)] if free else []
+    assert BusyLine(*columns(pairs)).gaps_within(*columns(stretches)).tolist() == expected
 
 
 @given(intervals)

@@ -62,27 +62,43 @@ def call_roles(trace: Trace, calls: CallTable, launches: Launches, *, api_is_com
     """What all calls of a trace are for."""
     count, started_by = len(calls), _outermost(calls, launches)
     outer = np.flatnonzero(calls.parent < 0)
+    has_inner = len(outer) < count
     starts = np.zeros(count, dtype=np.bool_)
     starts[started_by] = True
-    role = np.zeros(count, dtype=np.int8)
-    role[outer] = _roles(trace, calls, launches, outer, starts, started_by)
-    spent, step = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    start, end, thread = calls.start_ns[outer], calls.end_ns[outer], calls.thread[outer]
-    spent[outer] = end - start
-    gap = np.where(thread[1:] == thread[:-1], start[1:] - end[:-1], 0)
-    leads_to = np.zeros(count, dtype=np.int8)
-    leads_to[outer] = _next_work(role[outer], thread)
-    step[outer[1:]] = steps(calls, gap, leads_to[outer[1:]])
+    start, end, thread = (
+        column[outer] if has_inner else column for column in (calls.start_ns, calls.end_ns, calls.thread)
+    )
+
+    def of_all(values: Integers) -> Integers:
+        """Values of outermost calls as a column of all calls; 0 for those inside others."""
+        if not has_inner:
+            return values
+        column = np.zeros(count, dtype=values.dtype)
+        column[outer] = values
+        return column
+
+    roles = _roles(trace, calls, launches, outer, starts, started_by)
+    role, leads_to = of_all(roles), _next_work(roles, thread)
+    gap = np.zeros(len(outer), dtype=np.int64)
+    np.subtract(start[1:], end[:-1], out=gap[1:], where=thread[1:] == thread[:-1])
+    spent = end - start
     if not api_is_complete:
-        spent[outer] += _implied_waits(trace, launches, role, outer, started_by, calls)
-    reads_time = CudaCalls(trace.api, trace.names).of(READS_TIMES)[calls.index]
-    return CallRoles(role, narrow(spent), narrow(step), leads_to, starts, role[started_by], reads_time)
+        spent += _implied_waits(trace, launches, role, outer, started_by, calls)
+    return CallRoles(
+        role=role,
+        spent_ns=of_all(narrow(spent)),
+        step_ns=of_all(narrow(steps(calls, gap, leads_to))),
+        leads_to=of_all(leads_to),
+        starts=starts,
+        of_launch=role[started_by],
+        reads_time=CudaCalls(trace.api, trace.names).of(READS_TIMES)[calls.index],
+    )
 
 
 def steps(calls: CallTable, gap: Int64, leads_to: Integers) -> Int64:
     """Of gaps before calls, those that are steps to a launch, copy or wait; the others are 0."""
-    most = np.array([_MOST_CALLS.get(role, 0) for role in range(ROLES)])[leads_to] * calls.launch_ns
-    return np.where((gap > 0) & (gap <= most), gap, 0)
+    most = np.array([_MOST_CALLS.get(role, 0) for role in range(ROLES)]) * calls.launch_ns
+    return np.where((gap > 0) & (gap <= most[leads_to]), gap, 0)
 
 
 def _outermost(calls: CallTable, launches: Launches) -> Int64:
@@ -125,15 +141,16 @@ def _roles(
 
 def _next_work(role: Integers, thread: Int64) -> Integers:
     """The role of each call, or, where it has none or allocates, that of the next on its thread that has one."""
-    has_none = (role == NONE) | (role == ALLOCATE)
-    if not has_none.any():
-        return role
-    last = len(role)
-    at = np.where(has_none, last, np.arange(last, dtype=np.int32))
-    following = np.minimum.accumulate(at[::-1])[::-1]
-    inside = following < last
-    inside[inside] = thread[following[inside]] == thread[inside]
-    return np.where(inside, role[np.minimum(following, last - 1)], NONE).astype(np.int8)
+    works = np.flatnonzero((role != NONE) & (role != ALLOCATE))
+    found = np.full(len(role), NONE, dtype=np.int8)
+    if not len(works):
+        return found
+    since = np.diff(works, prepend=-1)  # each call that has one, and those before it that have none
+    stop = works[-1] + 1
+    found[:stop] = np.repeat(role[works], since)
+    if thread[0] != thread[-1]:  # calls are ordered by thread
+        found[:stop][np.repeat(thread[works], since) != thread[:stop]] = NONE
+    return found
 
 
 def _implied_waits(

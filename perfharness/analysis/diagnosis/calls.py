@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from perfharness.analysis.cuda_calls import ACTIVITIES, CudaCalls
 from perfharness.analysis.diagnosis.gpus import Gpus
@@ -25,6 +27,8 @@ from perfharness.model.trace import (
     Trace,
 )
 from perfharness.trace.columns import narrow
+
+_Value = TypeVar("_Value", bound=np.generic)
 
 FROM_HOST = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
@@ -91,23 +95,28 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> 
     api = trace.api
     lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
     order = lines.order
-    thread, start, end = api.thread, api.start_ns, api.end_ns
-    if (order[1:] < order[:-1]).any():
-        thread, start, end = thread[order], start[order], end[order]
-    kind = CudaCalls(api, trace.names).activity()[order]
+    is_in_order = bool((order[1:] > order[:-1]).all())
+
+    def ordered(column: npt.NDArray[_Value]) -> npt.NDArray[_Value]:
+        return column if is_in_order else column[order]
+
+    thread, start, end = ordered(api.thread), ordered(api.start_ns), ordered(api.end_ns)
+    kind = ordered(CudaCalls(api, trace.names).activity())
     parent = _parents(thread, start, end)
     last_end = np.full(len(api), -1, dtype=np.int64)
     np.maximum.at(last_end, launches.call, trace.operations.end_ns[launches.operation])
-    starts_work = last_end[order] >= 0
+    last_end = ordered(last_end)
+    starts_work = last_end >= 0
     is_copy = kind == ACTIVITIES.index(HostActivity.COPY)
-    blocking = (kind == ACTIVITIES.index(HostActivity.SYNCHRONIZE)) | (is_copy & starts_work & (end >= last_end[order]))
+    blocking = (kind == ACTIVITIES.index(HostActivity.SYNCHRONIZE)) | (is_copy & starts_work & (end >= last_end))
     length = end - start
-    scope, scope_gpu = _scopes(trace, launches, order, blocking & starts_work, gpus)
+    stream, gpu = _streams_of_calls(trace, launches, gpus)
+    scope, scope_gpu = _scopes(trace, order, ordered(stream), ordered(gpu), blocking & starts_work, gpus)
     return CallTable(
         lines=lines, index=order, thread=thread, start_ns=start, end_ns=end, kind=kind,
         parent=parent, own_ns=_less_inner(length, parent),
         own_idle_ns=_less_inner(length - busy.within(start, end), parent), is_blocking=blocking,
-        starts_work=starts_work, to_host=_copies_to_host(trace, launches)[order],
+        starts_work=starts_work, to_host=ordered(_copies_to_host(trace, launches)),
         scope=scope, scope_gpu=scope_gpu, launch_ns=_usual_launch(trace, launches),
     )  # fmt: skip
 
@@ -147,20 +156,36 @@ def _parents(thread: Int64, start: Int64, end: Int64) -> Integers:
 
 
 def _less_inner(values: Int64, parent: Integers) -> Integers:
+    """Of values, none of them below 0, those of each call without those of the calls inside it."""
+    inside = np.flatnonzero(parent >= 0)
+    if not len(inside):
+        return narrow(values)
     own = values.copy()
-    inside = parent >= 0
     np.subtract.at(own, parent[inside], values[inside])
     return narrow(np.maximum(own, 0))
 
 
-def _scopes(
-    trace: Trace, launches: Launches, order: Int64, blocking_copy: Bool, gpus: Gpus
-) -> tuple[Integers, Integers]:
-    """What a blocking call waits for: a copy for its own stream and GPU, a synchronisation for what was recorded."""
-    scope, gpu = np.full(len(trace.api), -1, dtype=np.int32), np.full(len(trace.api), -1, dtype=np.int32)
-    scope[launches.call] = gpus.stream_of[launches.operation]
+def _streams_of_calls(trace: Trace, launches: Launches, gpus: Gpus) -> tuple[Integers, Integers]:
+    """Stream and GPU of what each call started, -1 where it started nothing."""
+    stream, gpu = np.full(len(trace.api), -1, dtype=np.int32), np.full(len(trace.api), -1, dtype=np.int32)
+    stream[launches.call] = gpus.stream_of[launches.operation]
     gpu[launches.call] = gpus.of[launches.operation]
-    scope, gpu = scope[order], gpu[order]
+    return stream, gpu
+
+
+def _scopes(
+    trace: Trace, order: Int64, scope: Integers, gpu: Integers, blocking_copy: Bool, gpus: Gpus
+) -> tuple[Integers, Integers]:
+    """What a blocking call waits for: a copy for its own stream and GPU, a synchronisation for what was recorded.
+
+    Args:
+        trace: of the calls.
+        order: the calls.
+        scope: stream of what each started; the result is in the same memory.
+        gpu: the same with the GPU.
+        blocking_copy: which are copies that block.
+        gpus: of the trace.
+    """
     scope[~blocking_copy] = gpu[~blocking_copy] = -1
     waits = trace.synchronizations
     if not len(waits):

@@ -69,8 +69,7 @@ def trace_counters(events: StageEvents) -> list[GpuCounters]:
     workload = events.workload
     if workload.trace.gpu_metrics is None:
         return []
-    is_copy = workload.trace.operations.kind[events.operation] == GpuOperationKind.MEMCPY
-    wanted = events.operation[~is_copy]
+    wanted = events.operation[events.operation_kind != GpuOperationKind.MEMCPY]
     if not len(wanted):
         wanted = events.operation[stays_inside(workload.details, events.operation)]
     return operation_counters(workload, wanted)

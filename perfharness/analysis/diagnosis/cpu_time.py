@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from perfharness.analysis.diagnosis.cpu_supply import CpuSupply, cpu_supply
+from perfharness.analysis.grouping import distinct
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model import conventions
 from perfharness.model.result import Float64
@@ -113,8 +114,10 @@ class ThreadReadings:
         it for what of that time does not fit beside them. None where readings enclose less than half of the ranges.
         """
         inside = otherwise = did = 0.0
-        for one in np.unique(thread).tolist():
+        for one in distinct(thread):
             first, last = np.searchsorted(self.thread, [one, one + 1]).tolist()
+            if last - first < 2:
+                continue
             time, of_thread = self.time_ns[first:last], np.diff(self.spent_ns[first:last])
             line = BusyLine(start_ns[thread == one], end_ns[thread == one])
             spent = line.within(time[:-1], time[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from perfharness.analysis.diagnosis.workload import (
     stage_events,
     stage_rows,
 )
+from perfharness.analysis.grouping import distinct
 from perfharness.model.diagnosis import (
     Cause,
     Diagnosis,
@@ -56,11 +58,17 @@ MAX_STAGES = 200
 
 @dataclass(frozen=True)
 class _Loop:
-    """One loop of outermost batches: its rows in order of start, the judgement of its warm-up, and what is replayed."""
+    """One loop of outermost batches: its rows in order of start, and the judgement of its warm-up."""
 
     rows: Int64
     warmup: WarmupDiagnosis
-    window: Window | str
+    workload: Workload
+
+    @cached_property
+    def window(self) -> Window | str:
+        """What is replayed of it, or why nothing can be."""
+        kept = self.rows[~self.workload.stage_times.warmup[self.rows]]
+        return _waits_for_threads(self.workload, kept) or find_window(self.workload, kept)
 
 
 def diagnose(
@@ -114,8 +122,7 @@ def _loops(workload: Workload, warmup_batches: int) -> list[_Loop]:
     found = []
     for rows in stage_times.rows_of_loops:
         warmup = judge_warmup(stages.paths.of_row(int(rows[0])), stage_times.times["cpu_time"][rows], warmup_batches)
-        kept = rows[~stage_times.warmup[rows]]
-        found.append(_Loop(rows, warmup, _waits_for_threads(workload, kept) or find_window(workload, kept)))
+        found.append(_Loop(rows, warmup, workload))
     return found
 
 
@@ -242,15 +249,18 @@ def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> flo
         return 0.0
     length = stages.end_ns[stage.rows] - stages.start_ns[stage.rows]
     outer = stage_times.outer_batch[stage.rows]
-    spent = np.bincount(outer[outer >= 0], weights=length[outer >= 0], minlength=len(stages))
-    present = np.bincount(outer[outer >= 0], minlength=len(stages)) > 0
+    inside = outer >= 0
+    spent = np.bincount(outer[inside], weights=length[inside], minlength=len(stages))
+    present = np.zeros(len(stages), dtype=np.bool_)
+    present[outer[inside]] = True
     extra = 0.0
     for loop in slow:
         early, steady = loop.rows[: loop.warmup.steady_from], loop.rows[loop.warmup.steady_from :]
         early, steady = early[present[early]], steady[present[steady]]
         if len(early) and len(steady):
-            slower = float((spent[early] - np.median(spent[steady])).sum())
-            later = np.convolve(spent[steady] - np.median(spent[steady]), np.ones(len(early)), mode="valid")
+            usual = np.median(spent[steady])
+            slower = float((spent[early] - usual).sum())
+            later = np.convolve(spent[steady] - usual, np.ones(len(early)), mode="valid")
             is_noise = len(steady) >= len(early) and later.max() > slower / 2
             extra += 0.0 if is_noise else slower
     return max(extra, 0.0)
@@ -269,7 +279,7 @@ def _cost(workload: Workload, stage: StageRows, loops: list[_Loop], start: Int64
     mine = [loop for loop in loops if holds[loop.rows].any()]
     if not mine:
         return StageCost(None, None, None, "the stage is in no loop of batches")
-    if len(np.unique(workload.stages.thread[np.concatenate([loop.rows for loop in mine])])) > 1:
+    if len(distinct(workload.stages.thread[np.concatenate([loop.rows for loop in mine])])) > 1:
         return StageCost(None, None, None, SEVERAL_THREADS)
     window = max(mine, key=lambda loop: len(loop.rows)).window
     if isinstance(window, Window) and (workload.stages.thread[stage.rows] != window.thread).any():

@@ -23,10 +23,8 @@ def stage_figures(
     host: HostEvidence | None = None,
 ) -> Figures:  # fmt: skip
     """Everything that the rules read, nanoseconds."""
-    workload, call = events.workload, events.call
+    workload, own_time, blocking = events.workload, events.time_in_calls, events.call[events.blocking]
     calls, operations = workload.calls, workload.trace.operations
-    own_time = np.bincount(calls.kind[call], weights=calls.own_ns[call], minlength=len(ACTIVITIES))
-    blocking = call[calls.is_blocking[call]]
     copies = events.of_kind(GpuOperationKind.MEMCPY)
     copies = copies[~stays_inside(workload.details, copies)]
     start, end = operations.start_ns[copies], operations.end_ns[copies]
@@ -41,14 +39,14 @@ def stage_figures(
         gpu_busy=float(events.own.length),
         copy_only=min(float(copy_only.sum()), float(events.own.length)),
         pageable=float(copy_only[_is_pageable(workload, copies)].sum()),
-        gpu_idle=events.wall - float(workload.busy.within(events.start_ns, events.end_ns).sum()),
+        gpu_idle=float(events.gaps_ns.sum()),
         blocking_idle=float(calls.own_idle_ns[blocking].sum()),
         outside=outside,
         issuing=issuing(events),
         helpers_reads=_helpers_reads(events),
         blocked=events.blocked,
         other_thread=_other_thread(events, outside),
-        operation_time=float((operations.end_ns[events.operation] - operations.start_ns[events.operation]).sum()),
+        operation_time=float(events.operation_ns.sum()),
         for_stages=for_stages,
         other_stage=waits_most,
         shared=_shared(events, blocking),
@@ -162,6 +160,7 @@ def _for_other_stages(events: StageEvents, blocking: Int64) -> tuple[float, str 
     start, end = calls.start_ns[blocking], calls.end_ns[blocking]
     waits = workload.busy.within(start, end) - own.within(start, end)
     launch = events.launch[np.r_[True, events.launch_of[1:] != events.launch_of[:-1]][: len(events.launch)]]
+    launch = launch[workload.queued_ns[launch] > 0]
     called = workload.trace.api.start_ns[workload.launches.call[launch]]
     began = called + workload.latency_ns[launch]
     queued = np.minimum(workload.queued_ns[launch], workload.busy.within(called, began) - own.within(called, began))

@@ -24,7 +24,7 @@ def gpu_work(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuWo
     """The operations that the stage started, per batch. `counters`: of its kernels, by GPU."""
     workload, at = events.workload, events.operation
     operations = workload.trace.operations
-    duration, kind = operations.end_ns[at] - operations.start_ns[at], operations.kind[at]
+    duration, kind = events.operation_ns, events.operation_kind
     time = np.bincount(kind, weights=duration, minlength=len(GpuOperationKind)) / NS_PER_MS * events.per_batch
     count = np.bincount(kind, minlength=len(GpuOperationKind)) * events.per_batch
     total, busy = events.ms(duration.sum()), events.ms(events.own.length)
@@ -58,18 +58,17 @@ def gpu_work(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuWo
 
 
 def _top_kernels(events: StageEvents) -> list[KernelGroup]:
-    workload, at = events.workload, events.of_kind(GpuOperationKind.KERNEL)
-    operations, details, groups = workload.trace.operations, workload.details, workload.kernels
-    duration, group = operations.end_ns[at] - operations.start_ns[at], groups.of[at]
-    times, counts = np.bincount(group, weights=duration), np.bincount(group)
-    whole, shape = max(float(duration.sum()), 1.0), groups.residency
+    workload, kernels = events.workload, events.kernels
+    details, groups, times = workload.details, workload.kernels, kernels.time_by_group
+    counts = np.bincount(kernels.group, minlength=len(groups))
+    whole, shape = max(float(kernels.length_ns.sum()), 1.0), groups.residency
     top = []
     for position in np.argsort(-times, kind="stable")[:TOP_KERNELS].tolist():
         if not counts[position]:
             continue
         example, limiter = int(groups.example[position]), int(shape.limiter[position])
         name, count, time = int(details.name[example]), int(counts[position]), float(times[position])
-        counters = _kernel_counters(events, at[group == position])
+        counters = _kernel_counters(events, position)
         gpu = int(workload.gpus.of[example])
         shares = None if counters is None else joined([counters])
         top.append(
@@ -95,9 +94,11 @@ def _top_kernels(events: StageEvents) -> list[KernelGroup]:
     return top
 
 
-def _kernel_counters(events: StageEvents, launched: Int64) -> GpuCounters | None:
-    """Counters of the trace while launches of one kernel ran; None where it has none."""
-    found = operation_counters(events.workload, launched)
+def _kernel_counters(events: StageEvents, group: int) -> GpuCounters | None:
+    """Counters of the trace while kernels of one group ran; None where it has none."""
+    if events.workload.trace.gpu_metrics is None:
+        return None
+    found = operation_counters(events.workload, events.kernels.operation[events.kernels.group == group])
     return found[0] if found else None
 
 
@@ -171,10 +172,10 @@ def gpu_during(events: StageEvents) -> list[GpuDuringStage]:
 def _during(events: StageEvents, gpu: int | None) -> GpuDuringStage:
     workload = events.workload
     line = workload.busy if gpu is None else workload.busy_of[gpu]
-    busy = float(line.within(events.start_ns, events.end_ns).sum())
-    gaps = line.gaps_within(events.start_ns, events.end_ns)
+    gaps = events.gaps_ns if line is workload.busy else line.gaps_within(events.start_ns, events.end_ns)
+    busy = events.wall - float(gaps.sum())
     calls = workload.calls if len(workload.gpus) <= 1 else workload.calls.with_busy(line)
-    idle = np.bincount(calls.kind[events.call], weights=calls.own_idle_ns[events.call], minlength=len(ACTIVITIES))
+    idle = np.bincount(events.call_kind, weights=calls.own_idle_ns[events.call], minlength=len(ACTIVITIES))
     meanwhile: dict[str, float | None] = {kind.value: events.ms(idle[at]) for at, kind in enumerate(ACTIVITIES)}
     meanwhile[HostActivity.OUTSIDE.value] = events.ms(max(events.wall - busy - float(idle.sum()), 0.0))
     if not workload.api_is_complete:

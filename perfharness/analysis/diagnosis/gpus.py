@@ -46,8 +46,13 @@ def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
     Processes of one trace (forked workers) number GPUs each for itself: what has one UUID is one GPU, also under two
     numbers; without UUIDs, each process's number is a GPU of its own.
     """
-    groups = group_rows(operations.process, operations.device)
-    process, device = operations.process[groups.first], operations.device[groups.first]
+    streams = group_rows(operations.process, operations.device, operations.stream)
+    process, device, stream = (
+        column[streams.first] for column in (operations.process, operations.device, operations.stream)
+    )
+    keys = list(zip(process.tolist(), device.tolist(), stream.tolist(), strict=True))
+    groups = group_rows(process, device)
+    process, device = process[groups.first], device[groups.first]
     facts: list[GpuDevice] = []
     by_uuid: dict[str, int] = {}
     positions: dict[tuple[int, int], int] = {}
@@ -61,13 +66,11 @@ def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
         if known is None:
             facts.append(found)
             by_uuid |= {found.uuid: len(facts) - 1} if found.uuid is not None else {}
-    streams = group_rows(operations.process, operations.device, operations.stream)
-    columns = (column[streams.first].tolist() for column in (operations.process, operations.device, operations.stream))
     return Gpus(
-        of=position.astype(np.int32)[groups.code],
+        of=position.astype(np.int32)[groups.code][streams.code],
         facts=facts,
         stream_of=streams.code.astype(np.int32),
-        streams={key: number for number, key in enumerate(zip(*columns, strict=True))},
+        streams={key: number for number, key in enumerate(keys)},
         positions=positions,
     )
 

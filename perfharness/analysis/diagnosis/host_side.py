@@ -18,21 +18,20 @@ CLOCK_SLACK_NS = 2_000
 def host_work(events: StageEvents) -> HostWork:
     """Time in CUDA calls, outside of them, and in waiting; per batch."""
     workload, calls = events.workload, events.workload.calls
-    kind, own = calls.kind[events.call], calls.own_ns[events.call]
-    time = np.bincount(kind, weights=own, minlength=len(ACTIVITIES)) / NS_PER_MS * events.per_batch
-    count = np.bincount(kind, minlength=len(ACTIVITIES)) * events.per_batch
+    time = events.time_in_calls / NS_PER_MS * events.per_batch
+    count = np.bincount(events.call_kind, minlength=len(ACTIVITIES)) * events.per_batch
     activity: dict[str, float | None] = {kind.value: float(time[position]) for position, kind in enumerate(ACTIVITIES)}
     numbers: dict[str, float | None] = {kind.value: float(count[position]) for position, kind in enumerate(ACTIVITIES)}
     activity[HostActivity.OUTSIDE.value] = max(events.ms(events.wall) - float(time.sum()), 0.0)
     if not workload.api_is_complete:
         activity |= dict.fromkeys(NOT_RECORDED, None)
         numbers |= {name: None for name in NOT_RECORDED if name in numbers}
-    blocking, blocked = calls.is_blocking[events.call], events.blocked
+    blocking, blocked = events.blocking, events.blocked
     return HostWork(
         activity_ms=activity,
         calls=numbers,
-        blocking_calls=float(blocking.sum()) * events.per_batch,
-        blocking_ms=events.ms(own[blocking].sum()),
+        blocking_calls=float(len(blocking)) * events.per_batch,
+        blocking_ms=events.ms(calls.own_ns[events.call[blocking]].sum()),
         blocked_ms={kind.name.lower(): None if blocked is None else events.ms(blocked[kind]) for kind in OsWaitKind},
         launch_latency_us=float(np.median(workload.latency_ns[events.launch])) / 1e3 if len(events.launch) else None,
         queueing_us=float(workload.queued_ns[events.launch].mean()) / 1e3 if len(events.launch) else None,
@@ -43,7 +42,7 @@ def host_work(events: StageEvents) -> HostWork:
 def _longest_waits(events: StageEvents) -> list[Wait]:
     workload, calls = events.workload, events.workload.calls
     operations, api, names = workload.trace.operations, workload.trace.api, workload.trace.names
-    positions = np.flatnonzero(calls.is_blocking[events.call])
+    positions = events.blocking
     length = calls.end_ns[events.call[positions]] - calls.start_ns[events.call[positions]]
     waits = []
     for position in positions[np.argsort(-length, kind="stable")[:LONGEST_WAITS]].tolist():

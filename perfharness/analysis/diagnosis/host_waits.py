@@ -156,7 +156,7 @@ def _best(share: Float64, level: Int64, itself: int) -> OtherStage | None:
 
 def find_handover(stages: StageTable, paths: Int64, rows: Int64) -> tuple[OtherStage, float] | None:
     """The stage of another thread right after whose ends these rows end, and the share that would do so by chance."""
-    if len(rows) < MIN_RANGES:
+    if len(rows) < MIN_RANGES or (stages.thread == stages.thread[0]).all():
         return None
     start, end, thread = stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]
     close = int(min(HANDOVER_NS, HANDOVER_SHARE * float(np.median(end - start))))

@@ -16,7 +16,7 @@ def issuing(events: StageEvents) -> Issuing:
     roles, call = events.workload.roles, events.call
     if not len(call):
         return Issuing()
-    calls, operations = events.workload.calls, events.workload.trace.operations
+    calls = events.workload.calls
     role, step, leads_to = roles.role[call], roles.step_ns[call], roles.leads_to[call]
     first = np.flatnonzero(np.r_[True, events.call_of[1:] != events.call_of[:-1]])  # of each range: since it began
     step[first] = steps(calls, calls.start_ns[call[first]] - events.start_ns[events.call_of[first]], leads_to[first])
@@ -25,8 +25,7 @@ def issuing(events: StageEvents) -> Issuing:
     count = np.bincount(role, minlength=ROLES)
     started = np.bincount(role[roles.starts[call]], minlength=ROLES)
     of_operation = roles.of_launch[events.launch]
-    length = operations.end_ns[events.operation] - operations.start_ns[events.operation]
-    gpu_ns = np.bincount(of_operation, weights=length, minlength=ROLES)
+    gpu_ns = np.bincount(of_operation, weights=events.operation_ns, minlength=ROLES)
     copied, read = (events.operation[of_operation == each] for each in (COPY, READ_BACK))
     return Issuing(
         launches=int(count[LAUNCH]),

@@ -71,14 +71,14 @@ class _Parts:
 def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuLimits:
     """What limits the stage's own work on the GPU; times per batch. `counters` are of its kernels, by any source."""
     workload, ms = events.workload, events.per_batch / NS_PER_MS
-    operations, groups = workload.trace.operations, workload.kernels
-    at = _work(workload, events.operation)
-    kind, duration = operations.kind[at], (operations.end_ns[at] - operations.start_ns[at]).astype(np.float64)
-    kernel = at[kind == GpuOperationKind.KERNEL]
-    time, overlapped = duration[kind == GpuOperationKind.KERNEL], workload.overlapped_ns[kernel]
+    operations, groups, kernels = workload.trace.operations, workload.kernels, events.kernels
+    others = _work(workload, np.compress(events.operation_kind != GpuOperationKind.KERNEL, events.operation))
+    other_kind, other_ns = operations.kind[others], operations.end_ns[others] - operations.start_ns[others]
     # Shapes and names are those of groups, so that most of this is a matter of few numbers.
-    group, is_short = groups.of[kernel], time < SHORT_NS
-    whole, overlapped_by_group = _by_group(groups, group, time), _by_group(groups, group, overlapped)
+    time, group, whole, overlapped = (
+        kernels.length_ns, kernels.group, kernels.time_by_group, workload.overlapped_ns[kernels.operation]
+    )  # fmt: skip
+    overlapped_by_group, is_short = _by_group(groups, group, overlapped), time < SHORT_NS
     shorts = _by_group(groups, group[is_short], time[is_short])
     there, is_small = whole > 0, groups.residency.fill <= FILL_SHARE
     alone = np.where(is_small, whole - overlapped_by_group, 0.0)
@@ -87,13 +87,12 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
     by_name = {each: float(named[position]) for position, each in enumerate(KINDS_OF_KERNELS)}
     fill, waves = groups.residency.fill[there], groups.residency.waves[there]
     last_wave = np.where(waves > 1, whole[there] * (1 - waves / np.ceil(waves)), 0.0)
-    moved, moving, near_peak = _moved(workload, at[kind != GpuOperationKind.KERNEL])
+    moved, moving, near_peak = _moved(workload, others)
     peaks = {device.memory_bytes_per_s for device in workload.gpus.facts}
     peak = peaks.pop() if len(peaks) == 1 else None
-    graphs = float(duration[kind == GpuOperationKind.GRAPH].sum())
-    parts = _Parts(
-        float(duration.sum()), float(alone.sum()), float(short.sum()), near_peak or 0.0, by_name, float(last_wave.sum())
-    )
+    graphs = float(other_ns[other_kind == GpuOperationKind.GRAPH].sum())
+    work = float(time.sum() + other_ns.sum())
+    parts = _Parts(work, float(alone.sum()), float(short.sum()), near_peak or 0.0, by_name, float(last_wave.sum()))
     counted = {gpu: shares for gpu in events.gpus_used if (shares := joined([c for c in counters if c.gpu == gpu]))}
     shares = _mean(list(counted.values()))
     limit, basis = _by_counters(shares) or _judge(parts)

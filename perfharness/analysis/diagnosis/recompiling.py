@@ -30,7 +30,7 @@ def find_recompiling(events: StageEvents) -> Recompiling | None:
     if count < MIN_BATCHES or batches[0] < 0:
         return None
     spent = np.bincount(of_row, weights=events.end_ns - events.start_ns, minlength=count).astype(np.float64)
-    is_load = workload.calls.kind[events.call] == ACTIVITIES.index(HostActivity.LOAD)
+    is_load = events.call_kind == ACTIVITIES.index(HostActivity.LOAD)
     loading = np.bincount(
         of_row[events.call_of[is_load]], weights=workload.calls.own_ns[events.call[is_load]], minlength=count
     )

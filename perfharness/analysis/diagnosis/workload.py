@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.call_roles import CallRoles, call_roles
 from perfharness.analysis.diagnosis.calls import TO_HOST, CallTable, call_table, previous_end_on_stream
 from perfharness.analysis.diagnosis.cpu_time import CpuTime, ThreadReadings, thread_collecting_time, thread_ready_time
@@ -25,6 +26,7 @@ from perfharness.analysis.stages import StageTable
 from perfharness.analysis.timeline import BusyLine, ThreadOrder, expand, overlaps
 from perfharness.model.diagnosis import HostProfile, Path
 from perfharness.model.host_samples import HostProbe
+from perfharness.model.result import Float64
 from perfharness.model.trace import (
     Bool,
     GpuOperationKind,
@@ -240,6 +242,16 @@ def _in_order(paths: Int64, eligible: Bool) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
+class StageKernels:
+    """The kernels that a stage started, their lengths and groups (`KernelGroups`); and the time of each group, ns."""
+
+    operation: Int64
+    length_ns: Integers
+    group: Integers
+    time_by_group: Float64
+
+
+@dataclass(frozen=True)
 class StageEvents:
     """Where a stage's ranges lie, and which launches and calls are in them (indices in the workload's orders).
 
@@ -270,14 +282,58 @@ class StageEvents:
         """Sums times this are means over the batches."""
         return 1.0 / self.stage.batches
 
+    @cached_property
+    def operation_kind(self) -> Integers:
+        """A `GpuOperationKind` for each operation."""
+        kinds: Integers = self.workload.trace.operations.kind[self.operation]
+        return kinds
+
+    @cached_property
+    def operation_ns(self) -> Integers:
+        """How long each operation took."""
+        operations = self.workload.trace.operations
+        return narrow(operations.end_ns[self.operation] - operations.start_ns[self.operation])
+
     def of_kind(self, kind: GpuOperationKind) -> Int64:
         """Those of the stage's operations."""
-        return np.compress(self.workload.trace.operations.kind[self.operation] == kind, self.operation)
+        return np.compress(self.operation_kind == kind, self.operation)
+
+    @cached_property
+    def kernels(self) -> StageKernels:
+        """The stage's kernels."""
+        groups, kernel = self.workload.kernels, self.of_kind(GpuOperationKind.KERNEL)
+        length = np.compress(self.operation_kind == GpuOperationKind.KERNEL, self.operation_ns)
+        group = groups.of[kernel]
+        time = np.bincount(group, weights=length, minlength=len(groups)).astype(np.float64, copy=False)
+        return StageKernels(kernel, length, group, time)
+
+    @cached_property
+    def call_kind(self) -> Integers:
+        """The index in `ACTIVITIES` of each call."""
+        return self.workload.calls.kind[self.call]
+
+    @cached_property
+    def time_in_calls(self) -> Float64:
+        """Time in the calls of each of `ACTIVITIES`, without the calls inside them, ns."""
+        own = self.workload.calls.own_ns[self.call]
+        return np.bincount(self.call_kind, weights=own, minlength=len(ACTIVITIES)).astype(np.float64, copy=False)
+
+    @cached_property
+    def blocking(self) -> Int64:
+        """Which of the calls blocked: positions in `call`."""
+        return np.flatnonzero(self.workload.calls.is_blocking[self.call])
+
+    @cached_property
+    def gaps_ns(self) -> Int64:
+        """Lengths of the stretches in which the GPUs were idle while the host was in the stage."""
+        return self.workload.busy.gaps_within(self.start_ns, self.end_ns)
 
     @cached_property
     def gpus_used(self) -> tuple[int, ...]:
         """Indices of the GPUs that the stage's operations ran on; all of the trace's where it started none."""
         gpus = self.workload.gpus
+        if len(gpus) == 1:
+            return (0,)
         used = np.flatnonzero(np.bincount(gpus.of[self.operation], minlength=len(gpus)))
         return tuple(used.tolist()) or tuple(range(len(gpus)))
 
