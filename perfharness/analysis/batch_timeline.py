@@ -15,7 +15,10 @@ from perfharness.model.trace import GpuOperationKind, Int64
 NS_PER_MS = 1e6
 
 MAX_BARS = 400
-"""Of stages, of calls and of operations each, a batch: the longest are kept."""
+"""Of stages, of calls and of operations each, a batch: where there are more, short neighbours are one bar."""
+
+FINER = 1.25
+"""Each try at joining neighbours has parts of a batch that are so many times as long as those of the one before."""
 
 MAX_STREAMS = 12
 """Rows of GPU streams, those with most work first."""
@@ -36,19 +39,37 @@ class Bar:
 
     row: str
     name: str
+    """Of joined neighbours that of all of them, or empty."""
+
     kind: BarKind
     start_ms: float
     end_ms: float
+    count: int = 1
+    """How many neighbours are joined, from the begin of the first to the end of the last."""
+
+    sum_ms: float | None = None
+    """Of joined neighbours the sum of their times; None of a single one."""
+
+    @property
+    def filled(self) -> float:
+        """The part of it that its events take."""
+        length_ms = self.end_ms - self.start_ms
+        return 1.0 if self.sum_ms is None or not length_ms else min(self.sum_ms / length_ms, 1.0)
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """What a timeline does not show of a kind of events: the shortest, or those of further streams."""
+class Thinned:
+    """What a timeline does not show one by one of a kind of events."""
 
     what: str
-    shown: int
     all: int
-    left_out_ms: float
+    within_ms: float
+    """Neighbours that begin in the same part of so many ms are one bar; longer ones never are."""
+
+    left_out: int = 0
+    """How many have no bar: the shortest, and those of further streams."""
+
+    left_out_ms: float = 0.0
     """Sum of their times."""
 
 
@@ -64,7 +85,7 @@ class BatchTimeline:
     end_ms: float
     rows: list[str]
     bars: list[Bar]
-    left_out: list[LeftOut] = field(default_factory=list)
+    thinned: list[Thinned] = field(default_factory=list)
     gpu_reason: str | None = None
     """Why there are no GPU operations, where none were traced."""
 
@@ -79,6 +100,10 @@ class _Events:
     kind: list[BarKind]
     start_ns: Int64
     end_ns: Int64
+    not_shown: int = 0
+    """Events of further rows, which there is no room for."""
+
+    not_shown_ns: int = 0
 
 
 def typical_best_worst(values: Float64) -> dict[Which, int]:
@@ -124,12 +149,12 @@ def _timeline(analysis: Analysis, process: str, which: Which, batch: int) -> Bat
         end = max(end, int(analysis.trace.operations.end_ns[own].max()))
     bars: list[Bar] = []
     rows: list[str] = []
-    left_out = []
+    thinned = []
     for events in (_stages(analysis, batch), _calls(analysis, batch), _operations(analysis, own, start, end)):
         drawn, left = _bars(events, start, end)
         bars += drawn
         rows += [row for row in dict.fromkeys(events.row) if any(bar.row == row for bar in drawn)]
-        left_out += left
+        thinned += left
     meta = analysis.trace.meta
     return BatchTimeline(
         which=which,
@@ -140,30 +165,66 @@ def _timeline(analysis: Analysis, process: str, which: Which, batch: int) -> Bat
         end_ms=(max(end, host_end) - start) / NS_PER_MS,
         rows=rows,
         bars=bars,
-        left_out=left_out,
+        thinned=thinned,
         gpu_reason=None if meta.gpu_coverage == "traced" else meta.gpu_coverage_reason,
     )
 
 
-def _bars(events: _Events, start: int, end: int) -> tuple[list[Bar], list[LeftOut]]:
-    """The longest events, clipped to the batch, in order of time; and what is left out."""
+def _bars(events: _Events, start: int, end: int) -> tuple[list[Bar], list[Thinned]]:
+    """The events, clipped to the batch, by row and in order of time; and what is not shown one by one."""
     begin, stop = np.maximum(events.start_ns, start), np.minimum(events.end_ns, end)
-    length = np.maximum(stop - begin, 0)
-    kept = np.sort(np.argsort(-length, kind="stable")[:MAX_BARS])
-    bars = [
-        Bar(
-            events.row[at],
-            events.name[at],
-            events.kind[at],
-            float(begin[at] - start) / NS_PER_MS,
-            float(stop[at] - start) / NS_PER_MS,
+    rows = {row: number for number, row in enumerate(dict.fromkeys(events.row))}
+    row = np.asarray([rows[one] for one in events.row], dtype=np.int64)
+    order = np.lexsort((begin, row))
+    begin, stop, row = begin[order], np.maximum(stop, begin)[order], row[order]
+    length = stop - begin
+    firsts, within_ns = _groups(events, order, row, begin - start, length, end - start)
+    counts = np.diff([*firsts, len(order)])
+    sums = np.add.reduceat(length, firsts) if len(firsts) else length
+    kept = np.sort(np.argsort(-sums, kind="stable")[:MAX_BARS])
+    bars = []
+    for group in kept.tolist():
+        members = order[firsts[group] : firsts[group] + counts[group]].tolist()
+        names = {events.name[at] for at in members}
+        last = int(stop[firsts[group] : firsts[group] + counts[group]].max())
+        bars.append(
+            Bar(
+                row=events.row[members[0]],
+                name=names.pop() if len(names) == 1 else "",
+                kind=events.kind[members[0]],
+                start_ms=float(begin[firsts[group]] - start) / NS_PER_MS,
+                end_ms=float(last - start) / NS_PER_MS,
+                count=len(members),
+                sum_ms=float(sums[group]) / NS_PER_MS if len(members) > 1 else None,
+            )
         )
-        for at in kept.tolist()
-    ]
-    missing = len(length) - len(kept)
-    if not missing:
+    missing = len(order) - int(counts[kept].sum()) + events.not_shown
+    if not within_ns and not missing:
         return bars, []
-    return bars, [LeftOut(events.what, len(kept), len(length), float(length.sum() - length[kept].sum()) / NS_PER_MS)]
+    missing_ns = int(length.sum() - sums[kept].sum()) + events.not_shown_ns
+    every = len(order) + events.not_shown
+    return bars, [Thinned(events.what, every, within_ns / NS_PER_MS, missing, missing_ns / NS_PER_MS)]
+
+
+def _groups(
+    events: _Events, order: Int64, row: Int64, begin: Int64, length: Int64, whole_ns: int
+) -> tuple[Int64, float]:
+    """Where each bar begins among the events in that order, and the part (ns) whose events are one bar; 0: all alone.
+
+    The parts are as short as `MAX_BARS` allows, so a bar hides no pause that is longer than one.
+    """
+    kinds = {kind: number for number, kind in enumerate(dict.fromkeys(events.kind))}
+    kind = np.asarray([kinds[one] for one in events.kind], dtype=np.int64)[order]
+    if len(order) <= MAX_BARS:
+        return np.arange(len(order)), 0.0
+    within = max(whole_ns, 1) / MAX_BARS
+    while True:
+        part, is_long = begin // within, length > within
+        changes = (np.diff(row) != 0) | (np.diff(kind) != 0) | (np.diff(part) != 0) | is_long[1:] | is_long[:-1]
+        firsts = np.flatnonzero(np.concatenate([[True], changes]))
+        if len(firsts) <= MAX_BARS or within >= whole_ns:
+            return firsts, float(within)
+        within *= FINER
 
 
 def _stages(analysis: Analysis, batch: int) -> _Events:
@@ -245,6 +306,7 @@ def _operations(analysis: Analysis, own: Int64, start: int, end: int) -> _Events
     names, code = operation_names(trace)
     is_own = np.isin(rows, own)
     shown = place < MAX_STREAMS
+    hidden = rows[~shown]
     rows, line, is_own = rows[shown], line[shown], is_own[shown]
     return _Events(
         "GPU operations",
@@ -253,4 +315,6 @@ def _operations(analysis: Analysis, own: Int64, start: int, end: int) -> _Events
         [KINDS[kind] if mine else "other" for kind, mine in zip(operations.kind[rows].tolist(), is_own, strict=True)],
         operations.start_ns[rows],
         operations.end_ns[rows],
+        not_shown=len(hidden),
+        not_shown_ns=int((operations.end_ns[hidden] - operations.start_ns[hidden]).sum()),
     )

@@ -10,7 +10,7 @@ import pytest
 from perfharness.analysis import batch_timeline
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.batch_rest import rest_of_batches
-from perfharness.analysis.batch_timeline import LeftOut, batch_timelines, typical_best_worst
+from perfharness.analysis.batch_timeline import Thinned, batch_timelines, typical_best_worst
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import MS, Recorded
@@ -48,19 +48,53 @@ def test_three_batches_without_the_warm_up(tmp_path: Path) -> None:
         ("GPU 0, stream 7", "gemm", "kernel", 2.0, 5.0),
     ]
     assert best.end_ms == 5.0
-    assert best.left_out == []
+    assert best.thinned == []
     assert [bar.kind for bar in found["worst"].bars] == ["stage", "stage"]
 
 
-def test_of_too_many_events_the_longest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_events_short_neighbours_are_one_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_timeline, "MAX_BARS", 2)
     builder = Recorded()
     builder.batch(0, 0, 10)
     for place, length in enumerate((1, 3, 2)):
         builder.stage(f"s{place}", 3 * place, 3 * place + length)
     (found,) = batch_timelines(analysis_of(builder, tmp_path), "p")
-    assert [bar.name for bar in found.bars] == ["batch", "s1"]
-    assert found.left_out == [LeftOut("stages", 2, 4, 3.0)]
+    # By hand: parts of 5 ms would leave three bars (s2 begins in the second part), those of 6.25 ms two.
+    assert [(bar.name, bar.start_ms, bar.end_ms, bar.count, bar.sum_ms) for bar in found.bars] == [
+        ("batch", 0.0, 10.0, 1, None), ("", 0.0, 8.0, 3, 6.0),
+    ]  # fmt: skip
+    assert found.thinned == [Thinned("stages", 4, 6.25)]
+
+
+def test_rows_without_room_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_timeline, "MAX_BARS", 1)
+    monkeypatch.setattr(batch_timeline, "MAX_STREAMS", 2)
+    builder = Recorded()
+    builder.batch(0, 0, 10)
+    for stream in (1, 2, 3):  # 3, 2 and 1 ms
+        builder.kernel((stream, stream + 1), (MS, (5 - stream) * MS), stream=stream, name="k")
+    (found,) = batch_timelines(analysis_of(builder, tmp_path), "p")
+    assert [bar.row for bar in found.bars] == ["batch", "CUDA calls", "GPU 0, stream 1"]
+    assert found.thinned[-1] == Thinned("GPU operations", 3, 10.0, left_out=2, left_out_ms=3.0)
+
+
+@pytest.mark.parametrize("count", [400, 401, 5000])
+def test_bars_are_all_over_the_batch_where_events_are(tmp_path: Path, count: int) -> None:
+    builder, step = Recorded(), 10 * MS // count
+    builder.batch(0, 0, 10)
+    for place in range(count):  # all equally long
+        builder.kernel((place * step, place * step + step // 2), (place * step + 1, place * step + step // 2), name="k")
+    (found,) = batch_timelines(analysis_of(builder, tmp_path), "p")
+    calls = [bar for bar in found.bars if bar.kind == "call"]
+    assert len(calls) <= 400
+    assert sum(bar.count for bar in calls) == count
+    assert sum(bar.end_ms - bar.start_ms if bar.sum_ms is None else bar.sum_ms for bar in calls) == pytest.approx(
+        count * (step // 2) / MS
+    )
+    assert calls[-1].end_ms == pytest.approx(((count - 1) * step + step // 2) / MS)
+    (thinned,) = [one for one in found.thinned if one.what == "CUDA calls"] or [Thinned("CUDA calls", count, 0.0)]
+    assert (thinned.all, thinned.left_out, bool(thinned.within_ms)) == (count, 0, count > 400)
+    assert all(bar.end_ms - bar.start_ms <= thinned.within_ms + step / MS for bar in calls)
 
 
 def test_ranges_that_overlap_have_rows_of_their_own(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from perfharness.analysis.batch_timeline import Bar, BatchTimeline
+from perfharness.analysis.batch_timeline import Bar, BatchTimeline, Thinned
 from perfharness.model.result import path_text
 from perfharness.model.text import safe_line
 from perfharness.render.charts.drawing import (
@@ -176,6 +176,7 @@ def timeline_picture(name: str, found: BatchTimeline) -> Picture:
         x2="end:Q",
         y=y,
         color=color,
+        fillOpacity=alt.FillOpacity("filled:Q", scale=None, legend=None),
         stroke=alt.Stroke("kind:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
         tooltip=tooltip,
     )
@@ -191,10 +192,7 @@ def timeline_picture(name: str, found: BatchTimeline) -> Picture:
         layers.append(unit(mark.encode(x=x, y=y, text="short:N")))
     if found.gpu_reason is not None:
         sheet.notes.append(f"no GPU operations: {found.gpu_reason}")
-    sheet.notes += [
-        f"{one.shown} of {one.all} {one.what}, the longest ones; the others took {one.left_out_ms:,.3g} ms together"
-        for one in found.left_out
-    ]
+    sheet.notes += map(_thinned_text, found.thinned)
     title = f"{found.which} batch: {found.cpu_ms:,.4g} ms on the host (batch {found.batch_index} of {found.process})"
     return sheet.made(layered(layers, WIDTH, ROW_HEIGHT * max(len(found.rows), 1)), title)
 
@@ -202,13 +200,30 @@ def timeline_picture(name: str, found: BatchTimeline) -> Picture:
 def _bar_row(bar: Bar) -> Row:
     return {
         "row": safe_line(bar.row),
-        "name": bar.name,
-        "short": textwrap.shorten(safe_line(bar.name), 48, placeholder="…"),
+        "name": _bar_name(bar),
+        "short": textwrap.shorten(safe_line(_bar_name(bar)), 48, placeholder="…"),
         "kind": KINDS[bar.kind][0],
+        "filled": round(bar.filled, 3),
         "start": round(bar.start_ms, 6),
         "end": round(bar.end_ms, 6),
         "duration": round(bar.end_ms - bar.start_ms, 6),
     }
+
+
+def _bar_name(bar: Bar) -> str:
+    if bar.sum_ms is None:
+        return bar.name
+    return f"{bar.count} x {bar.name or 'different ones'}, {bar.sum_ms:,.4g} ms together"
+
+
+def _thinned_text(one: Thinned) -> str:
+    joined = (
+        f"{one.all} {one.what}; neighbours within {one.within_ms:,.3g} ms are one bar, pale as they pause"
+        if one.within_ms
+        else ""
+    )
+    left = f"{one.left_out} of {one.all} {one.what} are not shown; they took {one.left_out_ms:,.3g} ms together"
+    return "; ".join(part for part in (joined, left if one.left_out else "") if part)
 
 
 VERDICT_COLORS = {
