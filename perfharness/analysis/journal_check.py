@@ -54,7 +54,20 @@ def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_chil
         for name in dict.fromkeys(record.name for record in journal.recorders):
             records = [record for record in journal.recorders if record.name == name]
             findings += _not_finalized(name, records, journal, of_child=of_child or journal.is_forked)
-    return [*findings, *_captured(journals), *_untraced_cuda(journals, trace)]
+    return [*findings, *_compiled(journals), *_captured(journals), *_untraced_cuda(journals, trace)]
+
+
+def _compiled(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
+    names = sorted({name for journal in journals for name in journal.compiled_ranges})
+    if names:
+        yield Finding(
+            "ranges-in-compiled-code",
+            Severity.WARNING,
+            f"Range(s) {', '.join(repr(name) for name in names[:5])}{' ...' if names[5:] else ''} are missing where "
+            "torch.compile compiled the code around them.",
+            "What is compiled is one piece: put ranges around the call of the compiled function, or measure without "
+            "torch.compile.",
+        )
 
 
 def _captured(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from perfharness import compiled_code
 from perfharness.annotate.runtime import Runtime
-from perfharness.annotate.torch_modules import find_compiler
 from perfharness.annotate.wrappers import MARK
 from perfharness.model.conventions import collective_name
 
@@ -63,7 +63,6 @@ class _Calls:
         self._runtime = runtime
         self._local = threading.local()  # inside: a call is open
         self._members: weakref.WeakKeyDictionary[Any, tuple[int, ...] | None] = weakref.WeakKeyDictionary()
-        self._is_compiling = find_compiler()
 
     def annotated(self, operation: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, each call of which is a range."""
@@ -90,7 +89,7 @@ class _Calls:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._is_compiling() or getattr(local, "inside", False):
+            if (compiled_code.tracing or compiled_code.find_tracing())() or getattr(local, "inside", False):
                 return function(*args, **kwargs)
             local.inside = True
             try:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from perfharness import compiled_code
 from perfharness.annotate.expressions import Target
 from perfharness.annotate.scopes import BatchCall, Scope, StageCall
 from perfharness.model.annotations import NOTES_NAME, Annotations, FunctionNote
@@ -139,6 +140,8 @@ class Runtime:
     def _write(self, name: str) -> None:
         notes = [target.note for target in self.targets]
         notes += [note for note in (self.torch_note, self.collectives_note) if note is not None]
+        for note in notes:
+            note.compiled = note.function in compiled_code.functions
         path = os.path.join(self._folder, name)  # noqa: PTH118 - the script may have changed pathlib
         try:
             with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123

@@ -5,13 +5,13 @@ Nothing here imports torch. PyTorch's global module hooks are used, so no model 
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from perfharness import compiled_code
 from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.scopes import Scope
 
@@ -49,11 +49,10 @@ class ModuleTracker:
         self._runtime = runtime
         self._names = StageNames(depth)
         self._local = threading.local()  # calls: the outermost module's, and those of its stages
-        self._is_compiling: Callable[[], bool] | None = None
 
     def before(self, module: Any, _args: Any) -> None:
         """A forward call begins."""
-        if (self._is_compiling or self._find_compiler())():
+        if (compiled_code.tracing or compiled_code.find_tracing())():
             return  # torch.compile traces this function with the model; the compiled code has no modules
         try:
             calls: list[Call] = self._local.calls
@@ -68,7 +67,7 @@ class ModuleTracker:
 
     def after(self, module: Any, _args: Any, _result: Any) -> None:
         """A forward call ends, also by an exception; so do those inside it whose end called no hook."""
-        if (self._is_compiling or self._find_compiler())():
+        if (compiled_code.tracing or compiled_code.find_tracing())():
             return
         calls: list[Call] = getattr(self._local, "calls", [])
         for position in range(len(calls) - 1, -1, -1):
@@ -76,27 +75,12 @@ class ModuleTracker:
                 _leave(calls, position)
                 return
 
-    def _find_compiler(self) -> Callable[[], bool]:
-        self._is_compiling = found = find_compiler()
-        return found
-
 
 def _leave(calls: list[Call], position: int) -> None:
     while len(calls) > position:
         _, scope = calls.pop()
         if scope is not None:
             scope.__exit__(None, None, None)
-
-
-def find_compiler() -> Callable[[], bool]:
-    """The function that reports whether torch.compile is tracing, which torch.compile treats as a constant."""
-    compiler = getattr(sys.modules.get("torch"), "compiler", None)
-    found: Callable[[], bool] = getattr(compiler, "is_compiling", _never)
-    return found
-
-
-def _never() -> bool:
-    return False
 
 
 def _class_name(outermost: Any) -> str:

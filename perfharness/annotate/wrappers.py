@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from perfharness import compiled_code
 from perfharness.steps import Open, async_generator_in_steps, generator_in_steps
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def annotate_callable(function: Function, target: Target, runtime: Runtime) -> A
     elif inspect.iscoroutinefunction(function):
         wrapped = _coroutine_function(function, open_range)
     else:
-        wrapped = _plain(function, open_range)
+        wrapped = _plain(function, open_range, target.annotation.target)
     if not isinstance(function, types.FunctionType):
         return CallableProxy(function, wrapped, target.annotation.target)
     functools.update_wrapper(wrapped, function)
@@ -85,8 +86,11 @@ class CallableProxy:
         return type(self.__wrapped__)  # so that `isinstance` gives the original's answer
 
 
-def _plain(function: Function, open_range: Open) -> Function:
+def _plain(function: Function, open_range: Open, name: str) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
+        if (compiled_code.tracing or compiled_code.find_tracing())():
+            compiled_code.note_function(name)
+            return function(*args, **kwargs)
         scope = open_range(args, kwargs)
         if scope is None:
             return function(*args, **kwargs)

@@ -88,6 +88,7 @@ class FunctionNote:
         found: it was there, and was replaced.
         called: it was called at least once.
         recorded: at least one call was a range.
+        compiled: torch.compile compiled a call of it, and nothing records that.
         problem: why it was not found or could not be replaced.
         items_problem: what went wrong when items were counted or an index was asked for, the first time.
     """
@@ -97,6 +98,7 @@ class FunctionNote:
     found: bool = False
     called: bool = False
     recorded: bool = False
+    compiled: bool = False
     problem: str | None = None
     items_problem: str | None = None
 

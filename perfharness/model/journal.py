@@ -113,6 +113,9 @@ class RecorderJournal(ProcessFacts):
     start_barrier: list[BarrierWait] | None = None
     """Each time that a thread waited at the start barrier; None where the launch held none."""
 
+    compiled_ranges: list[str] = Field(default_factory=list)
+    """Names of ranges that torch.compile met while it compiled, and which nothing records there."""
+
     recorders: list[RecorderRecord] = Field(default_factory=list)
 
     @property

@@ -13,7 +13,7 @@ from os import open as open_file
 from os import read as read_file
 from time import monotonic_ns, thread_time_ns
 
-from perfharness import host_probe
+from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
 from perfharness.model import conventions, range_log
 from perfharness.own_work import own_work
@@ -183,6 +183,8 @@ class RecorderCore:
 
     def add_node(self, stack: RangeStack, key: RangeKey, *, is_batch: bool = False) -> Node:
         """Prepare a range that is new on this stack, or a batch that has to pass the start barrier."""
+        if compiled_code.tracing is None:
+            compiled_code.find_tracing()  # PyTorch may have been imported since
         with own_work.thread:
             return self._add_node(stack, key, is_batch=is_batch)
 

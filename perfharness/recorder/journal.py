@@ -19,6 +19,7 @@ from json import dumps  # bound now: a script may have its json.dumps annotated
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from perfharness import compiled_code
 from perfharness.model import environment, ranks
 from perfharness.own_work import own_work
 from perfharness.recorder import startup
@@ -116,6 +117,7 @@ class Journal:
             "ended": ended if self._exception is None else "exception",
             "exception": self._exception,
             "startup": startup.process_startup.to_json(),
+            "compiled_ranges": sorted(compiled_code.ranges),
             "start_barrier": barriers[0] if barriers else None,
             "recorders": [_recorder_to_json(core, args) for core, args in self._args.items()],
         }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
+from perfharness import compiled_code
 from perfharness.errors import RecorderError
 from perfharness.model.conventions import DEFAULT_DOMAIN
 from perfharness.recorder import journal, tasks
@@ -45,6 +46,7 @@ class PerfRecorder:
         domain: str | None = DEFAULT_DOMAIN,
         default_args: object = None,
     ) -> None:
+        compiled_code.find_tracing()
         self._core = core_named(name, domain)
         self._is_finalized = False
         self._local = self._core.local
@@ -82,6 +84,9 @@ class PerfRecorder:
         Raises:
             RecorderError: the name, the colour, the category or the index is invalid. Nothing is opened then.
         """
+        if compiled_code.tracing is not None and compiled_code.tracing():
+            compiled_code.note_range(message)
+            return
         try:
             stack = self._local.stack
         except AttributeError:
@@ -134,6 +139,8 @@ class PerfRecorder:
             RecorderError: nothing is open, the domain is another, a `with` block will close the range, or the items are
                 not a count or not a batch's. The range then stays open.
         """
+        if compiled_code.tracing is not None and compiled_code.tracing():
+            return
         try:
             stack = self._local.stack
         except AttributeError:
@@ -181,6 +188,9 @@ class PerfRecorder:
         category: str | int | None = None,
     ) -> RangeScope:
         """`with perf.range("stage"):`; the object may be kept and entered again, nested and from several threads."""
+        if compiled_code.tracing is not None and compiled_code.tracing():
+            compiled_code.note_range(message)
+            return cast("RangeScope", compiled_code.Unrecorded())
         key = range_key(message, color, domain, category)
         try:
             return self._scopes[key]
@@ -205,6 +215,9 @@ class PerfRecorder:
         `shared=True`: other ranks work on the same items (tensor or pipeline parallel), so that they count once.
         A batch that ends by an exception did not process its items: it is deleted from the results.
         """
+        if compiled_code.tracing is not None and compiled_code.tracing():
+            compiled_code.note_range(message)
+            return cast("BatchScope", compiled_code.Unrecorded())
         return BatchScope(self._core, range_key(message, color, domain, category), batch_idx, total_items, shared)
 
     def batches(

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from perfharness import compiled_code
 from perfharness.errors import RecorderError
 from perfharness.recorder.spec import USUAL_END, RangeKey, RangeSpec, check_items
 from perfharness.steps import async_generator_in_steps, generator_in_steps
@@ -28,8 +29,13 @@ class RangeScope:
         self._core = core
         self._key = key
 
+    @property
+    def name(self) -> str:
+        """Of the range."""
+        return RangeSpec.of(self._key).message
+
     def __str__(self) -> str:
-        return f"range {RangeSpec.of(self._key).message!r}"
+        return f"range {self.name!r}"
 
     def __enter__(self) -> Self:
         core = self._core
@@ -119,6 +125,7 @@ class BatchScope:
 def annotate_function(function: Callable[..., Any], scope: RangeScope) -> Any:
     """A function whose every call is a range; of a generator every step is."""
     step = _Step(scope)
+    name = scope.name
     if inspect.isasyncgenfunction(function):
         return functools.wraps(function)(async_generator_in_steps(function, lambda args, kwargs: step))
     if inspect.isgeneratorfunction(function):
@@ -134,6 +141,9 @@ def annotate_function(function: Callable[..., Any], scope: RangeScope) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if compiled_code.tracing is not None and compiled_code.tracing():
+            compiled_code.note_range(name)
+            return function(*args, **kwargs)
         with scope:
             return function(*args, **kwargs)
 

@@ -288,6 +288,7 @@ def read_notes(folder: Path) -> list[FunctionNote] | None:
         for note, childs in zip(notes, _read(path) or [], strict=False):
             note.called |= childs.called
             note.recorded |= childs.recorded
+            note.compiled |= childs.compiled
     return notes
 
 
@@ -307,6 +308,14 @@ def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Findi
             Severity.ERROR,
             f"{what} could not be annotated: {note.problem}.",
             "Name a function, or a method of a class written in Python, that is there once its module is imported.",
+        )
+    elif note.compiled:
+        yield Finding(
+            "ranges-in-compiled-code",
+            Severity.NOTE if note.recorded else _severity(note, annotations),
+            f"{what} {has} no ranges where torch.compile compiled it with its caller.",
+            "What is compiled is one piece: annotate the call of the compiled function, or measure without "
+            "torch.compile.",
         )
     elif not note.called:
         never_called = NO_MODULE_CALLED if is_torch else NEVER_CALLED
