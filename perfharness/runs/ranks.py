@@ -64,9 +64,9 @@ class RankComparison:
         groups = [self._compare(processes) for processes in self._groups()]
         return RunRanks(groups) if groups else None
 
-    def calls(self) -> list[RankCalls]:
-        """The collectives of all ranks, for a timeline."""
-        return [calls for processes in self._groups() for calls in calls_of_ranks(self._inputs(processes))]
+    def calls(self) -> list[list[RankCalls]]:
+        """The collectives of all ranks, group by group, for a timeline."""
+        return [calls_of_ranks(self._inputs(processes)) for processes in self._groups()]
 
     def _groups(self) -> Iterator[list[ProcessRecord]]:
         """The ranks of each launched process; where each has one, all of them, if they are ranks of one program."""

@@ -14,6 +14,8 @@ from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 
 US = 1000
+UTC_NS = 1_700_000_000_000_000_000
+"""Of the begin of a trace whose clock is not behind."""
 CLOCK_ERROR_NS = 500
 FIRST_US = 100_000.0
 """When the ranks begin."""
@@ -69,7 +71,10 @@ def made_rank(
     """
     builder = TraceBuilder()
     outside = RankBatch(builder, rank, -1, 0.0, offset_us)
+    builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC_NS + round(offset_us * US))
     outside.mark(conventions.MARK_RECORDER, FIRST_US)
+    for after in (1.0, 2.0, 3.0):  # readings of the clock that ranks share, each just before its mark
+        outside.mark(conventions.MARK_CLOCK, FIRST_US + after + 0.5, round((FIRST_US + after) * US))
     ended = 0.0
     for index in range(batches):
         begin = max(FIRST_US + apart_us * (index + 1), ended)
@@ -80,6 +85,7 @@ def made_rank(
             batch.mark(conventions.MARK_ITEMS, ended - 0.2, items)
         if shared:
             batch.mark(conventions.MARK_SHARED, ended - 0.1)
+    folder.mkdir(parents=True, exist_ok=True)
     trace = open_trace(builder.write(folder / f"rank_{rank}.sqlite"))
     found = rank_work(Analysis(trace, AnalysisOptions(warmup)))
     assert found is not None, "it has batches"

@@ -14,12 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfharness.analysis.ranks.compare import calls_of_ranks
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError
 from perfharness.render.timeline import chrome
 from perfharness.render.timeline.chrome import write_chrome_trace
-from perfharness.render.timeline.tracks import rows_that_nest
+from perfharness.render.timeline.ranks import rank_events
+from perfharness.render.timeline.tracks import Ids, rows_that_nest
 from perfharness.runs.run import open_run
+from perfharness.testing.made_ranks import FIRST_US, compute_and_reduce, made_rank
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from tests.unit.export_runs import MS, RUN_START, process_record, recorded_trace, run_folder, two_processes
@@ -330,3 +333,26 @@ def test_intervals_of_a_row_nest(drawn: list[tuple[int, int, int]]) -> None:
         assert used == set(range(len(used))), "no row is left empty"
         crossing = any(start[i] < start[j] < end[i] < end[j] for i in mine for j in mine)
         assert (used == {0}) == (not crossing)
+
+
+def test_ranks_are_below_each_other_with_what_they_wait(tmp_path: Path) -> None:
+    """Three all-reduces of two ranks; rank 1 comes 200 us late, on a clock that is 30 ms behind."""
+    work = [compute_and_reduce([100.0, 300.0], rank) for rank in range(2)]
+    ranks = [made_rank(tmp_path, rank, work[rank], batches=3, offset_us=30_000 * rank) for rank in range(2)]
+    events = rank_events(calls_of_ranks(ranks), {"rank_0": 7_000, "rank_1": 5}, Ids(), -1000)
+    slices = [json.loads(line) for line in events.sources[0].lines(np.arange(len(events.sources[0].time_ns)))]
+    shown = sorted((event["ts"], -event["dur"], event["name"], event["cat"], event["tid"]) for event in slices)
+    named = [event for event in map(json.loads, events.metadata) if event["name"] == "thread_name"]
+    rows = {event["args"]["name"]: event["tid"] for event in named}
+    first = FIRST_US + 1000 + 7  # where its own trace begins, and 7 us
+    assert shown[:3] == [
+        (first + 100, -220.0, "all_reduce", "communication", rows["rank 0"]),
+        (first + 100, -200.0, "waits for rank 1", "waiting", rows["rank 0"]),
+        (first + 300, -20.0, "all_reduce", "communication", rows["rank 1"]),
+    ]
+    assert len(shown) == 9
+    assert slices[0]["args"] == {"waiting_ms": 0.2, "last_rank": 1}
+    in_order = sorted(slices, key=lambda event: (event["ts"], -event["dur"]))
+    whole = [*map(json.loads, events.metadata), *in_order]
+    jsonschema.validate({"traceEvents": whole, "displayTimeUnit": "ns"}, SCHEMA)
+    check_rules(whole)

@@ -160,6 +160,7 @@ def _figures(view: _View, *, is_judged: bool) -> Iterator[RankFigures]:
         last = sum(int((each.waited & _is_last(each, column)).sum()) for each, column in mine)
         lag = sum(float(each.lag_ns[each.waited, column].sum()) for each, column in mine)
         knows = is_judged and judged > 0
+        waiting_ns = int(waiting[rows].sum()) / count
         yield RankFigures(
             process=one.process,
             rank=one.rank,
@@ -167,7 +168,9 @@ def _figures(view: _View, *, is_judged: bool) -> Iterator[RankFigures]:
             collectives=len(rows) / count,
             communication_ms=under_way / count / NS_PER_MS,
             communication_share=min(under_way / count / period, 1.0) if period > 0 else 0.0,
-            waiting_ms=int(waiting[rows].sum()) / count / NS_PER_MS if knows else None,
+            waiting_ms=waiting_ns / NS_PER_MS if knows else None,
+            transfer_ms=max(under_way / count - waiting_ns, 0.0) / NS_PER_MS if knows else None,
+            other_ms=max(period - under_way / count, 0.0) / NS_PER_MS,
             judged_share=int(length[rows[is_known[rows]]].sum()) / total if knows and total else None,
             last_share=last / judged if knows else None,
             lag_ms=lag / count / NS_PER_MS if knows else None,
@@ -218,13 +221,16 @@ def _skew(matched: list[Matched]) -> ArrivalSkew | None:
 
 @dataclass(frozen=True)
 class RankCalls:
-    """The collectives of a rank in its batches, times of its own trace: for a timeline.
+    """The collectives of a rank in its batches: for a timeline.
 
-    `waiting_ns` is -1 where it is not known; `last_rank` is the rank that all waited for, -1 where it is not known.
+    Times are on the clock of the trace of `clock_of`, a process: of the first rank, or its own where nothing ties the
+    clocks. `waiting_ns` is -1 where it is not known; `last_rank` is the rank that all waited for, -1 where it is not
+    known.
     """
 
     process: str
     rank: int
+    clock_of: str
     operation: list[str]
     start_ns: Int64
     end_ns: Int64
@@ -236,12 +242,14 @@ def calls_of_ranks(ranks: Sequence[RankInput]) -> list[RankCalls]:
     """All collectives of ranks that work together, warm-up too; without waiting where nothing ties their clocks."""
     inputs = sorted(ranks, key=lambda one: one.rank)
     common = common_batches(inputs, with_warmup=True)
-    has_clocks = all(one.clock is not None for one in inputs)
+    clocks = [one.clock for one in inputs if one.clock is not None]
+    has_clocks = len(clocks) == len(inputs)
     matched = match_collectives(inputs, common)[0] if has_clocks and len(common) and len(inputs) > 1 else []
     view = _View(inputs, common, matched)
     found = []
     for position, one in enumerate(inputs):
         calls = one.work.collectives
+        moved = clocks[position].offset_ns - clocks[0].offset_ns if has_clocks else 0
         waiting, is_known = view.waiting_ns(position)
         last = np.full(len(calls), -1, dtype=np.int64)
         for each in matched:
@@ -254,8 +262,9 @@ def calls_of_ranks(ranks: Sequence[RankInput]) -> list[RankCalls]:
                 process=one.process,
                 rank=one.rank,
                 operation=[one.work.operations[code] for code in calls.operation.tolist()],
-                start_ns=calls.start_ns,
-                end_ns=calls.end_ns,
+                clock_of=inputs[0].process if has_clocks else one.process,
+                start_ns=calls.start_ns + moved,
+                end_ns=calls.end_ns + moved,
                 waiting_ns=np.where(is_known, waiting, -1),
                 last_rank=last,
             )

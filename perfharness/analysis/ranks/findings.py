@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfharness.analysis.ranks.results import RankGroup
+from perfharness.analysis.ranks.results import RankDelay, RankGroup
 from perfharness.analysis.ranks.verdict import origin
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import path_text
@@ -20,16 +20,20 @@ def rank_findings(group: RankGroup) -> Iterator[Finding]:
             Severity.WARNING,
             f"Which rank the others wait for is not known: {group.reason}.",
         )
-    for delay in group.delays:
-        yield Finding(
-            "waiting-on-rank",
-            Severity.NOTE,
-            f"The other ranks wait {delay.waiting_ms:.3f} ms a batch, {100 * delay.batch_share:.0f} % of it, for rank "
-            f"{delay.rank} in {delay.operation} of '{path_text(delay.at_stage[1:])}'; {origin(delay)}. It comes "
-            f"{delay.lag_ms:.3f} ms later than they do (95 % interval {delay.lag_low_ms:.3f} to "
-            f"{delay.lag_high_ms:.3f} ms over {delay.batches} batches).",
-            "See the stages of that rank; `perfharness export` shows all ranks on one line of time.",
-        )
+    yield from map(delay_finding, group.delays)
+
+
+def delay_finding(delay: RankDelay) -> Finding:
+    """A rank that holds up the others."""
+    return Finding(
+        "waiting-on-rank",
+        Severity.NOTE,
+        f"The other ranks wait {delay.waiting_ms:.3f} ms a batch, {100 * delay.batch_share:.0f} % of it, for rank "
+        f"{delay.rank} in {delay.operation} of '{path_text(delay.at_stage[1:])}'; {origin(delay)}. It comes "
+        f"{delay.lag_ms:.3f} ms later than they do (95 % interval {delay.lag_low_ms:.3f} to "
+        f"{delay.lag_high_ms:.3f} ms over {delay.batches} batches).",
+        "See the stages of that rank; `perfharness export` shows all ranks on one line of time.",
+    )
 
 
 def _parallel(group: RankGroup) -> Iterator[Finding]:

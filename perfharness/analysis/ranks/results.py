@@ -20,9 +20,10 @@ class RankFigures:
 
     `batch_ms` is from the start of a batch to that of the next. `communication_ms`: how long a collective, or a message
     between two ranks, was under way. `waiting_ms`: the part of it until the last rank had come, of `judged_share` of
-    the communication; `last_share`: of the collectives in which all waited for the last, those in which this rank came
-    last, by more than the clocks' error. `lag_ms`: how much later than the median of the others it came, added up over
-    the collectives of a batch; negative where it came earlier.
+    the communication; `transfer_ms` is the rest of it, and `other_ms` that of the batch. `last_share`: of the
+    collectives in which all waited for the last, those in which this rank came last, by more than the clocks' error.
+    `lag_ms`: how much later than the median of the others it came, added up over the collectives of a batch; negative
+    where it came earlier.
     """
 
     process: str
@@ -32,6 +33,8 @@ class RankFigures:
     communication_ms: float
     communication_share: float
     waiting_ms: float | None
+    transfer_ms: float | None
+    other_ms: float
     judged_share: float | None
     last_share: float | None
     lag_ms: float | None

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from perfharness.analysis.batch_timeline import Bar, BatchTimeline, Thinned
+from perfharness.analysis.ranks.results import RankFigures
 from perfharness.model.result import path_text
 from perfharness.model.text import safe_line
 from perfharness.render.charts.drawing import (
@@ -74,6 +75,38 @@ def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], 
         **({"yOffset": alt.YOffset("time:N", sort=list(kinds))} if has_gpu else {}),
     )
     return sheet.made({**unit(encoded), "height": step}, "Mean time of a batch, by stage")
+
+
+def ranks_picture(name: str, ranks: Sequence[RankFigures]) -> Picture:
+    """Where the time of a batch goes in each rank: waiting for the last, communication otherwise, and all else."""
+    sheet = Sheet(name)
+    alt = sheet.alt
+    kinds = {"other work": LIGHT_GREY, "communication": PALETTE[0], "waiting for the last rank": PALETTE[1]}
+    rows: list[Row] = []
+    for one in ranks:
+        transfer = one.communication_ms if one.transfer_ms is None else one.transfer_ms
+        parts = enumerate(zip(kinds, (one.other_ms, transfer, one.waiting_ms), strict=True))
+        rows += [
+            {"rank": f"rank {one.rank}", "time": kind, "ms": ms, "place": place}
+            for place, (kind, ms) in parts
+            if ms is not None
+        ]
+    if any(one.waiting_ms is None for one in ranks):
+        sheet.notes.append("what ranks wait is not known everywhere, and then part of communication")
+    names = [f"rank {one.rank}" for one in ranks]
+    scale = alt.Scale(domain=list(kinds), range=list(kinds.values()))
+    encoded = (
+        sheet.chart("ranks", rows, width=WIDTH)
+        .mark_bar()
+        .encode(
+            x=alt.X("sum(ms):Q", title="ms a batch"),
+            y=alt.Y("rank:N", sort=names, title=None),
+            color=alt.Color("time:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
+            order=alt.Order("place:Q"),
+            tooltip=["rank:N", "time:N", alt.Tooltip("ms:Q", format=",.4~g")],
+        )
+    )
+    return sheet.made({**unit(encoded), "height": {"step": ROW_HEIGHT}}, "Time of a batch, by rank")
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:

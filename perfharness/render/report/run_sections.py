@@ -35,6 +35,7 @@ from perfharness.render.report.document import (
     cell_text,
     number_text,
 )
+from perfharness.render.report.rank_section import ranks_section
 from perfharness.render.terminal.advice import advice_text, milliseconds, stage_names
 from perfharness.render.terminal.diagnosis import figure_lines, reason_lines
 from perfharness.render.terminal.machine import METHODS
@@ -70,6 +71,7 @@ def run_sections(run: RunReport, number: int) -> list[Section]:
         _over_time(run, number),
         _timelines(run, number),
         _diagnosis(run, has_gpu=has_gpu),
+        ranks_section(run.ranks, number),
         _telemetry(run, number),
         _energy(run),
         _cost(run),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from perfharness.model.result import Tree
@@ -28,10 +30,8 @@ BASIS = {
 def print_ranks(console: Console, tree: Tree) -> None:
     """A table of each group of ranks: `ranks` of a mean tree; nothing where there is none."""
     for group in tree.get("ranks", {}).get("groups", ()):
-        basis = BASIS.get(group["parallel_basis"])
-        why = "" if basis is None else f" ({basis})"
-        size = group["world_size"] or len(group["processes"])
-        say(console, f"{len(group['processes'])} of {size} ranks, ms per batch; {PARALLEL[group['parallel']]}{why}")
+        about = group_text(group["processes"], group["world_size"], group["parallel"], group["parallel_basis"])
+        say(console, f"{about}; ms per batch")
         if not group["ranks"]:
             say(console, f"Their communication is not known: {group['reason']}")
             continue
@@ -43,6 +43,12 @@ def print_ranks(console: Console, tree: Tree) -> None:
                 f"Arrival at a collective, first to last: {skew['p50_ms']:.3f} ms (median), at most "
                 f"{skew['max_ms']:.3f} ms; clocks to {1000 * skew['clock_error_ms']:.1f} µs",
             )
+
+
+def group_text(processes: Sequence[str], world_size: int | None, parallel: str | None, basis: str | None) -> str:
+    """How many ranks, and whether they share their items."""
+    why = "" if basis is None else f" ({BASIS[basis]})"
+    return f"{len(processes)} of {world_size or len(processes)} ranks; {PARALLEL[parallel]}{why}"
 
 
 def _print_group(console: Console, group: Tree) -> None:

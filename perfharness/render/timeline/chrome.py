@@ -16,10 +16,15 @@ from perfharness.files import replacing
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.version import VERSION
 from perfharness.render.timeline.events import ProcessEvents, process_events
+from perfharness.render.timeline.ranks import rank_events
 from perfharness.render.timeline.tracks import Ids
+from perfharness.runs.ranks import RankComparison
 from perfharness.runs.run import Process, Run
 
 EVENTS_AT_A_TIME = 1 << 15
+FIRST_PLACE = 1000
+"""So far above the processes the rows of ranks are drawn."""
+
 COMPRESSION_LEVEL = 4
 """Of gzip; higher levels take several times as long for a few percent."""
 
@@ -36,6 +41,7 @@ def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
         raise ResultError(f"{run.path} holds no trace, so there is no timeline; see its manifest and stderr.log files.")
     origin = _origin(run, traced)
     ids, findings, described = Ids(), run.launch_findings, {}
+    ranks, offsets = None if run.manifest is None else RankComparison(run.manifest), {}
     with replacing(path) as temporary, text_file(temporary, path.suffix == ".gz") as file:
         file.write('{"displayTimeUnit":"ns","traceEvents":[\n')
         arrows, separator = 0, ""
@@ -53,10 +59,17 @@ def write_chrome_trace(run: Run, path: Path) -> list[Finding]:
                 file.write(separator + ",\n".join(lines))
                 separator = ",\n"
             arrows += events.arrows
+            if ranks is not None and process.record is not None and not apart:
+                ranks.visit(process.record, analysis)
+                offsets[process.name] = offset
             described[process.name] = _described(process, clock)
             findings += [*process.findings, *([_not_aligned(process)] if apart else [])]
             del analysis, events
             process.release()
+        for number, group in enumerate([] if ranks is None else ranks.calls()):
+            for lines in _in_order(rank_events(group, offsets, ids, number - FIRST_PLACE)):
+                file.write(separator + ",\n".join(lines))
+                separator = ",\n"
         other = {
             "made_by": f"perfharness {VERSION}",
             # A string: JSON numbers are doubles for most readers, and nanoseconds since 1970 do not fit.

@@ -43,7 +43,8 @@ class Source:
         return [self.template % row for row in zip(*(column(at) for column in self.columns), strict=True)]
 
 
-def _of(values: npt.NDArray[Any]) -> Column:
+def values_of(values: npt.NDArray[Any]) -> Column:
+    """The values as they are."""
     return lambda at: values[at].tolist()
 
 
@@ -174,7 +175,7 @@ def _slices(
     """Complete events. `place`: their indices in the tracks; all other arrays are aligned with them."""
     start, duration = of.start[place], of.end[place] - of.start[place]
     pid, tid = of.tracks.pid[place], of.tracks.tid[place]
-    columns = (_of(names), _of(category), _of(pid), _of(tid), _us(start), _us(duration), args)
+    columns = (values_of(names), values_of(category), values_of(pid), values_of(tid), _us(start), _us(duration), args)
     return Source(start, duration, SLICE, columns)
 
 
@@ -303,7 +304,7 @@ def _arrows(analysis: Analysis, host: _Host, device: _Device, first_id: int) -> 
     ids = first_id + np.arange(int(forward.sum()))
     for template, of, place in ((ARROW_START, host, call[forward]), (ARROW_END, device, operation[forward])):
         time, pid, tid = of.start[place], of.tracks.pid[place], of.tracks.tid[place]
-        yield Source(time, np.zeros_like(time), template, (_of(ids), _of(pid), _of(tid), _us(time)))
+        yield Source(time, np.zeros_like(time), template, (values_of(ids), values_of(pid), values_of(tid), _us(time)))
 
 
 def _device_counters(analysis: Analysis, device: _Device) -> Iterator[Source]:
@@ -346,4 +347,4 @@ def _item_counters(analysis: Analysis, host: _Host, offset_ns: int) -> Iterator[
 def _counter(name: str, unit: str, pid: int, times: Int64, values: npt.NDArray[np.float64]) -> Source:
     head = f'{{"ph":"C","name":{json.dumps(name)},"pid":{pid}'.replace("%", "%%")
     template = head + f',"ts":%.3f,"args":{{"{unit}":%g}}}}'
-    return Source(times, np.zeros_like(times), template, (_us(times), _of(values)))
+    return Source(times, np.zeros_like(times), template, (_us(times), values_of(values)))

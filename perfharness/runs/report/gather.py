@@ -25,6 +25,7 @@ from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.latency_statistics import mean_estimate
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.range_sums import sums_of_ranges
+from perfharness.analysis.ranks.results import RunRanks
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.trace_clock import tie_trace_clock
 from perfharness.errors import ResultError, UsageError
@@ -286,6 +287,7 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         "series": _series(results),
         "distributions": list(_distributions(stages, list(results.values()))),
         "timelines": _pick({of: seen.timelines[of] for of in results}),
+        "ranks": TypeAdapter(RunRanks).validate_python(mean["ranks"]) if "ranks" in mean else None,
     }
 
 

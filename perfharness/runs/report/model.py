@@ -15,6 +15,7 @@ from perfharness.analysis.cost import Cost
 from perfharness.analysis.diagnosis.advice import Advice
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
+from perfharness.analysis.ranks.results import RunRanks
 from perfharness.model.bench import Estimate
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
 from perfharness.model.checks import PrintableText
@@ -163,6 +164,9 @@ class RunReport(_Model):
     metrics: RunMetrics | None
     cost: Cost | None
     """None: no price was given."""
+
+    ranks: RunRanks | None
+    """None: no two ranks of one program were measured."""
 
     findings: list[Finding]
     sampled: SampledRun | None = Field(default=None, exclude=True)
