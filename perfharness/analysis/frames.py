@@ -14,9 +14,10 @@ from perfharness.model.host_samples import Frame, HostSamples
 
 LIBRARY_PARTS = (
     "/site-packages/", "/dist-packages/", "<frozen ", "<string>", "<__array_function__", "<eval_with_key>",
+    "/__autograph_generated_file", "/torchinductor_", "<attrs generated ", "<decorator-gen-", "<lambdifygenerated-",
 )  # fmt: skip
-"""Of files that are not the user's own, or that a library makes (`<eval_with_key>`: torch.fx); the standard library's
-are found by their folder (`is_library`)."""
+"""Of files that are not the user's own, or that a library makes (`<eval_with_key>`: torch.fx; AutoGraph: tf.function;
+torchinductor: torch.compile); the standard library's are found by their folder (`is_library`)."""
 STARTING = re.compile(r"<frozen runpy>|.*/runpy\.py$|.*/perfharness/(boot/|tracer/|annotate/|script\.py$)")
 """Files of the functions that start a measured script."""
 INSTRUMENT = re.compile(

@@ -13,6 +13,7 @@ from perfharness.testing.made_batches import BATCH, US, diagnosed, nothing, stag
 from perfharness.testing.probe_builder import ProbeBuilder
 
 SITE = "/x/lib/python3.11/site-packages"
+TRACING = f"{SITE}/tensorflow/python/eager/polymorphic_function/tracing_compilation.py"
 BATCHES = 12
 FORWARD = f"_conv_forward@{SITE}/torch/nn/modules/conv.py:548"
 
@@ -31,6 +32,8 @@ def name_of(number: int) -> str | None:
         ([("compile_fx_inner", f"{SITE}/torch/_inductor/compile_fx.py")], "torch.compile"),
         ([("Core.compile_model", f"{SITE}/openvino/_ov_api.py")], "OpenVINO's compile_model"),
         ([("Core.read_model", f"{SITE}/openvino/_ov_api.py")], None),
+        ([("_maybe_define_function", TRACING), ("trace_function", TRACING)], None),  # looks up what was traced
+        ([("_create_concrete_function", TRACING), ("_maybe_define_function", TRACING)], "tf.function"),
         (
             [("parse", "/usr/lib/python3.11/re/_parser.py"), ("_compile", f"{SITE}/torch/_dynamo/convert_frame.py")],
             "torch.compile",  # which has called the other
@@ -51,7 +54,21 @@ def test_the_outermost_compiler_of_a_stack(stack: list[tuple[str, str]], name: s
         ("/x/nvidia/nvjitlink/lib/libnvJitLink.so.12", "", "NVRTC"),
         ("/usr/lib/x86_64-linux-gnu/libnvidia-ptxjitcompiler.so.580.1", "", "the driver's compiler of PTX"),
         ("/x/triton/_C/libtriton.so", "llvm::PassManager::run", "Triton"),
-        ("/x/jaxlib/libjax_common.so", "llvm::SelectionDAG::Legalize", "LLVM"),
+        ("/x/jaxlib/libjax_common.so", "llvm::SelectionDAG::Legalize", "JAX's XLA"),
+        ("/x/jaxlib/libjax_common.so", "xla::HloComputation::Accept(xla::DfsHloVisitor*)", "JAX's XLA"),
+        ("/x/llvmless/libother.so", "llvm::SelectionDAG::Legalize", "LLVM"),
+        (
+            "/x/tensorflow/libtensorflow_framework.so.2",
+            "bool llvm::function_ref<bool (mlir::RegisteredOperationName)>::callback_fn<mlir::Frozen>(long)",
+            "tf.function",
+        ),
+        (
+            "/x/tensorflow/libtensorflow_framework.so.2",
+            "void std::_Construct<tensorflow::grappler::utils::OpTypePattern>(int)",
+            "tf.function",
+        ),
+        ("/x/tensorflow/libtensorflow_cc.so.2", "tensorflow::MklMatMulOp<float>::Compute(void*)", None),
+        ("/x/tensorflow/libtensorflow_cc.so.2", "tfrt::Execute(llvm::ArrayRef<int>, llvm::SmallVector<int>)", None),
         ("/x/jaxlib/libjax_common.so", "xla::cpu::ThunkExecutor::Execute", None),
         ("/usr/lib/libcuda.so.1", "", None),
         ("", "", None),
@@ -90,6 +107,38 @@ def test_native_code_of_a_compiler_is_the_cause_with_the_line_that_led_to_it(tmp
 def test_a_compiler_at_work_in_two_batches_only_is_no_recompilation(tmp_path: Path) -> None:
     codes = [[cause.code for cause in compiled(tmp_path, 700, batches).causes] for batches in (2, 3)]
     assert ["recompilation" in each for each in codes] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("compiles", "share"),
+    [
+        ((0, 2), 0.6),  # memory is asked for between two stretches of the compiler: it is the compiler's
+        ((0,), 0.2),  # after it, by whom is not known
+    ],
+)
+def test_a_library_that_helps_a_compiler_is_part_of_it(tmp_path: Path, compiles: tuple[int, ...], share: float) -> None:
+    probe = ProbeBuilder(100 * US)
+    for index in range(BATCHES):
+        begin = (index + 1) * BATCH
+        probe.samples(begin, begin + 1000 * US, [FORWARD, "model@user.py:9"])
+        for part in range(3):
+            what = ("", "/x/libnvrtc.so.13") if part in compiles else ("malloc", "/usr/lib/libc.so.6")
+            probe.native(begin + 200 * part * US, begin + 200 * (part + 1) * US, *what, every_ns=20 * US)
+        probe.native(begin + 600 * US, begin + 1000 * US, "run", "/x/libtorch_cpu.so", every_ns=20 * US)
+    causes = {cause.code: cause.share for cause in stage_of(diagnosed(tmp_path, nothing, probe=probe)).causes}
+    assert causes["recompilation"] == pytest.approx(share)
+
+
+def test_waiting_for_a_compilers_threads_is_no_further_cause(tmp_path: Path) -> None:
+    """JAX's own thread waits for those that compile."""
+    probe = ProbeBuilder(100 * US)
+    for index in range(BATCHES):
+        begin = (index + 1) * BATCH
+        stack = [f"compile@{SITE}/jax/_src/compiler.py:362", "model@user.py:9"]
+        probe.samples(begin, begin + 900 * US, stack, state=HostState.LOCK)
+        probe.samples(begin + 900 * US, begin + 1000 * US, ["post@user.py:12"])
+    causes = stage_of(diagnosed(tmp_path, nothing, probe=probe)).causes
+    assert [cause.code for cause in causes] == ["recompilation"]
 
 
 def test_time_that_stacks_and_native_samples_show_counts_once(tmp_path: Path) -> None:

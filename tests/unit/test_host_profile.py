@@ -241,6 +241,8 @@ def test_inside_is_what_comparing_each_says(intervals: list[tuple[int, int]], ti
         ("/usr/lib/python3/dist-packages/numpy/linalg.py", True, "numpy"),
         ("<frozen importlib._bootstrap>", True, None),
         ("<eval_with_key>.1", True, None),
+        ("/tmp/__autograph_generated_file0x.py", True, None),
+        ("/tmp/torchinductor_me/ab/cab.py", True, None),
         ("/home/a/run.py", False, None),
         ("/srv/lib/python3tools/run.py", False, None),
         ("/srv/perfharness/recorder/scopes.py", True, None),

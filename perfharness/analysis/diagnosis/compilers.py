@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfharness.model.host_samples import Frame
+from perfharness.model.host_samples import Frame, NativeSamples
 from perfharness.model.trace import Int64
 
 Names = Mapping[str, frozenset[str] | None]
@@ -30,6 +30,7 @@ class Compiler:
     step: str
     files: Names = field(default_factory=dict)
     library: str = ""
+    linked: str = ""
     programs: frozenset[str] = frozenset()
 
 
@@ -80,15 +81,18 @@ COMPILERS = (
         f"Compile once: make the function for jax.jit once, outside of the loop, and {FEW_SHAPES}; "
         "JAX_LOG_COMPILES=1 prints what is compiled.",
         _all_of("jax/_src/interpreters/partial_eval.py", "jax/_src/interpreters/mlir.py", "jax/_src/compiler.py"),
+        linked=r"libjax_common|xla_extension",
     ),
     Compiler(
         "tf.function",
         f"Trace once: {FEW_SHAPES}, or give tf.function an input_signature; make the function outside of the loop.",
         {
+            # not `_maybe_define_function`, which each call looks its graph up with
             "tensorflow/python/eager/polymorphic_function/tracing_compilation.py": frozenset(
-                {"_maybe_define_function", "_create_concrete_function"}
+                {"_create_concrete_function"}
             )
         },
+        linked="libtensorflow",
     ),
     Compiler(
         "TVM",
@@ -163,8 +167,19 @@ COMPILERS = (
 )  # fmt: skip
 """Where frames of several are on a stack, the outermost is the one: it has called the others."""
 
-LLVM_NAMES = re.compile(r"(?:llvm|mlir|clang)::")
-"""Of demangled native functions: LLVM, linked into a library that does other things, too."""
+COMPILING_NAMES = re.compile(
+    r"(?:llvm|xla::(?:\w+::)*Hlo\w+)::"
+    r"|.*\b(?:mlir|clang|tensorflow::grappler)::"
+    r"|.*\bllvm::(?!ArrayRef|MutableArrayRef|StringRef|StringMap|Small|function_ref|unique_function|Error|Expected|Twine)"
+)
+"""Of demangled native functions in libraries that do other things, too: LLVM's, those that XLA and TensorFlow rewrite
+graphs with, and any that has to do with their types, but for the containers of LLVM that programs use at run time."""
+
+HELPERS = re.compile(r"(?:libc|libm|libstdc\+\+|libgcc_s|libpthread|libjemalloc|libtcmalloc|ld-linux[\w-]*)[.-]")
+"""Libraries that do what others ask for: memory, strings, containers."""
+
+SURROUNDED_NS = 10_000_000
+"""A helper works for a compiler where its thread was in it this long before, and is again this long after."""
 
 
 def is_named(frame: Frame, functions: frozenset[str] | None) -> bool:
@@ -215,11 +230,32 @@ def compilers_of_programs(names: Mapping[int, str]) -> dict[int, int]:
 
 def compilers_of_functions(functions: Sequence[Frame]) -> Int64:
     """The compiler that each native function is of, by its place in `COMPILERS`; -1: none."""
-    patterns = [(number, re.compile(compiler.library)) for number, compiler in enumerate(COMPILERS) if compiler.library]
+    whole = [(number, re.compile(compiler.library)) for number, compiler in enumerate(COMPILERS) if compiler.library]
+    linked = [(number, re.compile(compiler.linked)) for number, compiler in enumerate(COMPILERS) if compiler.linked]
     found = np.full(len(functions), -1, dtype=np.int64)
     for at, frame in enumerate(functions):
         library = frame.file.rpartition("/")[2]
-        found[at] = next((number for number, pattern in patterns if pattern.match(library)), -1)
-        if found[at] < 0 and LLVM_NAMES.match(frame.function):
-            found[at] = len(COMPILERS) - 1
+        found[at] = next((number for number, pattern in whole if pattern.match(library)), -1)
+        if found[at] < 0 and COMPILING_NAMES.match(frame.function):
+            found[at] = next((number for number, pattern in linked if pattern.match(library)), len(COMPILERS) - 1)
+    return found
+
+
+def compilers_of_samples(native: NativeSamples, rows: Int64) -> Int64:
+    """The compiler that is at work in each of these native samples, by its place in `COMPILERS`, -1 where none is;
+    helpers work for it where it is at work right before and after.
+    """
+    found = compilers_of_functions(native.functions)[native.function[rows]]
+    of_function = [HELPERS.match(frame.file.rpartition("/")[2]) is not None for frame in native.functions]
+    helps = np.asarray(of_function, dtype=np.bool_)[native.function[rows]]
+    known = np.flatnonzero(~helps)
+    if not len(known) or not (found >= 0).any():
+        return found
+    at, time, thread = np.flatnonzero(helps), native.time_ns[rows], native.thread[rows]
+    after = np.searchsorted(known, at)
+    first, last = known[np.maximum(after - 1, 0)], known[np.minimum(after, len(known) - 1)]
+    is_surrounded = (first < at) & (at < last) & (found[first] == found[last])
+    is_surrounded &= (thread[first] == thread[at]) & (thread[last] == thread[at])
+    is_surrounded &= (time[at] - time[first] <= SURROUNDED_NS) & (time[last] - time[at] <= SURROUNDED_NS)
+    found[at[is_surrounded]] = found[first[is_surrounded]]
     return found

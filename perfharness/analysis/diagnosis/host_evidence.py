@@ -11,8 +11,8 @@ from perfharness.analysis.diagnosis.call_roles import ROLE_NAMES
 from perfharness.analysis.diagnosis.compilers import (
     COMPILERS,
     Names,
-    compilers_of_functions,
     compilers_of_programs,
+    compilers_of_samples,
     compilers_of_stacks,
     frames_named,
 )
@@ -193,14 +193,16 @@ def _compiling(probe: HostProbe, events: StageEvents, of_stack: Int64, ms_per_ns
     computing = float(lengths[chosen[np.isin(samples.state[chosen], COMPUTING)]].sum()) * ms_per_ns
     moments = samples.time_ns[chosen]
     if native is not None:
-        of_row = compilers_of_functions(native.samples.functions)[native.samples.function[native.rows]]
+        of_row = compilers_of_samples(native.samples, native.rows)
         below, of_row = native.rows[of_row >= 0], of_row[of_row >= 0]
         meanwhile = _samples_at(samples, native.samples.thread[below], native.samples.time_ns[below])
         is_new = (meanwhile < 0) | (of_stack[samples.stack[meanwhile]] < 0)
         below, of_row, meanwhile = below[is_new], of_row[is_new], meanwhile[is_new]
-        cpu_ms = native.samples.length_ns[below] / NS_PER_MS * events.per_batch
-        spent += np.bincount(of_row, weights=cpu_ms, minlength=len(COMPILERS))
-        computing += float(cpu_ms.sum())
+        took_ms = (
+            native.samples.length_ns[below] / NS_PER_MS * events.per_batch * _host_time_per_cpu_time(samples, rows)
+        )
+        spent += np.bincount(of_row, weights=took_ms, minlength=len(COMPILERS))
+        computing += float(took_ms.sum())
         moments = np.concatenate([moments, native.samples.time_ns[below]])
         chosen = np.unique(np.concatenate([chosen, np.intersect1d(meanwhile, rows)]))
     if not _recurs(moments, events.spans):
@@ -208,6 +210,14 @@ def _compiling(probe: HostProbe, events: StageEvents, of_stack: Int64, ms_per_ns
     compiler = COMPILERS[int(spent.argmax())]
     line = next(iter(own_functions(samples, chosen, ms_per_ns)), None)
     return Compiling(compiler.name, compiler.step, float(spent.sum()), computing, line)
+
+
+def _host_time_per_cpu_time(samples: HostSamples, rows: Int64) -> float:
+    """How long computing takes a stage's threads, their waiting for a free CPU included, by their time on one."""
+    on_cpu, ready = samples.on_cpu_ns[rows], samples.runnable_ns[rows]
+    known = (on_cpu >= 0) & (ready >= 0)
+    ran = float(on_cpu[known].sum())
+    return 1 + float(ready[known].sum()) / ran if ran else 1.0
 
 
 def _compilers_waited_for(probe: HostProbe, rows: Int64) -> Int64:

@@ -88,7 +88,7 @@ def judge(f: Figures) -> Judgement:
     further = [
         match.cause(f.batches, stage_ns)
         for match in worth
-        if match is steady or (match is not main and not _is_covered(match, worth))
+        if match is steady or (match is not main and not _is_covered(match, worth, f))
     ]
     further.sort(key=lambda cause: -cause.share)
     named = main is not None and main.verdict is not Verdict.CANNOT_TELL
@@ -119,9 +119,11 @@ def _is_worth(match: Match, stage_ns: float) -> bool:
     return match.saves_ns is None or match.saves_ns >= FURTHER_SHARE * stage_ns
 
 
-def _is_covered(match: Match, worth: list[Match]) -> bool:
+def _is_covered(match: Match, worth: list[Match], f: Figures) -> bool:
     """Whether a wait for the system is the waits that others have a name for."""
     named = sum(other.lost_ns for other in worth if other.verdict in NAMED_WAITS)
+    if any(other.verdict is Verdict.RECOMPILATION for other in worth):
+        named += f.waiting_for_compiler_ns
     return match.verdict is Verdict.WAITING_ON_SYSTEM and named >= COVERED_SHARE * match.lost_ns
 
 

@@ -330,6 +330,12 @@ class Figures:
         return 0.0 if self.host is None or self.host.compiling is None else self.sum_ns(self.host.compiling.ms)
 
     @property
+    def waiting_for_compiler_ns(self) -> float:
+        """Of the same, how long the stage's own thread waited meanwhile, as for a compiler's threads or processes."""
+        found = None if self.host is None else self.host.compiling
+        return 0.0 if found is None else self.sum_ns(max(found.ms - found.computing_ms, 0.0))
+
+    @property
     def recorder_ns(self) -> float:
         """Of the host time, what perfharness took to open and close ranges; 0 without samples."""
         return 0.0 if self.host is None else self.sum_ns(self.host.profile.recorder_ms or 0.0)
