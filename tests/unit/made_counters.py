@@ -27,6 +27,7 @@ GEMM = {"tensor": 0.91, "dram": 0.23, "occupancy": 0.14, "sm_active": 1.0}
 ELEMENTWISE = {"fp32": 0.01, "dram": 0.87, "occupancy": 0.82, "sm_active": 1.0}
 """As an H100 showed them (DESIGN, section 4)."""
 
+CLOCK_MHZ = 1755.0
 METRIC_OF = {
     "tensor": "gpm_tensor_percent", "dram": "gpm_dram_percent", "occupancy": "gpm_sm_occupancy_percent",
     "sm_active": "gpm_sm_active_percent", "fp32": "gpm_fp32_percent", "fp64": "gpm_fp64_percent",
@@ -36,7 +37,10 @@ METRIC_OF = {
 
 @dataclass
 class MadeUpGpu:
-    """Pieces of time with the counters in them; a window's reading is the integral over it, and some noise."""
+    """Pieces of time with the counters in them; a window's reading is the integral over it, and some noise.
+
+    The counter `clock` of a piece is that of the multiprocessors, where it is not 1755 MHz: shares are of cycles then.
+    """
 
     seed: int = 1
     noise: float = 0.002
@@ -51,12 +55,23 @@ class MadeUpGpu:
 
     def mean(self, name: str, edges: Int64) -> Float64:
         """By brute force over the pieces."""
-        total = np.zeros(len(edges) - 1)
+        total, whole = np.zeros(len(edges) - 1), np.diff(edges) * CLOCK_MHZ
+        of_cycles = name not in {"dram", "pcie"}
         for start, end, counters in self.pieces:
-            if value := counters.get(name, 0.0):
-                inside = np.minimum(end, edges[1:]) - np.maximum(start, edges[:-1])
-                total += value * np.maximum(inside, 0)
-        return np.asarray(total / np.diff(edges))
+            clock = counters.get("clock", CLOCK_MHZ)
+            value = counters.get(name, 0.0)
+            if value or clock != CLOCK_MHZ:
+                inside = np.maximum(np.minimum(end, edges[1:]) - np.maximum(start, edges[:-1]), 0)
+                total += value * inside * (clock if of_cycles else CLOCK_MHZ)
+                whole += inside * (clock - CLOCK_MHZ) * of_cycles
+        return np.asarray(total / whole)
+
+    def clock_mhz(self, moments: Int64) -> list[float]:
+        """At some moments."""
+        clock = np.full(len(moments), CLOCK_MHZ)
+        for start, end, counters in self.pieces:
+            clock[(moments >= start) & (moments < end)] = counters.get("clock", CLOCK_MHZ)
+        return [float(each) for each in clock]
 
     def sample(self, log: SampleBuilder, window_ms: float = 50.0) -> None:
         random = np.random.default_rng(self.seed)
@@ -79,7 +94,7 @@ class MadeUpGpu:
             log.readings(UUID, metric, times, (np.maximum(values, 0) * scale).tolist())
         for metric in {*GPM_SHARES, *GPM_RATES} - set(METRIC_OF.values()):
             log.readings(UUID, metric, times, [0.0] * len(times))
-        log.readings(UUID, "sm_clock_mhz", times, [1755.0] * len(times))
+        log.readings(UUID, "sm_clock_mhz", times, self.clock_mhz(edges[1:]))
 
 
 @dataclass

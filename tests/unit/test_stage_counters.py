@@ -53,6 +53,19 @@ def test_stages_shorter_and_longer_than_a_window_are_separated(tmp_path: Path, l
     assert not whole.missing
 
 
+def test_shares_of_cycles_are_not_taken_for_shares_of_time(tmp_path: Path) -> None:
+    """What runs at a lower clock has fewer cycles in a window: plain sums of time would give 0.87 instead of 0.94."""
+    slow, fast = GEMM | {"tensor": 0.94, "clock": 1500.0}, ELEMENTWISE | {"clock": 1980.0}
+    made = Made(tmp_path).batches(60, {"product": (60.0, [slow]), "add": (60.0, [fast])}, jitter=0.3)
+    found = made.diagnosed()
+    product, add = counters_of(found, "product"), counters_of(found, "add")
+    for counters, truth in ((product, slow), (add, fast)):
+        assert counters.dram == pytest.approx(truth["dram"], abs=0.01)
+        for name in ("tensor", "occupancy"):
+            value = getattr(counters, name)
+            assert value is None or abs(value - truth.get(name, 0.0)) <= counters.errors[name], name
+
+
 def test_a_stage_of_two_kinds_of_kernels_has_the_mean_of_both(tmp_path: Path) -> None:
     made = Made(tmp_path).batches(400, {"both": (12.0, [GEMM, GEMM, ELEMENTWISE]), "add": (8.0, [ELEMENTWISE])})
     found = made.diagnosed()

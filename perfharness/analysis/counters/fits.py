@@ -110,7 +110,9 @@ class WorkInWindows:
         there = total > 0
         return _Design(share[there], owner[there], total[there])
 
-    def fit(self, value: Float64, ceiling: float = 1.0, unit: float = 1.0, *, plain: bool = False) -> Fits:
+    def fit(
+        self, value: Float64, ceiling: float = 1.0, unit: float = 1.0, *, plain: bool = False, cycles: float = 1.0
+    ) -> Fits:
         """Explain one counter.
 
         Args:
@@ -118,6 +120,8 @@ class WorkInWindows:
             ceiling: what it can be at most.
             unit: what is large of it: no difference of less than a thousandth of that means anything.
             plain: try only the plainest model, for a counter whose parts are wanted and not its interval.
+            cycles: of a mean over cycles instead of time, the ratio of the highest to the lowest clock: what ran at a
+                lower clock has less weight in a window.
         """
         read = ~np.isnan(value)
         weight = self.length_ns[read] / float(self.length_ns[read].mean())
@@ -126,7 +130,7 @@ class WorkInWindows:
         fits = [_fit(design, value[read], weight, read, ceiling, unit) for design in designs]
         best = min(fits, key=lambda fit: fit.found.score)
         kept = [best, *(fit for fit in fits if fit is not best and fit.found.score <= best.found.score + RULED_OUT)]
-        return Fits(kept, ceiling, unit)
+        return Fits(kept, ceiling, unit, cycles)
 
     def mean_while(self, owners: Sequence[int], value: Float64) -> float | None:
         """Mean of a state (a clock) over the windows, weighted by how long these classes ran in each; None: unknown."""
@@ -138,16 +142,21 @@ class WorkInWindows:
 class Fits:
     """All that the readings of one counter do not rule out, the most likely first."""
 
-    def __init__(self, fits: list[_Fit], ceiling: float, unit: float) -> None:
+    def __init__(self, fits: list[_Fit], ceiling: float, unit: float, cycles: float) -> None:
         self._fits = fits
         self._ceiling = ceiling
         self.unit = unit
+        self.cycles = cycles
+        highest = min(float(fits[0].found.value.max(initial=0.0)), ceiling)
+        # Of two classes, one at r times the clock of the other, the slower one fills the part f / (f + (1 - f) r) of
+        # the cycles of a window; so far is the tangent of that at one half off at the ends.
+        self._off = highest * cycles * (cycles - 1) / (cycles + 1) ** 2
 
     def of(self, owners: Sequence[int]) -> Estimate:
         """While these classes, together, ran."""
         found = list(self._each(owners))
         low, high = min(value - half for value, half in found), max(value + half for value, half in found)
-        low, high = max(low, 0.0), min(high, self._ceiling)
+        low, high = max(low - self._off, 0.0), min(high + self._off, self._ceiling)
         low, high = min(low, high), max(low, high)
         return Estimate(min(max(found[0][0], low), high), low, high)
 

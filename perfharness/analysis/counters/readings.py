@@ -14,6 +14,9 @@ MIB = 1 << 20
 WORSE = 3.0
 """Times the usual error of an end."""
 
+CLOCKS = (5, 95)
+"""Percentiles of the clock in the windows that are taken for its lowest and highest."""
+
 MAX_CLOCK_MISS_NS = 1_000_000_000
 
 
@@ -36,6 +39,13 @@ class GpmReadings:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def clock_ratio(self) -> float:
+        """The highest clock over the lowest, outliers left out; 1 where it was not read."""
+        read = self.sm_clock_mhz[~np.isnan(self.sm_clock_mhz)]
+        low, high = np.percentile(read, CLOCKS) if len(read) else (0.0, 0.0)
+        return float(high / low) if low > 0 else 1.0
 
     def select(self, which: Bool) -> GpmReadings:
         """Some of the windows."""

@@ -52,6 +52,9 @@ TENSOR_TYPES = {
     "hmma": "gpm_tensor_hmma_percent", "imma": "gpm_tensor_imma_percent", "dmma": "gpm_tensor_dmma_percent",
     "dfma": "gpm_tensor_dfma_percent",
 }  # fmt: skip
+OF_TIME = ("dram",)
+"""Shares whose means are over time, since the memory's clock does not change; the others are over cycles."""
+
 RATES = {
     "pcie_bytes_per_s": ("gpm_pcie_rx_mib_per_s", "gpm_pcie_tx_mib_per_s", PCIE_CEILING),
     "nvlink_bytes_per_s": ("gpm_nvlink_rx_mib_per_s", "gpm_nvlink_tx_mib_per_s", NVLINK_CEILING),
@@ -240,10 +243,15 @@ def _all_fits(readings: GpmReadings, kernels: WorkInWindows, operations: WorkInW
     """Every counter explained: shares by kernels, traffic of links by all operations."""
     values = readings.values
     found: dict[str, Fits | str] = {}
-    for name, metric in SHARES.items():
-        found[name] = _fits(kernels, values.get(metric), readings.missing.get(metric))
-    for name, metric in TENSOR_TYPES.items():
-        found[name] = _fits(kernels, values.get(metric), readings.missing.get(metric), plain=True)
+    cycles = readings.clock_ratio
+    for name, metric in (SHARES | TENSOR_TYPES).items():
+        found[name] = _fits(
+            kernels,
+            values.get(metric),
+            readings.missing.get(metric),
+            plain=name in TENSOR_TYPES,
+            cycles=1.0 if name in OF_TIME else cycles,
+        )
     for name, (received, sent, ceiling) in RATES.items():
         both = values[received] + values[sent] if received in values and sent in values else None
         why = readings.missing.get(received) or readings.missing.get(sent)
@@ -259,13 +267,14 @@ def _fits(
     unit: float = 1.0,
     *,
     plain: bool = False,
+    cycles: float = 1.0,
 ) -> Fits | str:
     if values is None:
         return why or "it was not sampled"
     count = int((~np.isnan(values)).sum())
     if count < MIN_WINDOWS:
         return f"{count} readings of it lie in the measured batches; {MIN_WINDOWS} are needed"
-    return work.fit(values, ceiling, unit, plain=plain)
+    return work.fit(values, ceiling, unit, plain=plain, cycles=cycles)
 
 
 def _answer(fits: Fits | str, work: WorkInWindows, owners: list[int]) -> Estimate | str:
@@ -277,6 +286,12 @@ def _answer(fits: Fits | str, work: WorkInWindows, owners: list[int]) -> Estimat
     estimate = fits.of(owners)
     if estimate.error <= max(MOST_OFF_RELATIVE * estimate.value, MOST_OFF * fits.unit):
         return estimate
+    if fits.cycles > 1 + MOST_OFF_RELATIVE:
+        return (
+            f"the clock of the multiprocessors changed by {fits.cycles - 1:.0%}, and readings are shares of its "
+            f"cycles, so that anything from {estimate.low:.3g} to {estimate.high:.3g} fits them; hold the clocks, or "
+            "use nsys's counters"
+        )
     return (
         f"its work rises and falls with other work, so that anything from {estimate.low:.3g} to {estimate.high:.3g} "
         "fits the readings"
