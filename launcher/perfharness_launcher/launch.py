@@ -46,8 +46,13 @@ ALMOST_FULL_BYTES = 1 << 20
 """With less space than this at the end of a run, something was perhaps not written."""
 
 LAUNCHED_WITH = {
+<<<<<<< HEAD
     "script", "script_arguments", "module", "settings", "warmup_batches", "domain", "batch_pattern", "cpu_bind",
     "reject_throttled", "env_allow", "capture_batches", "parallel",
+=======
+    "script", "script_arguments", "module", "gpus_per_process", "settings", "warmup_batches", "domain",
+    "batch_pattern", "cpu_bind", "reject_throttled", "env_allow", "capture_batches",
+>>>>>>> fe0a1c4 (launch: several GPUs a process)
 }  # fmt: skip
 """Options that the manifest has under their own names."""
 
@@ -174,7 +179,7 @@ def _with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
     """The plan of an explaining pass with nsys's counters of the GPUs, or with a finding why there are none."""
     if not plan.explaining or plan.nsys is None or not plan.gpus:
         return plan
-    if len({spec.gpu.uuid for spec in plan.processes if spec.gpu}) < len(plan.processes):
+    if len({gpu.uuid for spec in plan.processes for gpu in spec.gpus}) < sum(len(spec.gpus) for spec in plan.processes):
         sampling = GpuSampling(None, "several processes share a GPU, and nsys samples it for one alone")
     elif any(gpu.mig for gpu in plan.gpus):
         sampling = GpuSampling(None, "the GPU is divided (MIG)")

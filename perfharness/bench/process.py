@@ -177,7 +177,7 @@ def _process(number: int, spec: CaseSpec, folder: Path, entry: str) -> ProcessSp
     gpus = ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""
     command = (sys.executable, "-m", entry, str(folder.absolute() / SPEC_NAME))
     variables = {"CUDA_VISIBLE_DEVICES": gpus, environment.PROCESS_INDEX: str(number)}
-    return ProcessSpec(number, 0, None, folder.name, command, variables)
+    return ProcessSpec(number, (), folder.name, command, variables)
 
 
 def _end(ending: Watched, leftovers: Sequence[str]) -> CaseEnd:

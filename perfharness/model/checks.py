@@ -12,7 +12,7 @@ from perfharness.model.conventions import printable
 from perfharness.model.secrets import mask_arguments, mask_text
 
 NAME_BYTES = 255
-PROCESS_FOLDER = re.compile(r"proc_\d{1,9}_gpu_\d{1,9}")
+PROCESS_FOLDER = re.compile(r"proc_\d{1,9}_gpu_\d{1,9}(-\d{1,9}){0,63}")
 CHILD_FOLDER = re.compile(r"(?:child|rank)_\d{1,9}", re.ASCII)
 """Folder of a measured process in that of its launched one: `rank_R` where its rank is known, else `child_K`."""
 

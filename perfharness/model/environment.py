@@ -15,7 +15,8 @@ NUM_PROCESSES = "PERFHARNESS_NUM_PROCESSES"
 """How many processes the launch measures, over all GPUs."""
 
 GPU_INDEX = "PERFHARNESS_GPU_INDEX"
-"""Index of the GPU on the machine; inside the process it is device 0, for CUDA_VISIBLE_DEVICES holds its UUID."""
+"""Index of the GPU on the machine, of several with commas; inside the process they are devices 0, 1, …, for
+CUDA_VISIBLE_DEVICES holds their UUIDs."""
 
 TRACER = "PERFHARNESS_TRACER"
 """`nsys`, `embedded`, `ranges` or `none`."""

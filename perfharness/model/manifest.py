@@ -160,6 +160,9 @@ class ProcessRecord(_Model):
     """On the machine: the Y of `proc_X_gpu_Y`; 0 on a machine without a GPU."""
 
     gpu_uuid: str | None = None
+    gpu_uuids: list[str] = Field(default_factory=list)
+    """Of a group of GPUs (`--gpus-per-process`): all of them, of which `gpu_index` and `gpu_uuid` are the first."""
+
     folder: MeasuredFolder
     """Relative to the run folder."""
 
@@ -189,6 +192,17 @@ class ProcessRecord(_Model):
     measured: list[MeasuredProcess] | None = None
     """The processes of its tree that made ranges or GPU work: itself, ranks by number, others by start; itself where
     none did. None in files of earlier versions, where all of a trace is one process."""
+
+    @property
+    def given_gpus(self) -> list[str]:
+        """UUIDs of the GPUs, or MIG instances, that it was given."""
+        return self.gpu_uuids or ([] if self.gpu_uuid is None else [self.gpu_uuid])
+
+    @property
+    def used_gpus(self) -> list[str]:
+        """Of those, the ones that its trace has work on; all of them where it has none, or names others."""
+        named = set() if self.measured_self is None else set(self.measured_self.gpus)
+        return [uuid for uuid in self.given_gpus if uuid in named] or self.given_gpus
 
     @property
     def launched_folder(self) -> str:
@@ -269,6 +283,9 @@ class RunManifest(_Model):
     """None where no file was used."""
 
     num_processes_per_gpu: Int64
+    """Or per group of GPUs."""
+
+    gpus_per_process: Int64 = 1
     warmup_batches: Int64
     domain: str | None = None
     batch_pattern: str | None = None

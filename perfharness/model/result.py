@@ -287,7 +287,9 @@ class ProcessResult:
     diagnosis: Diagnosis | None = None
     """None where it was not asked for."""
 
-    gpu_work: GpuWork | None = None
+    gpu_work: tuple[GpuWork, ...] = ()
+    """On each of its GPUs, in the order of the manifest; empty: it was not looked at."""
+
     """None where it was not asked for: it is what joins the trace to the sensors of a run."""
 
     @cached_property

@@ -149,7 +149,15 @@ class SubjectRecord(_Model):
 
     pid: int | None = None
     gpu_uuid: str | None = None
-    """Of a process: its GPU."""
+    """Of a process: its GPU, or the first of several."""
+
+    gpu_uuids: list[str] = Field(default_factory=list)
+    """Of a process of several GPUs: all of them."""
+
+    @property
+    def given_gpus(self) -> list[str]:
+        """Of a process: UUIDs of its GPUs, or MIG instances."""
+        return self.gpu_uuids or ([] if self.gpu_uuid is None else [self.gpu_uuid])
 
 
 class UpdatePeriodRecord(_Model):

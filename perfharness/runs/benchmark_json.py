@@ -47,9 +47,13 @@ class InUnit:
 
 @dataclass(frozen=True)
 class ProcessEnergyWritten(ProcessEnergy):
-    """A process's part of its GPU's energy, with the energy by stage of that GPU, all its processes together."""
+    """A process's part of its GPU's energy, with the energy by stage of that GPU, all its processes together.
 
-    attribution: StageAttribution
+    Of a process with several GPUs, `attribution` is null, and `attribution_by_gpu` has it by UUID.
+    """
+
+    attribution: StageAttribution | None
+    attribution_by_gpu: dict[str, StageAttribution]
 
 
 class _Model(BaseModel):

@@ -250,7 +250,7 @@ def _run_figures(
     processes: list[dict[str, Any]] = [one for one in every if one]
     if processes and len(processes) == len(every):
         found["host_memory"] = _total(processes, lambda one: one["resident_memory"])
-        if any(one["gpu_uuid"] is not None for one in processes):
+        if any(one["gpu_uuid"] is not None or one.get("gpu_uuids") for one in processes):
             found["gpu_memory"] = _total(processes, lambda one: one["gpu_memory"])
     energy = tree.get("energy")
     if energy and (energy.get("gpus") or energy.get("energy_per_item_j") is not None):
@@ -291,7 +291,7 @@ DECIDING = {
 
 def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[str, str | None]:
     """What a launch ran on and how, by name."""
-    machine, used = manifest.environment, {record.gpu_uuid for record in records if record.gpu_uuid}
+    machine, used = manifest.environment, {uuid for record in records for uuid in record.given_gpus}
     models = Counter(gpu.name or "unnamed" for gpu in machine.gpus if gpu.uuid in used)
     unknown = len(used) - sum(models.values())
     names = [f"{count} x {name}" for name, count in sorted(models.items())] + [f"{unknown} unknown"] * (unknown > 0)
@@ -306,7 +306,8 @@ def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[
         "gpu": ", ".join(names) or "none",
         "cpu": None if machine.cpu is None else f"{machine.cpu}, {machine.cpu_count} usable",
         "tracer": manifest.tracer.kind,
-        "processes": str(len(measured)),
+        "processes": str(len(measured))
+        + (f" on {manifest.gpus_per_process} GPUs each" if manifest.gpus_per_process > 1 else ""),
         "warm-up": f"{manifest.warmup_batches} batches",
         "clocks": "held at the maximum" if manifest.companions.get(CLOCKS_COMPANION) else "as they were",
         "reading": ", ".join(f"{name} {value}" for name, value in read.items() if value is not None) or "as recorded",

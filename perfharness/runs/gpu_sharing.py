@@ -39,25 +39,32 @@ class GpuSharing:
         self._traces = traces
         self._processes = manifest.measured_processes
         self._machine = machine_clock(manifest)
-        self._use: dict[str, _GpuUse | str] = {}
+        self._use: dict[tuple[str, str], _GpuUse | str] = {}
 
     def others_of(self, process: ProcessRecord) -> Callable[[Trace], OtherProcesses]:
-        """What finds when the other processes on this process's GPU were at work, on the clock of its own trace.
+        """What finds when the other processes on this process's GPUs were at work, on the clock of its own trace.
 
         Their traces are read now, before that of the process itself: a trace is large, and one is held at a time.
         """
+        mine = set(process.used_gpus)
         others = [
-            other
-            for other in self._processes
-            if other.gpu_uuid is not None and other.gpu_uuid == process.gpu_uuid and other.folder != process.folder
+            other for other in self._processes if mine.intersection(other.used_gpus) and other.folder != process.folder
         ]
-        return partial(self._on_clock_of, process, [self._of(other) for other in others])
+        shared = [uuid for uuid in process.used_gpus if any(uuid in other.used_gpus for other in others)]
+        if len(shared) > 1:
+            reason = f"what other processes did on the {len(shared)} GPUs that {process.folder} shares with them"
+            return lambda _: OtherProcesses(None, len(others), f"{reason} is not separated by GPU")
+        uses = [self._of(other, uuid) for uuid in shared for other in others]
+        return partial(self._on_clock_of, process, shared, uses)
 
-    def _on_clock_of(self, process: ProcessRecord, others: list[_GpuUse | str], trace: Trace) -> OtherProcesses:
+    def _on_clock_of(
+        self, process: ProcessRecord, shared: list[str], others: list[_GpuUse | str], trace: Trace
+    ) -> OtherProcesses:
         if not others:
             nothing = np.empty(0, dtype=np.int64)
             return OtherProcesses(BusyLine(nothing, nothing), 0)
-        mine = self._use[process.folder] = _use_of(process, trace)
+        (uuid,) = shared
+        mine = self._use[process.folder, uuid] = _use_of(process, uuid, trace)
         if isinstance(mine, str):
             return OtherProcesses(None, len(others), mine)
         starts, ends = [], []
@@ -68,23 +75,25 @@ class GpuSharing:
             starts.append(use.start_ns + shift)
             ends.append(use.end_ns + shift)
         busy = BusyLine(np.concatenate(starts), np.concatenate(ends))
-        return OtherProcesses(busy, len(others), gpu_uuid=(process.gpu_uuid or "").removeprefix("GPU-") or None)
+        return OtherProcesses(busy, len(others), gpu_uuid=uuid.removeprefix("GPU-"))
 
-    def _of(self, process: ProcessRecord) -> _GpuUse | str:
-        if process.folder not in self._use:
-            self._use[process.folder] = self._read(process)
-        return self._use[process.folder]
+    def _of(self, process: ProcessRecord, uuid: str) -> _GpuUse | str:
+        if (process.folder, uuid) not in self._use:
+            self._use[process.folder, uuid] = self._read(process, uuid)
+        return self._use[process.folder, uuid]
 
-    def _read(self, process: ProcessRecord) -> _GpuUse | str:
+    def _read(self, process: ProcessRecord, uuid: str) -> _GpuUse | str:
         if process.trace is None:
             return f"{_gpu_use_of(process)}: it left no trace"
         try:
-            return _use_of(process, on_utc(self._traces.open(process, with_details=False), self._machine))
+            trace = on_utc(self._traces.open(process, with_details=False), self._machine)
         except TraceError:
             return f"{_gpu_use_of(process)}: its trace cannot be read"
+        return _use_of(process, uuid, trace)
 
 
-def _use_of(process: ProcessRecord, trace: Trace) -> _GpuUse | str:
+def _use_of(process: ProcessRecord, uuid: str, trace: Trace) -> _GpuUse | str:
+    """When the process was at work on that GPU."""
     meta, operations = trace.meta, trace.operations
     who = _gpu_use_of(process)
     if meta.session_start_unix_ns is None:
@@ -93,9 +102,8 @@ def _use_of(process: ProcessRecord, trace: Trace) -> _GpuUse | str:
         return f"{who}: {meta.gpu_coverage_reason}"
     gpus = find_gpus(operations, meta)
     mine = np.ones(len(operations), dtype=np.bool_)
-    if len(gpus) > 1:
-        uuid = (process.gpu_uuid or "").removeprefix("GPU-")
-        same = [place for place, device in enumerate(gpus.facts) if device.uuid == uuid]
+    if len(gpus) > 1 or (len(gpus) and len(process.given_gpus) > 1):
+        same = [place for place, device in enumerate(gpus.facts) if device.uuid == uuid.removeprefix("GPU-")]
         if not same:
             return f"{who}: it used several, and its trace does not identify them"
         mine = gpus.of == same[0]

@@ -199,8 +199,8 @@ def _check_same_plan(run_dir: Path, manifest: RunManifest, plan: LaunchPlan) -> 
     differences = []
     if manifest.explaining:
         raise ResultError(f"{run_dir} is an explaining pass itself; give the folder around it")
-    before = {process.folder: process.gpu_uuid for process in manifest.processes if "/" not in process.folder}
-    now = {spec.folder: spec.gpu.uuid if spec.gpu else None for spec in plan.processes}
+    before = {process.folder: process.given_gpus for process in manifest.processes if "/" not in process.folder}
+    now = {spec.folder: [gpu.uuid for gpu in spec.gpus] for spec in plan.processes}
     if before != now:
         differences.append(f"processes and GPUs were {_placed(before)} and would be {_placed(now)}")
     if manifest.tracer.kind != plan.tracer.kind:
@@ -211,8 +211,8 @@ def _check_same_plan(run_dir: Path, manifest: RunManifest, plan: LaunchPlan) -> 
         )
 
 
-def _placed(processes: Mapping[str, str | None]) -> str:
-    return ", ".join(f"{folder} on {gpu}" if gpu else folder for folder, gpu in processes.items())
+def _placed(processes: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(f"{folder} on {' and '.join(gpus)}" if gpus else folder for folder, gpus in processes.items())
 
 
 EXPLAINING = "explaining pass: the same again, recording what explains the times"

@@ -134,14 +134,21 @@ def _tracer(trace: TraceMeta) -> dict[str, Any]:
     }
 
 
-def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> dict[str, Any]:
-    """The GPU that the process was given, or the CPU where the machine has no GPU."""
-    if process.gpu_uuid is None:
+def _device(manifest: RunManifest, process: ProcessRecord, trace: TraceMeta) -> dict[str, Any] | list[dict[str, Any]]:
+    """The GPU that the process was given, a list of several, or the CPU where the machine has no GPU."""
+    if not process.given_gpus:
         name = "CPU" if not manifest.environment.gpus else None
         return {"id": process.gpu_index, "uuid": None, "name": name}
-    record = next((gpu for gpu in manifest.environment.gpus if gpu.uuid == process.gpu_uuid), None)
+    known = {gpu.uuid: gpu for gpu in manifest.environment.gpus}
+    if len(process.given_gpus) > 1:
+        records = [known.get(uuid) for uuid in process.given_gpus]
+        return [
+            {"id": record and record.index, "uuid": uuid, "name": record and record.name}
+            for uuid, record in zip(process.given_gpus, records, strict=True)
+        ]
+    (uuid,) = process.given_gpus
     only = trace.device_names[0] if len(trace.device_names) == 1 else None
-    return {"id": process.gpu_index, "uuid": process.gpu_uuid, "name": record.name if record else only}
+    return {"id": process.gpu_index, "uuid": uuid, "name": known[uuid].name if uuid in known else only}
 
 
 def _versions(manifest: RunManifest) -> dict[str, str | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -415,7 +415,7 @@ class ProcessAnalyzer:
                 host_probe=traces.host_probe(process),
                 machine=machine_clock(self._manifest),
                 throttling=telemetry.throttling(process),
-                with_gpu_work=telemetry.log is not None,
+                gpu_work_on=None if telemetry.log is None else process.used_gpus,
                 gpm=telemetry.gpm,
                 used_cpu=telemetry.cpu_time(process),
                 visit=partial(self._see, process),
@@ -472,7 +472,7 @@ def analyze_opened(
     host_probe: RecordedProbe | None = None,
     machine: ClockTieRecord | None = None,
     throttling: Throttling | None = None,
-    with_gpu_work: bool = False,
+    gpu_work_on: Sequence[str] | None = None,
     gpm: Mapping[str, GpmReadings] | None = None,
     used_cpu: CpuTime | None = None,
     visit: Callable[[Analysis], None] | None = None,
@@ -487,7 +487,7 @@ def analyze_opened(
         host_probe: what was sampled of the process.
         machine: UTC against the monotonic clock, as sampled during the run.
         throttling: when the clocks of the process's GPU were throttled; None: not known.
-        with_gpu_work: list when the GPU worked, for telemetry.
+        gpu_work_on: UUIDs of the process's GPUs: when each of them worked is listed, for telemetry; None: it is not.
         gpm: the GPUs' counters, UTC, by UUID without its prefix; None: not sampled.
         used_cpu: CPU time of the process, UTC; None: not sampled.
         visit: sees the analysis before it is released.
@@ -504,7 +504,7 @@ def analyze_opened(
         findings=[*result.findings, *journals.findings(trace), *clock_findings(trace.meta.clock)],
         first_cuda=first_cuda(trace),
         diagnosis=diagnosis,
-        gpu_work=gpu_work(analysis) if with_gpu_work else None,
+        gpu_work=() if gpu_work_on is None else gpu_work(analysis, gpu_work_on),
     )
     if visit is not None:
         visit(analysis)

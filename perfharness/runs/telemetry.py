@@ -12,8 +12,8 @@ from perfharness.analysis.counters.readings import GpmReadings, gpm_readings
 from perfharness.analysis.diagnosis.cpu_time import CpuTime, cpu_time
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
-from perfharness.analysis.energy.work import Batches, MeasuredProcess
-from perfharness.analysis.metrics.clocks import Throttling
+from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu
+from perfharness.analysis.metrics.clocks import Throttling, of_any
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.metrics.summary import (
     RequestedClocks,
@@ -53,14 +53,19 @@ class MachineSide:
         if self.metrics is None or self.energy is None:
             return {}
         energy: ProcessEnergy | None = self.energy.processes.get(folder)
-        gpu = None if energy is None else next(one for one in self.energy.gpus if one.uuid == energy.gpu_uuid)
         metrics = self.metrics.processes.get(folder)
         return {
             "process_metrics": None if metrics is None else asdict(metrics),
-            "energy": None
-            if energy is None or gpu is None
-            else {"unit": "joules", **asdict(energy), "attribution": asdict(gpu.attribution)},
+            "energy": None if energy is None else {"unit": "joules", **asdict(energy), **self._attributions(energy)},
         }
+
+    def _attributions(self, energy: ProcessEnergy) -> Tree:
+        """Energy by stage of the process's GPU, or of each of several."""
+        gpus = () if self.energy is None else self.energy.gpus
+        found = {gpu.uuid: asdict(gpu.attribution) for gpu in gpus if gpu.uuid in energy.gpu_uuids}
+        if len(energy.gpu_uuids) == 1:
+            return {"attribution": found[energy.gpu_uuids[0]], "attribution_by_gpu": {}}
+        return {"attribution": None, "attribution_by_gpu": found}
 
 
 class RunTelemetry:
@@ -83,11 +88,14 @@ class RunTelemetry:
                 self.problems = [Finding("telemetry-unreadable", Severity.WARNING, message)]
         self._throttling: dict[str, Throttling] = {}
 
-    def sensor_uuid(self, process: ProcessRecord) -> str | None:
-        """The whole GPU of a process, where power and clocks are read; of a MIG instance, its parent."""
+    def _sensor_uuid(self, uuid: str) -> str:
+        """The whole GPU, where power and clocks are read; of a MIG instance, its parent."""
         subjects = () if self.log is None else self.log.meta.subjects
-        record = next((one for one in subjects if one.subject == process.gpu_uuid), None)
-        return (record.parent_uuid if record else None) or process.gpu_uuid
+        record = next((one for one in subjects if one.subject == uuid), None)
+        return (record.parent_uuid if record else None) or uuid
+
+    def _sensor_uuids(self, process: ProcessRecord) -> list[str]:
+        return list(dict.fromkeys(self._sensor_uuid(uuid) for uuid in process.used_gpus))
 
     @cached_property
     def gpm(self) -> dict[str, GpmReadings]:
@@ -108,12 +116,16 @@ class RunTelemetry:
         return cpu_time(self.log, process_subject(process.launched_folder))
 
     def throttling(self, process: ProcessRecord) -> Throttling | None:
-        """When the clocks of the process's GPU were throttled; None where the GPU does not report it."""
-        uuid = self.sensor_uuid(process)
-        if self.log is None or uuid is None or not throttling_known(self.log, uuid):
+        """When the clocks of any of the process's GPUs were throttled; None where one does not report it."""
+        found = [self._throttling_of(uuid) for uuid in self._sensor_uuids(process)]
+        known = [one for one in found if one is not None]
+        return of_any(known) if known and len(known) == len(found) else None
+
+    def _throttling_of(self, uuid: str) -> Throttling | None:
+        if self.log is None or not throttling_known(self.log, uuid):
             return None
         if uuid not in self._throttling:
-            on_it = [one for one in self._manifest.processes if self.sensor_uuid(one) == uuid]
+            on_it = [one for one in self._manifest.processes if uuid in map(self._sensor_uuid, one.given_gpus)]
             work = [span for one in on_it if (span := _lifetime(one)) is not None]
             lifetime = (min(start for start, _ in work), max(end for _, end in work)) if work else None
             requested = self._requested().get(uuid, RequestedClocks())
@@ -133,7 +145,8 @@ class RunTelemetry:
         throttling = {
             uuid: found
             for record in self._manifest.processes
-            if (uuid := self.sensor_uuid(record)) is not None and (found := self.throttling(record)) is not None
+            for uuid in map(self._sensor_uuid, record.given_gpus)
+            if (found := self._throttling_of(uuid)) is not None
         }
         metrics = summarise_metrics(self.log, processes, throttling, self._requested())
         energy, findings = account(self.log, processes)
@@ -157,12 +170,14 @@ class RunTelemetry:
             reason = f"{record.folder} left no trace that could be read"
         elif not result.clock_is_utc:
             reason = f"the trace of {record.folder} does not have its start time"
+        uuids = record.used_gpus
+        work = result.gpu_work[: len(uuids)] if result else ()
+        if not work:
+            work = (GpuWork(reason=reason or "it was not looked at"),) * len(uuids)
         return MeasuredProcess(
             folder=record.folder,
-            gpu_uuid=record.gpu_uuid,
-            sensor_uuid=self.sensor_uuid(record),
+            gpus=tuple(OnGpu(uuid, self._sensor_uuid(uuid), of_gpu) for uuid, of_gpu in zip(uuids, work, strict=True)),
             batches=Batches.of(result.loops if result else []),
-            work=(result.gpu_work if result else None) or GpuWork(reason=reason or "it was not looked at"),
             lifetime=_lifetime(record),
             reason=reason,
         )

@@ -5,11 +5,12 @@ Power, clocks and temperature are a whole GPU's; where a MIG instance was chosen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from perfharness.model.telemetry import SubjectRecord
 from perfharness.telemetry.nvml import VALUE_MEMBERS, Answer, Device, Nvml, Refusal
+from perfharness.telemetry.protocol import FollowedProcess
 from perfharness.telemetry.source import FollowingSource, Metric, SamplerContext, Source, Tape
 
 FOR_GOOD = frozenset({Refusal.NOT_SUPPORTED, Refusal.MIG, Refusal.NO_PERMISSION, Refusal.INVALID_ARGUMENT})
@@ -201,7 +202,7 @@ class GpuMemorySource(NvmlSource, FollowingSource):
     metrics = (
         Metric("memory_used_bytes", "memory allocated, by all processes and the driver", "gpu", computed=True),
         Metric(
-            "process_memory_bytes", "memory of its GPU that the process tree has allocated", "process", computed=True
+            "process_memory_bytes", "memory of its GPUs that the process tree has allocated", "process", computed=True
         ),
     )
     period_limits_ns = (100_000_000, 1 << 62)
@@ -211,35 +212,47 @@ class GpuMemorySource(NvmlSource, FollowingSource):
         self._matched: set[str] = set()
 
     def read(self, tape: Tape) -> None:
-        """One reading of each device, and of each process on it."""
+        """One reading of each device, and of each process on them."""
         for device in self.devices:
             self.ask(tape, device, "nvmlDeviceGetMemoryInfo", memory_used_bytes=lambda memory: float(memory.used))
-            if any(process.gpu_uuid == device.uuid for process, _ in self.followed):
-                self._read_processes(tape, device)
-
-    def _read_processes(self, tape: Tape, device: Device) -> None:
+        wanted = {uuid for process, _ in self.followed for uuid in process.gpu_uuids}
+        on = [device for device in self.devices if device.uuid in wanted]
+        if not on:
+            return
         with tape.reading():
-            answers = [
-                device.ask(function)
-                for function in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
-            ]
-        used = {entry.pid: entry.usedGpuMemory for answer in answers if answer.ok for entry in answer.value}
+            used = {device.uuid: self._used(device) for device in on}
         for process, tree in self.followed:
-            if process.gpu_uuid != device.uuid or not (pids := tree.pids()):
-                continue
-            own = [used[pid] for pid in pids & used.keys()]
-            sizes = [size for size in own if size is not None]
-            if not answers[0].ok:
-                problem = answers[0].reason or "no reason given"
-            elif len(sizes) < len(own):
-                problem = "the driver lists the process, but not its memory"
-            elif sizes or process.subject in self._matched:  # one that was there and is not any more: all given back
-                self._matched.add(process.subject)
-                tape.write(process.subject, "process_memory_bytes", float(sum(sizes)))
-                continue
-            else:
-                problem = NOT_LISTED
+            if process.gpu_uuids and (pids := tree.pids()):
+                of_gpus = [used.get(uuid, f"GPU {uuid} is not sampled") for uuid in process.gpu_uuids]
+                self._read_process(tape, process, pids, of_gpus)
+
+    def _used(self, device: Device) -> dict[int, int | None] | str:
+        """Bytes by pid, None where the driver does not tell them; or why it lists no processes."""
+        compute, graphics = (
+            device.ask(function)
+            for function in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+        )
+        if not compute.ok:
+            return compute.reason or "no reason given"
+        return {entry.pid: entry.usedGpuMemory for answer in (compute, graphics) if answer.ok for entry in answer.value}
+
+    def _read_process(
+        self, tape: Tape, process: FollowedProcess, pids: Set[int], of_gpus: Sequence[dict[int, int | None] | str]
+    ) -> None:
+        """Its memory on all of its GPUs together."""
+        listed = [used for used in of_gpus if not isinstance(used, str)]
+        own = [used[pid] for used in listed for pid in pids & used.keys()]
+        sizes = [size for size in own if size is not None]
+        problem = next((used for used in of_gpus if isinstance(used, str)), None)
+        if problem is None and len(sizes) < len(own):
+            problem = "the driver lists the process, but not its memory"
+        elif problem is None and not sizes and process.subject not in self._matched:
+            problem = NOT_LISTED
+        if problem is not None:
             tape.fail(process.subject, "process_memory_bytes", problem)
+        else:  # one that was there and is not any more has given all back
+            self._matched.add(process.subject)
+            tape.write(process.subject, "process_memory_bytes", float(sum(sizes)))
 
 
 class GpuLinkSource(NvmlSource):

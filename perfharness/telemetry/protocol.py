@@ -42,7 +42,7 @@ class FollowedProcess(BaseModel):
 
     folder: str
     pid: int
-    gpu_uuid: str | None = None
+    gpu_uuids: list[str] = Field(default_factory=list)
 
     @property
     def subject(self) -> str:

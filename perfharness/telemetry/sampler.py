@@ -133,7 +133,8 @@ class Sampler:
         self._subjects.append(
             SubjectRecord(
                 subject=process.subject, kind="process", name=process.folder, pid=process.pid,
-                gpu_uuid=process.gpu_uuid,
+                gpu_uuid=process.gpu_uuids[0] if process.gpu_uuids else None,
+                gpu_uuids=process.gpu_uuids if len(process.gpu_uuids) > 1 else [],
             )
         )  # fmt: skip
         for reader in self._readers:

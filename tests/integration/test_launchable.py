@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from perfharness.model.manifest import RunManifest
 from perfharness.runs.run import open_run
-from tests.integration.launches import environment, manifest
+from perfharness.telemetry.store import read_sample_log
+from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, mig_uuid
+from perfharness.testing.replayed_nvml import replay_environment
+from tests.integration.launches import environment, manifest, run_to_the_end
 
 NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
 SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
@@ -152,3 +157,49 @@ def test_what_cannot_be_launched_is_said_before_anything_starts(shop: Shop, argu
     done = shop.launch(*arguments)
     assert (done.returncode, words in done.stderr) == (2, True), done.stderr
     assert not (shop.folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("mig", "arguments", "folders"),
+    [
+        (
+            {},
+            ["-ng", "4"],
+            {"proc_0_gpu_0-1": [gpu_uuid(0), gpu_uuid(1)], "proc_0_gpu_2-3": [gpu_uuid(2), gpu_uuid(3)]},
+        ),
+        ({0: 2}, ["--gpus", "0:1,0:0"], {"proc_0_gpu_0-0": [mig_uuid(0, 1), mig_uuid(0, 0)]}),
+    ],
+    ids=["whole GPUs", "MIG"],
+)
+def test_processes_of_two_gpus_each(
+    shop: Shop, mig: dict[int, int], arguments: list[str], folders: dict[str, list[str]]
+) -> None:
+    """On a machine of which NVML tells; what runs is on the CPU."""
+    (shop.folder / "nvml.json").write_text(h100_machine(4, mig_instances=mig).model_dump_json())
+    (shop.folder / "show.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])\n" + PIPELINE)
+    out = shop.folder / "out"
+    done = run_to_the_end(
+        (*EMBEDDED, "-w", "0", "--measure-idle", "0", "--gpus-per-process", "2", *arguments, "-o", "out", "show.py"),
+        {**shop.environment(None), **replay_environment(shop.folder / "nvml.json")},
+        shop.folder,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    given = {folder: (out / folder / "stdout.log").read_text().splitlines()[0] for folder in folders}
+    assert given == {folder: ",".join(uuids) for folder, uuids in folders.items()}
+    launched = RunManifest.model_validate_json((out / "manifest.json").read_text())
+    assert {record.folder: record.given_gpus for record in launched.processes} == folders
+    log, mean = read_sample_log(out / "telemetry.parquet"), json.loads((out / "benchmark_mean.json").read_text())
+    assert {one.name: one.given_gpus for one in log.subjects("process")} == folders
+    for uuid in (uuid for uuids in folders.values() for uuid in uuids):
+        assert log.get(uuid, "memory_used_bytes") is not None
+    for folder, uuids in folders.items():
+        assert mean["gpu_metrics"]["processes"][folder]["gpu_uuids"] == uuids
+        own = json.loads((out / folder / "benchmark.json").read_text())
+        assert [device["uuid"] for device in own["meta"]["device"]] == uuids
+    sensors = {
+        gpu["uuid"]: gpu["processes"] for gpu in mean["gpu_metrics"]["gpus"] if not gpu["uuid"].startswith("MIG")
+    }
+    if mig:
+        assert sensors == {gpu_uuid(0): list(folders)}
+    else:
+        assert sensors == {uuid: [folder] for folder, uuids in folders.items() for uuid in uuids}

@@ -61,7 +61,7 @@ class Watcher(Observer):
 
 def group(*programs: str, nsys: Path | None = None, timeout_s: float | None = None) -> ProcessGroup:
     specs = tuple(
-        ProcessSpec(index, 0, None, f"proc_{index}_gpu_0", (sys.executable, "-c", program))
+        ProcessSpec(index, (), f"proc_{index}_gpu_0", (sys.executable, "-c", program))
         for index, program in enumerate(programs)
     )
     return ProcessGroup(specs, NsysTracing(NsysInstall(nsys)) if nsys else None, timeout_s)

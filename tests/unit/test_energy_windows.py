@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.energy.account import account
-from perfharness.analysis.energy.work import Batches, MeasuredProcess
+from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu
 from perfharness.analysis.throughput import throughput
 from perfharness.model.result import BatchLoop, GpuWork
 from perfharness.testing.sample_builder import SampleBuilder
@@ -91,7 +91,7 @@ def test_energy_per_item_has_the_gaps_and_not_the_pause(loops: int) -> None:
         update_period_ns=100 * MS,
     )  # fmt: skip
     work = GpuWork(("t/batch",), ((np.concatenate([b for b, _ in busy]), np.concatenate([e for _, e in busy])),))
-    process = MeasuredProcess("p", "GPU-a", "GPU-a", Batches.of(found), work, (T0, edges[-1]))
+    process = MeasuredProcess("p", (OnGpu("GPU-a", "GPU-a", work),), Batches.of(found), (T0, edges[-1]))
     energy, _ = account(log.build(), [process])
     joules = sum(
         watts * (end - start) / S

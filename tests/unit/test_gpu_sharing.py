@@ -77,3 +77,23 @@ def test_what_others_did_is_read_once(tmp_path: Path, monkeypatch: pytest.Monkey
     run_folder.analyze_run(tmp_path, run_of(*processes))
     names = [one.folder for one in processes]
     assert sorted(read) == sorted([*names, *names[1:]])
+
+
+def test_processes_of_several_gpus_share_what_both_were_given(tmp_path: Path) -> None:
+    """Groups 1-2 and 2-3, and each trace says on which GPU what ran: only work on GPU 2 is shared."""
+    mine, other = process(0, gpu_uuids=["GPU-1", "GPU-2"]), process(1, gpu_uuids=["GPU-2", "GPU-3"])
+    for one, began in ((mine, 1000), (other, 1500)):
+        builder = TraceBuilder(gpu=False)
+        builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC + began)
+        for number, uuid in enumerate(one.gpu_uuids):
+            builder.row("TARGET_INFO_GPU", id=number, name="Test GPU", uuid=uuid.removeprefix("GPU-"))
+            builder.kernel((0, 5), (100 + 1000 * number, 300 + 1000 * number), device=number)
+        (tmp_path / one.folder).mkdir(parents=True)
+        builder.write(tmp_path / one.folder / "trace.sqlite")
+    others = GpuSharing(ProcessTraces(tmp_path), run_of(mine, other)).others_of(mine)(opened(tmp_path, mine))
+    assert others.busy is not None
+    assert (others.count, others.gpu_uuid) == (1, "2")
+    assert (others.busy.start.tolist(), others.busy.end.tolist()) == ([600], [800])
+    both = process(1, gpu_uuids=["GPU-2", "GPU-1"])
+    unknown = GpuSharing(ProcessTraces(tmp_path), run_of(mine, both)).others_of(mine)(opened(tmp_path, mine))
+    assert (unknown.busy, unknown.count) == (None, 1), "two are shared, and what is of which is not separated"

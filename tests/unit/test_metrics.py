@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from perfharness.analysis.energy.work import Batches, MeasuredProcess
+from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu
 from perfharness.analysis.metrics.clocks import (
     LOW_CLOCK,
     Throttling,
     clock_events,
     clock_hold,
     find_throttling,
+    of_any,
     reasons_in,
 )
 from perfharness.analysis.metrics.figures import counter_total, held, weighted_quantile, window_figures
 from perfharness.analysis.metrics.memory import batch_peak, growth
-from perfharness.analysis.metrics.summary import RequestedClocks, metric_findings, summarise_metrics, throttling_of
+from perfharness.analysis.metrics.summary import (
+    RequestedClocks,
+    metric_findings,
+    summarise_metrics,
+    throttled_batches,
+    throttling_of,
+)
+from perfharness.analysis.timeline import BusyLine
 from perfharness.model.result import BatchLoop, Float64, GpuWork
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, process_subject
 from perfharness.testing.sample_builder import SampleBuilder
@@ -199,8 +207,8 @@ def process(folder: str, gpu: str, sensor: str | None = None, shift_s: float = 0
     busy = (start, start + 500 * MS)
     loop = BatchLoop(("toy", "batch"), start, start + S, np.full(10, 4.0), ~kept)
     return MeasuredProcess(
-        folder, gpu, sensor or gpu, Batches.of([loop]),
-        GpuWork(("toy/batch",), (busy,)), (T0 - S, T0 + 11 * S),
+        folder, (OnGpu(gpu, sensor or gpu, GpuWork(("toy/batch",), (busy,))),), Batches.of([loop]),
+        (T0 - S, T0 + 11 * S),
     )  # fmt: skip
 
 
@@ -214,7 +222,7 @@ def gpu_log(builder: SampleBuilder, uuid: str, load: float, **facts: Any) -> Non
 
 
 def summary(log: SampleLog, *processes: MeasuredProcess) -> Any:
-    uuids = {uuid for one in processes if (uuid := one.sensor_uuid)}
+    uuids = {gpu.sensor_uuid for one in processes for gpu in one.gpus}
     throttling = {uuid: throttling_of(log, uuid, RequestedClocks(), None) for uuid in uuids}
     return summarise_metrics(log, processes, throttling, {})
 
@@ -314,8 +322,44 @@ def test_cpus_that_were_kept_from_a_run(lost: float, stolen: float, codes: list[
     assert [finding.code for finding in metric_findings(metrics, rejected=False)] == codes
 
 
+def test_a_process_of_two_gpus_is_on_both_with_what_ran_on_each() -> None:
+    builder = SampleBuilder()
+    for uuid, load in (("GPU-a", 50.0), ("GPU-b", 25.0)):
+        gpu_log(builder, uuid, load)
+    one, other = process("p", "GPU-a"), process("p", "GPU-b")
+    start, _ = other.work.busy[0]
+    quarter = OnGpu("GPU-b", "GPU-b", GpuWork(("toy/batch",), ((start, start + 250 * MS),)))
+    metrics = summary(builder.build(), replace(one, gpus=(*one.gpus, quarter)))
+    assert [gpu.processes for gpu in metrics.gpus] == [["p"], ["p"]]
+    first, second = metrics.gpus
+    # eight batches of one second count, less half a second of the last: 4 s and 2 s of the same window
+    assert first.busy_share == pytest.approx(2 * second.busy_share, rel=1e-6)
+    mine = metrics.processes["p"]
+    assert (mine.gpu_uuid, mine.gpu_uuids) == (None, ["GPU-a", "GPU-b"])
+
+
+def test_a_batch_is_throttled_where_any_of_its_gpus_was() -> None:
+    builder = SampleBuilder()
+    gpu_log(builder, "GPU-a", 50)
+    gpu_log(builder, "GPU-b", 50)
+    one = process("p", "GPU-a")
+    both = replace(one, gpus=(*one.gpus, OnGpu("GPU-b", "GPU-b", one.work)))
+    start = one.batches.start_ns
+
+    def hot(*batches: int) -> Throttling:
+        at = start[list(batches)]
+        return Throttling({"thermal": BusyLine(at, at + MS)})
+
+    assert throttled_batches(both, of_any([hot(2, 3), hot(3, 5)])) == 3
+    metrics = summarise_metrics(builder.build(), [both], {"GPU-a": hot(2, 3), "GPU-b": hot(3, 5)}, {})
+    assert metrics.processes["p"].throttled_batches == 3
+    assert [gpu.throttled_batches for gpu in metrics.gpus] == [2, 2]
+    unknown = summarise_metrics(builder.build(), [both], {"GPU-a": hot(2)}, {})
+    assert unknown.processes["p"].throttled_batches is None, "of the other GPU it is not known"
+
+
 def test_nothing_on_utc_is_said() -> None:
-    lost = MeasuredProcess("p", "GPU-a", "GPU-a", process("p", "GPU-a").batches, GpuWork(), None, "no start time")
+    lost = replace(process("p", "GPU-a"), lifetime=None, reason="no start time")
     builder = SampleBuilder()
     gpu_log(builder, "GPU-a", 50)
     metrics = summary(builder.build(), lost)
@@ -328,9 +372,7 @@ def test_without_batches_the_figures_are_those_of_the_run() -> None:
     builder = SampleBuilder()
     gpu_log(builder, "GPU-a", 50)
     one = process("p", "GPU-a")
-    metrics = summary(
-        builder.build(), MeasuredProcess("p", "GPU-a", "GPU-a", Batches.of([]), GpuWork(), one.lifetime, "no trace")
-    )
+    metrics = summary(builder.build(), replace(one, batches=Batches.of([]), reason="no trace"))
     gpu = metrics.gpus[0]
     assert (gpu.window, gpu.window_s, gpu.reason) == ("run", 12, "no trace")
     assert gpu.figures["power_instant_w"].mean == pytest.approx(320)

@@ -109,7 +109,7 @@ def test_a_stage_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert combine({"a": result, "b": result})["mean_data"] == result.mean_data
     analysis = Analysis(open_trace(tmp_path / "t.sqlite"))
     assert [stage.path for stage in diagnose(analysis).stages] == [path[:2], (*path[:2], "pre"), path]
-    assert path_text(path) in gpu_work(analysis).stages
+    assert path_text(path) in gpu_work(analysis)[0].stages
     exported = open_run(tmp_path / "t.sqlite").stages().to_pylist()
     assert {row["path"]: row["duration_ns"] for row in exported} == {
         "batch/pre": 10_000_000, path_text(path[1:]): 30_000_000

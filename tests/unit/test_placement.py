@@ -56,6 +56,11 @@ NEAR = {
 }
 
 
+A, B = (GPU_0,), (GPU_1,)
+GPU_2 = GpuRecord(index=2, uuid="GPU-c")
+ALL_NEAR = {**NEAR, "GPU-c": NEAR["GPU-a"]}
+
+
 def shown(placed: Placed) -> list[str]:
     return [cpu_list(one.cpus) for one in placed.placements]
 
@@ -71,37 +76,40 @@ def test_what_is_no_list_of_cpus_is_empty(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bind", "gpus", "allowed", "near", "expected"),
+    ("bind", "groups", "allowed", "near", "expected"),
     [
-        ("numa", [GPU_0, GPU_1, GPU_1], "0-31", NEAR, ["0-7,16-23", "8-15,24-31", "8-15,24-31"]),
-        ("auto", [GPU_0, GPU_1], "0-31", NEAR, ["0-7,16-23", "8-15,24-31"]),
-        ("cores", [GPU_0, GPU_0, GPU_0, GPU_1], "0-31", NEAR, ["0-1,16-17", "2-3,18-19", "4-5,20-21", "8-15,24-31"]),
-        ("cores", [GPU_0, GPU_1], "0-31", {**NEAR, "GPU-b": NEAR["GPU-a"]}, ["0-3,16-19", "4-7,20-23"]),
-        ("cores", [None, None], "0-31", {}, ["0-7,16-23", "8-15,24-31"]),
+        ("numa", [A, B, B], "0-31", NEAR, ["0-7,16-23", "8-15,24-31", "8-15,24-31"]),
+        ("auto", [A, B], "0-31", NEAR, ["0-7,16-23", "8-15,24-31"]),
+        ("cores", [A, A, A, B], "0-31", NEAR, ["0-1,16-17", "2-3,18-19", "4-5,20-21", "8-15,24-31"]),
+        ("cores", [A, B], "0-31", {**NEAR, "GPU-b": NEAR["GPU-a"]}, ["0-3,16-19", "4-7,20-23"]),
+        ("cores", [(), ()], "0-31", {}, ["0-7,16-23", "8-15,24-31"]),
         # a cgroup: cores 0 and 1 whole, halves of 2, 3, 8 and 9
-        ("cores", [GPU_0, GPU_0], "0-3,8-9,16-17", NEAR, ["0-1,16-17", "2-3"]),
-        ("numa", [GPU_1], "0-3,8-9,16-17", NEAR, ["8-9"]),
+        ("cores", [A, A], "0-3,8-9,16-17", NEAR, ["0-1,16-17", "2-3"]),
+        ("numa", [B], "0-3,8-9,16-17", NEAR, ["8-9"]),
+        # processes of two GPUs, on one socket and on both
+        ("numa", [(GPU_0, GPU_2), (GPU_0, GPU_1)], "0-31", ALL_NEAR, ["0-7,16-23", "0-31"]),
+        ("cores", [(GPU_0, GPU_2), (GPU_0, GPU_2)], "0-31", ALL_NEAR, ["0-3,16-19", "4-7,20-23"]),
     ],
 )
 def test_which_cpus_each_process_gets(
-    bind: CpuBind, gpus: list[GpuRecord | None], allowed: str, near: dict[str, GpuLocality], expected: list[str]
+    bind: CpuBind, groups: list[tuple[GpuRecord, ...]], allowed: str, near: dict[str, GpuLocality], expected: list[str]
 ) -> None:
-    placed = place(gpus, bind, two_sockets(allowed), near)
+    placed = place(groups, bind, two_sockets(allowed), near)
     assert shown(placed) == expected
-    if len(gpus) == 4:
+    if len(groups) == 4:
         assert placed.placements[0].how == "2 of the 8 cores near its GPU for each of 3 processes"
 
 
 def test_fewer_cores_than_processes_is_refused() -> None:
     with pytest.raises(UsageError, match="9 processes share 8 physical cores"):
-        place([GPU_0] * 9, "cores", two_sockets(), NEAR)
+        place([(GPU_0,)] * 9, "cores", two_sockets(), NEAR)
 
 
 @given(st.lists(st.sampled_from([GPU_0, GPU_1]), min_size=1, max_size=8), st.sets(st.integers(0, 31), min_size=1))
 def test_nobody_shares_a_core_and_all_parts_on_one_side_are_equal(gpus: list[GpuRecord], allowed: set[int]) -> None:
     topology = two_sockets(cpu_list(allowed))
     try:
-        placed = place(gpus, "cores", topology, NEAR)
+        placed = place([(gpu,) for gpu in gpus], "cores", topology, NEAR)
     except UsageError:
         return
     taken = [cpu for one in placed.placements for cpu in one.cpus]
@@ -110,32 +118,43 @@ def test_nobody_shares_a_core_and_all_parts_on_one_side_are_equal(gpus: list[Gpu
 
 
 @pytest.mark.parametrize(
-    ("gpus", "topology", "near", "reason"),
+    ("groups", "topology", "near", "reason"),
     [
-        ([None], two_sockets(), {}, "no GPU"),
+        ([()], two_sockets(), {}, "no GPU"),
         (
-            [GPU_0],
+            [A],
             CpuTopology(cpus("0-3"), cpus("0-3"), ((0,), (1,), (2,), (3,)), {0: cpus("0-3")}),
             NEAR,
             "one memory",
         ),
-        ([GPU_0], two_sockets(), {"GPU-a": GpuLocality(problem="no driver")}, "not known (no driver)"),
-        ([GPU_1], two_sockets("0-15"), {**NEAR, "GPU-b": GpuLocality(cpus("24-31"), "NVML")}, "may be used here"),
-        ([GPU_1], two_sockets("0-8"), NEAR, "only 1 cores may be used"),
-        ([GPU_0], None, NEAR, "not known"),
+        ([A], two_sockets(), {"GPU-a": GpuLocality(problem="no driver")}, "not known (no driver)"),
+        ([B], two_sockets("0-15"), {**NEAR, "GPU-b": GpuLocality(cpus("24-31"), "NVML")}, "may be used here"),
+        ([B], two_sockets("0-8"), NEAR, "only 1 cores may be used"),
+        ([A], None, NEAR, "not known"),
     ],
 )
 def test_by_default_nothing_is_bound_where_it_may_do_harm(
-    gpus: list[GpuRecord | None], topology: CpuTopology | None, near: dict[str, GpuLocality], reason: str
+    groups: list[tuple[GpuRecord, ...]], topology: CpuTopology | None, near: dict[str, GpuLocality], reason: str
 ) -> None:
-    placed = place(gpus, "auto", topology, near)
+    placed = place(groups, "auto", topology, near)
     assert placed.placements == (Placement(),)
     assert reason in placed.reason
 
 
+def test_groups_of_gpus_that_share_some_cpus_cannot_be_given_equal_cores() -> None:
+    with pytest.raises(UsageError, match="some are near both and some near one"):
+        place([A, (GPU_0, GPU_1)], "cores", two_sockets(), NEAR)
+
+
+def test_a_group_is_near_its_cpus_where_those_of_all_its_gpus_are_known() -> None:
+    assert "GPU 2 is not known" in place([(GPU_0, GPU_2)], "auto", two_sockets(), NEAR).reason
+    (placed,) = place([(GPU_0, GPU_2)], "numa", two_sockets(), ALL_NEAR).placements
+    assert placed.how == "all CPUs near its GPUs (NVML)"
+
+
 def test_numa_that_cannot_be_had_is_refused() -> None:
     with pytest.raises(UsageError, match="no GPU to be near to"):
-        place([None], "numa", two_sockets(), {})
+        place([()], "numa", two_sockets(), {})
 
 
 # ---- what a machine tells ----

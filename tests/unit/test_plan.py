@@ -10,12 +10,13 @@ import pytest
 
 from perfharness.errors import UsageError
 from perfharness.model.environment import EXPLAIN
-from perfharness.model.manifest import GpuRecord
+from perfharness.model.manifest import GpuRecord, ProcessRecord
 from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing, profile_command
 from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass, make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.program import Program, find_program
+from perfharness_launcher.processes.outcome import planned_record
 from perfharness_launcher.processes.spawn import planned_command
 
 PYTHON = InterpreterFacts("/usr/bin/python3", "3.11.7", "0.2.11", has_perfharness=True)
@@ -73,6 +74,48 @@ def test_each_gpu_gets_a_group_of_processes_by_uuid(
     made = plan({"gpus": gpus}, **options)
     assert [(spec.folder, spec.environment.get("CUDA_VISIBLE_DEVICES")) for spec in made.processes] == expected
     assert [spec.index for spec in made.processes] == list(range(len(expected)))
+
+
+FOUR = tuple(GpuRecord(index=number, uuid=f"GPU-{number}", name="H200") for number in range(4))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "expected"),
+    [
+        (FOUR, {}, [("proc_0_gpu_0-1", "GPU-0,GPU-1")]),
+        (FOUR, {"num_gpus": 4}, [("proc_0_gpu_0-1", "GPU-0,GPU-1"), ("proc_0_gpu_2-3", "GPU-2,GPU-3")]),
+        (
+            FOUR,
+            {"gpus": ("3", "1"), "num_processes": 2},
+            [("proc_0_gpu_3-1", "GPU-3,GPU-1"), ("proc_1_gpu_3-1", "GPU-3,GPU-1")],
+        ),
+        (FOUR, {"gpu_offset": 2}, [("proc_0_gpu_2-3", "GPU-2,GPU-3")]),
+        (MIG, {"gpus": ("0:0", "0:1")}, [("proc_0_gpu_0-0", "MIG-1111,MIG-2222")]),
+    ],
+)
+def test_each_process_of_a_group_sees_all_of_its_gpus(
+    gpus: tuple[GpuRecord, ...], options: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    made = plan({"gpus": gpus}, gpus_per_process=2, **options)
+    assert [(spec.folder, spec.environment["CUDA_VISIBLE_DEVICES"]) for spec in made.processes] == expected
+    records = [planned_record(spec, ["python"]) for spec in made.processes]
+    assert [",".join(record.given_gpus) for record in records] == [uuids for _, uuids in expected]
+    assert [ProcessRecord.model_validate_json(record.model_dump_json()) for record in records] == records
+    assert made.processes[0].environment["PERFHARNESS_GPU_INDEX"] == expected[0][0].rpartition("_")[2].replace("-", ",")
+    assert [finding.code for finding in made.findings] == ["several-mig-instances"] * (gpus is MIG)
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "words"),
+    [
+        ({"gpus": FOUR}, {"num_gpus": 3, "gpus_per_process": 2}, "3 GPUs cannot be divided into groups of 2"),
+        ({"gpus": FOUR}, {"gpus_per_process": 8}, "needs 8 GPUs, but 4 GPUs are visible"),
+        ({"gpus": FOUR}, {"gpus_per_process": 0}, "--gpus-per-process 0"),
+        ({}, {"gpus_per_process": 2}, "no GPU can be used here"),
+    ],
+)
+def test_groups_that_cannot_be_made(facts: dict[str, Any], options: dict[str, Any], words: str) -> None:
+    assert words in refusal(facts, **options)
 
 
 def test_the_environment_says_who_and_where_the_process_is() -> None:

@@ -61,8 +61,10 @@ class MadeUpRun:
         self.load = Load(np.r_[T0 - 9 * S, self.edges, self.edges[-1] + 9 * S], np.r_[IDLE_W, power, IDLE_W])
 
     def write_traces(self) -> None:
-        for folder, _ in self.processes:
-            builder = TraceBuilder()
+        for folder, uuids in self.processes:
+            builder = TraceBuilder(gpu=False)
+            for number, uuid in enumerate(uuids.split(",")):
+                builder.row("TARGET_INFO_GPU", id=number, name="Test GPU", uuid=uuid.partition("-")[2])
             builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=T0)
             builder.mark(conventions.MARK_RECORDER, 0, domain="perfharness", category="toy")
             for index in range(len(self.edges) // 3):
@@ -75,7 +77,8 @@ class MadeUpRun:
                 ):
                     builder.range(name, start + 1, stop - 1, domain="perfharness", category="toy")
                     if name != "decode":
-                        builder.kernel((start + 2, start + 3), (start, stop))
+                        device = int("," in uuids and name == "copy")
+                        builder.kernel((start + 2, start + 3), (start, stop), device=device)
                 builder.mark(conventions.MARK_ITEMS, end - 2, domain="perfharness", category="toy", payload=8)
             (self.folder / folder).mkdir(parents=True)
             builder.write(self.folder / folder / "trace.sqlite")
@@ -112,18 +115,19 @@ class MadeUpRun:
     def write(self, **changes: Any) -> RunManifest:
         self.write_traces()
         write_sample_log(self.folder / TELEMETRY_NAME, self.log.build())
-        uuids = list(dict.fromkeys(uuid for _, uuid in self.processes))
+        uuids = list(dict.fromkeys(uuid for _, given in self.processes for uuid in given.split(",")))
         manifest = RunManifest(
             run_id="r1", created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py",
             num_processes_per_gpu=1, warmup_batches=1, tracer=TracerRecord(kind="nsys", version="2025.3"),
             environment=EnvironmentRecord(gpus=[GpuRecord(index=0, uuid=uuid, name="NVIDIA H200") for uuid in uuids]),
             processes=[
                 ProcessRecord(
-                    index=index, gpu_index=0, gpu_uuid=uuid, folder=folder, command=["python"], pid=10, exit_code=0,
-                    ended="ok", trace="trace.sqlite", start_unix_ns=T0,
+                    index=index, gpu_index=0, gpu_uuid=given.split(",")[0],
+                    gpu_uuids=given.split(",") if "," in given else [], folder=folder, command=["python"], pid=10,
+                    exit_code=0, ended="ok", trace="trace.sqlite", start_unix_ns=T0,
                     duration_s=float(self.edges[-1] - T0) / S + 1,
                 )
-                for index, (folder, uuid) in enumerate(self.processes)
+                for index, (folder, given) in enumerate(self.processes)
             ],
             **changes,
         )  # fmt: skip
@@ -342,6 +346,44 @@ def test_each_process_has_its_own_gpu(tmp_path: Path) -> None:
     assert by_uuid["GPU-b"]["processes"] == ["proc_0_gpu_1"]
     assert by_uuid["GPU-b"]["busy_share"] == pytest.approx(0.75, abs=0.03)
     assert [gpu["uuid"] for gpu in mean["energy"]["gpus"]] == ["GPU-b"]
+
+
+def test_a_process_of_two_gpus_has_the_energy_of_both(tmp_path: Path) -> None:
+    """`matmul` runs on one, `copy` on the other: each GPU's energy goes to what ran there, the process has the sum."""
+    made = MadeUpRun(tmp_path, (("proc_0_gpu_0-1", "GPU-a,GPU-b"),))
+    made.sample("GPU-a")
+    made.sample("GPU-b")
+    summary = analyze_run(tmp_path, made.write())
+    mean, own = valid(tmp_path), load(tmp_path / "proc_0_gpu_0-1" / "benchmark.json")
+    gpus = {gpu["uuid"]: gpu for gpu in mean["energy"]["gpus"]}
+    truth = float(made.load.energy_j(int(made.edges[3]), int(made.edges[-4])))
+    assert mean["energy"]["energy_j"] == pytest.approx(2 * truth, rel=0.01)
+    assert own["energy"]["energy_j"] == mean["energy"]["energy_j"]
+    assert (own["energy"]["gpu_uuid"], own["energy"]["gpu_uuids"]) == (None, ["GPU-a", "GPU-b"])
+    assert own["energy"]["attribution"] is None
+    busy = {
+        uuid: {stage["stage"].rpartition("/")[2]: stage["busy_s"] for stage in gpu["attribution"]["stages"]}
+        for uuid, gpu in gpus.items()
+    }
+    assert (busy["GPU-a"]["copy"], busy["GPU-b"]["matmul"]) == (0, 0)
+    assert busy["GPU-a"]["matmul"] == pytest.approx(1.5 * busy["GPU-b"]["copy"], rel=0.1)
+    assert list(own["energy"]["attribution_by_gpu"]) == ["GPU-a", "GPU-b"]
+    assert [gpu["processes"] for gpu in mean["gpu_metrics"]["gpus"]] == [["proc_0_gpu_0-1"]] * 2
+    assert [gpu["busy_share"] for gpu in mean["gpu_metrics"]["gpus"]] == pytest.approx([0.45, 0.3], abs=0.03)
+    assert [device["uuid"] for device in own["meta"]["device"]] == ["GPU-a", "GPU-b"]
+    assert summary.results["proc_0_gpu_0-1"].gpu_work[0].reason is None
+
+
+def test_work_on_a_gpu_that_the_trace_does_not_name_is_given_to_none(tmp_path: Path) -> None:
+    made = MadeUpRun(tmp_path, (("proc_0_gpu_0-1", "GPU-a,GPU-b"),))
+    made.sample("GPU-a")
+    made.sample("GPU-b")
+    manifest = made.write()
+    wrong = [process.model_copy(update={"gpu_uuids": ["GPU-a", "GPU-c"]}) for process in manifest.processes]
+    analyze_run(tmp_path, manifest.model_copy(update={"processes": wrong}))
+    own = load(tmp_path / "proc_0_gpu_0-1" / "benchmark.json")["energy"]
+    assert own["attribution_by_gpu"]["GPU-a"]["stages"] == []
+    assert "does not tell on which of its GPUs" in own["attribution_by_gpu"]["GPU-a"]["reason"]
 
 
 def test_a_mig_instance_takes_its_gpus_sensors(tmp_path: Path) -> None:

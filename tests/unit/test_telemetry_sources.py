@@ -42,7 +42,7 @@ MS = 1_000_000
 PERIOD_NS = 50 * MS
 UTC_NS = 1_700_000_000_000_000_000
 GPU = gpu_uuid(0)
-ME = FollowedProcess(folder="proc_0_gpu_0", pid=os.getpid(), gpu_uuid=GPU)
+ME = FollowedProcess(folder="proc_0_gpu_0", pid=os.getpid(), gpu_uuids=[GPU])
 CORES = {f"core:{core}" for core in range(os.cpu_count() or 1)}
 Make = Callable[[SamplerContext], Source]
 
@@ -52,7 +52,8 @@ class Readings:
 
     def __init__(
         self, make: Make, record: NvmlRecord | None = None, count: int = 1, every_ms: int = 1000, *, gpu: str = GPU,
-        later_ms: int = 0, follow: FollowedProcess | None = None, between: Callable[[], None] = lambda: None,
+        others: Sequence[str] = (), later_ms: int = 0, follow: FollowedProcess | None = None,
+        between: Callable[[], None] = lambda: None,
         faults: Sequence[Fault] = (), before: Callable[[str], int | None] | None = None,
     ) -> None:  # fmt: skip
         now_ns, steps = 10**12, Steps(list(faults))
@@ -63,7 +64,7 @@ class Readings:
         tape = Tape(keys, lambda: now_ns)
         with open_nvml(replay) as nvml:
             now_ns += later_ms * MS
-            source = make(SamplerContext(PERIOD_NS, nvml, chosen_devices(nvml, [gpu]), UTC_NS))
+            source = make(SamplerContext(PERIOD_NS, nvml, chosen_devices(nvml, [gpu, *others]), UTC_NS))
             if follow is not None:
                 source.follow(follow)
             self.subjects = source.subjects()
@@ -190,6 +191,32 @@ def test_memory_of_a_process_is_found_by_its_pid(listed: list[tuple[int, int | N
     read = Readings(GpuMemorySource, _listing(*listed), follow=ME)
     assert read["memory_used_bytes"] == [GIB]
     assert read["process_memory_bytes"] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("on_second", "expected"),
+    [([(os.getpid(), 2 * GIB)], 3 * GIB), ([], GIB), ([(os.getpid(), None)], None), (None, None)],
+    ids=["on both", "on one", "not told", "refused"],
+)
+def test_memory_of_a_process_is_that_of_all_its_gpus(
+    on_second: list[tuple[int, int | None]] | None, expected: int | None
+) -> None:
+    record, second = h100_machine(2), gpu_uuid(1)
+    for uuid, listed in ((GPU, [(os.getpid(), GIB)]), (second, on_second)):
+        function = "nvmlDeviceGetComputeRunningProcesses"
+        if listed is None:
+            error(record, function, device(uuid), code=pynvml.NVML_ERROR_NO_PERMISSION)
+        else:
+            result = [{"struct": {"pid": pid, "usedGpuMemory": used}} for pid, used in listed]
+            value(record, function, device(uuid), result=result)
+    both = ME.model_copy(update={"gpu_uuids": [GPU, second]})
+    read = Readings(GpuMemorySource, record, follow=both, others=[second])
+    assert read["process_memory_bytes"] == [expected]
+
+
+def test_memory_on_a_gpu_that_is_not_sampled_is_not_left_out() -> None:
+    both = ME.model_copy(update={"gpu_uuids": [GPU, gpu_uuid(1)]})
+    assert Readings(GpuMemorySource, _listing((os.getpid(), GIB)), follow=both)["process_memory_bytes"] == [None]
 
 
 def test_a_process_that_was_listed_and_is_not_any_more_has_given_its_memory_back() -> None:

@@ -51,13 +51,13 @@ class MeasuredProcess:
         folder: name of its folder in the run, `proc_X_gpu_Y`.
         pid: in the launcher's pid namespace.
         start_unix_ns: just before it was started.
-        gpu_uuid: of its GPU; None: it has none.
+        gpu_uuids: of its GPUs.
     """
 
     folder: str
     pid: int
     start_unix_ns: int
-    gpu_uuid: str | None = None
+    gpu_uuids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

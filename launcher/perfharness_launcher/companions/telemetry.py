@@ -125,7 +125,9 @@ class TelemetryCompanion(Companion):
 
     def process_started(self, process: MeasuredProcess) -> None:
         """Follow this process too."""
-        self._send(Command(follow=FollowedProcess(folder=process.folder, pid=process.pid, gpu_uuid=process.gpu_uuid)))
+        self._send(
+            Command(follow=FollowedProcess(folder=process.folder, pid=process.pid, gpu_uuids=list(process.gpu_uuids)))
+        )
 
     def stop(self) -> CompanionReport:
         """End the sampler; where it has died, make the file of what it had written."""

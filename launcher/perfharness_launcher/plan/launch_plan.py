@@ -73,11 +73,11 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         )
     problems += [UsageError(text) for text in _capture_conflicts(options, facts, decision)]
     gpus: tuple[GpuRecord, ...] = ()
-    of_process: list[GpuRecord | None] = []  # GPU by GPU
+    of_process: list[tuple[GpuRecord, ...]] = []  # GPU by GPU
     placed = Placed((), "")
     try:
         gpus = _gpus(options, facts)
-        of_process = [gpu for gpu in gpus or (None,) for _ in range(options.num_processes)]
+        of_process = [group for group in _groups(gpus, options) for _ in range(options.num_processes)]
         placed = place(of_process, options.cpu_bind, facts.topology, facts.near_gpus)
     except UsageError as error:
         problems.append(error)
@@ -101,7 +101,7 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         source=facts.source,
         placement_reason=placed.reason,
         annotations=facts.annotations,
-        findings=(*decision.findings, *_gpu_findings(options, facts)),
+        findings=(*decision.findings, *_gpu_findings(options, facts), *_group_findings(of_process)),
     )
 
 
@@ -158,6 +158,8 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         yield f"-np {options.num_processes}: at least one process per GPU is needed"
     if options.num_gpus is not None and options.num_gpus < 1:
         yield f"-ng {options.num_gpus}: at least one GPU is needed (a machine without one counts as one)"
+    if options.gpus_per_process < 1:
+        yield f"--gpus-per-process {options.gpus_per_process}: at least one GPU is needed"
     if options.gpu_offset is not None and options.gpu_offset < 0:
         yield f"-go {options.gpu_offset}: the offset cannot be negative"
     if options.warmup_batches < 0:
@@ -242,12 +244,14 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
 
 
 def _gpus(options: LaunchOptions, facts: MachineFacts) -> tuple[GpuRecord, ...]:
-    number, offset = options.num_gpus or 1, options.gpu_offset or 0
-    if number < 1 or offset < 0 or (options.gpus and (options.num_gpus or options.gpu_offset)):
+    each = options.gpus_per_process
+    number, offset = options.num_gpus or each, options.gpu_offset or 0
+    if number < 1 or each < 1 or offset < 0 or (options.gpus and (options.num_gpus or options.gpu_offset)):
         return ()  # already reported
     if not facts.gpus:
         if options.gpus or number > 1 or offset > 0:
             asked = f"--gpus {','.join(options.gpus)}" if options.gpus else f"-ng {number} -go {offset}"
+            asked += f" --gpus-per-process {each}" if each > 1 else ""
             raise UsageError(f"{asked}: no GPU can be used here ({facts.gpu_problem or 'none was found'})")
         return ()
     if not options.gpus and facts.visible_devices == "":
@@ -261,6 +265,30 @@ def _gpus(options: LaunchOptions, facts: MachineFacts) -> tuple[GpuRecord, ...]:
         offset=offset,
         visible_devices=facts.visible_devices,
     )
+
+
+def _groups(gpus: Sequence[GpuRecord], options: LaunchOptions) -> list[tuple[GpuRecord, ...]]:
+    """The GPUs that processes see together, in order; one group of none where there is no GPU. Raises `UsageError`."""
+    each = options.gpus_per_process
+    if not gpus or each < 1:
+        return [()]
+    if len(gpus) % each:
+        raise UsageError(
+            f"--gpus-per-process {each}: {len(gpus)} GPUs cannot be divided into groups of {each}; -ng or --gpus"
+            " chooses how many are used"
+        )
+    return [tuple(gpus[first : first + each]) for first in range(0, len(gpus), each)]
+
+
+def _group_findings(groups: Sequence[Sequence[GpuRecord]]) -> Iterator[Finding]:
+    """CUDA shows a process one MIG instance, whatever CUDA_VISIBLE_DEVICES names."""
+    if any(len(group) > 1 and any(gpu.mig for gpu in group) for group in groups):
+        yield Finding(
+            "several-mig-instances",
+            Severity.WARNING,
+            "A process is given several GPUs of which one is a MIG instance, and CUDA shows each process one instance",
+            "a program whose ranks choose their own CUDA_VISIBLE_DEVICES can use them; others see the first alone",
+        )
 
 
 def _gpu_findings(options: LaunchOptions, facts: MachineFacts) -> Iterator[Finding]:
@@ -281,34 +309,34 @@ def _processes(
     options: LaunchOptions,
     facts: MachineFacts,
     tracer: str,
-    gpus: Sequence[GpuRecord | None],
+    groups: Sequence[tuple[GpuRecord, ...]],
     placements: Sequence[Placement],
 ) -> Iterator[ProcessSpec]:
-    on_gpu: Counter[int] = Counter()  # MIG instances of one GPU share its index
+    on_gpus: Counter[str] = Counter()  # MIG instances of one GPU share its index
     command = _command(facts.program, facts.interpreter, _runner_of(tracer, facts.annotations))
-    for index, (gpu, placement) in enumerate(zip(gpus, placements, strict=True)):
-        gpu_index = gpu.index if gpu else 0
+    for index, (gpus, placement) in enumerate(zip(groups, placements, strict=True)):
+        indices = [str(gpu.index) for gpu in gpus] or ["0"]
+        name = "-".join(indices)
         yield ProcessSpec(
             index=index,
-            gpu_index=gpu_index,
-            gpu=gpu,
-            folder=f"proc_{on_gpu[gpu_index]}_gpu_{gpu_index}",
+            gpus=gpus,
+            folder=f"proc_{on_gpus[name]}_gpu_{name}",
             command=command,
             environment={
                 environment.PROCESS_INDEX: str(index),
-                environment.NUM_PROCESSES: str(len(gpus)),
-                environment.GPU_INDEX: str(gpu_index),
+                environment.NUM_PROCESSES: str(len(groups)),
+                environment.GPU_INDEX: ",".join(indices),
                 environment.TRACER: tracer,
                 environment.WARMUP_BATCHES: str(options.warmup_batches),
                 environment.LOG_LEVEL: options.log_level,
                 **({environment.CAPTURE_BATCHES: options.capture_batches} if options.capture_batches else {}),
                 **({NVTX_BY_NAME: "0"} if options.capture_batches and tracer == "nsys" else {}),
                 **({environment.ANNOTATIONS: facts.annotations.to_json()} if facts.annotations else {}),
-                **({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {}),
+                **({"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}),
             },
             placement=placement,
         )
-        on_gpu[gpu_index] += 1
+        on_gpus[name] += 1
 
 
 def _runner_of(tracer: str, annotations: Annotations | None, *, with_probe: bool = False) -> str | None:

@@ -86,7 +86,7 @@ class LaunchOptions(BaseModel):
         Option(
             ("-ng", "--num-gpus"),
             PROCESSES,
-            "GPUs to use, one group of processes on each. [default: 1]",
+            "GPUs to use, -np processes on each. [default: 1]",
             rare=False,
         ),
     ] = None
@@ -98,6 +98,9 @@ class LaunchOptions(BaseModel):
         tuple[str, ...],
         Option(("--gpus",), PROCESSES, "The GPUs: UUID, INDEX, or INDEX:MIG or MIG UUID.", metavar="GPU,…", rare=False),
     ] = ()
+    gpus_per_process: Annotated[
+        int, Option(("--gpus-per-process",), PROCESSES, "GPUs that each process sees.", metavar="K")
+    ] = 1
     cpu_bind: Annotated[
         CpuBind,
         Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -134,45 +135,60 @@ class Placed:
     reason: str
 
 
+Group = tuple[GpuRecord, ...]
+"""The GPUs of one process; empty: it has none."""
+
+
 def place(
-    gpus: Sequence[GpuRecord | None], bind: CpuBind, topology: CpuTopology | None, near: Mapping[str, GpuLocality]
+    groups: Sequence[Group], bind: CpuBind, topology: CpuTopology | None, near: Mapping[str, GpuLocality]
 ) -> Placed:
     """Place processes.
 
     Args:
-        gpus: of each process; None: it has none.
-        bind: `none`; `numa`: all CPUs near the GPU; `cores`: these divided among the processes that share them, in
-            whole physical cores; `auto`: `numa` where that can only help, else `none`.
+        groups: the GPUs of each process.
+        bind: `none`; `numa`: all CPUs near one of its GPUs; `cores`: these divided among the processes that share
+            them, in whole physical cores; `auto`: `numa` where that can only help, else `none`.
         topology: None where it could not be read.
         near: by UUID.
 
     Raises:
         UsageError: what was asked for by name cannot be done.
     """
-    unbound = (UNBOUND,) * len(gpus)
+    unbound = (UNBOUND,) * len(groups)
     if bind == "none" or topology is None:
         return Placed(unbound, "asked for" if bind == "none" else "the CPUs of this machine are not known")
     if bind == "cores":
-        return Placed(_by_cores(gpus, topology, near), "asked for")
-    problem = _unknown(gpus, topology, near)
+        return Placed(_by_cores(groups, topology, near), "asked for")
+    problem = _unknown(groups, topology, near)
     if bind == "numa" and problem is not None:
         raise UsageError(f"--cpu-bind numa: {problem}; leave it away, or take --cpu-bind cores")
-    if bind == "auto" and (reason := problem or _harm(gpus, topology, near)):
+    if bind == "auto" and (reason := problem or _harm(groups, topology, near)):
         return Placed(unbound, f"not bound: {reason}")
     placements = [
-        Placement(tuple(sorted(_local(gpu, topology, near))), f"all CPUs near its GPU ({near[gpu.uuid].source})")
-        for gpu in gpus
-        if gpu is not None
+        Placement(tuple(sorted(_local(group, topology, near))), f"all CPUs near {_its(group)} ({_source(group, near)})")
+        for group in groups
     ]
     by_itself = "bound to the CPUs near the GPUs, for there are several nodes"
     return Placed(tuple(placements), "asked for" if bind == "numa" else by_itself)
 
 
-def _unknown(gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> str | None:
-    """Why a process cannot be put near its GPU."""
-    for gpu in gpus:
-        if gpu is None:
-            return "there is no GPU to be near to"
+def _its(group: Group) -> str:
+    return "its GPU" if len(group) == 1 else "its GPUs"
+
+
+def _named(group: Group) -> str:
+    return f"GPU {group[0].index}" if len(group) == 1 else f"GPUs {', '.join(str(gpu.index) for gpu in group)}"
+
+
+def _source(group: Group, near: Mapping[str, GpuLocality]) -> str:
+    return ", ".join(dict.fromkeys(near[gpu.uuid].source for gpu in group))
+
+
+def _unknown(groups: Sequence[Group], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> str | None:
+    """Why a process cannot be put near its GPUs."""
+    if not all(groups):
+        return "there is no GPU to be near to"
+    for gpu in dict.fromkeys(gpu for group in groups for gpu in group):
         locality = near.get(gpu.uuid, GpuLocality(problem="not asked for"))
         if not locality.cpus:
             return f"which CPUs are near GPU {gpu.index} is not known ({locality.problem})"
@@ -181,33 +197,36 @@ def _unknown(gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapp
     return None
 
 
-def _harm(gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> str | None:
+def _harm(groups: Sequence[Group], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> str | None:
     """Why being near the GPUs does not help, or costs too many CPUs."""
     nodes = sum(bool(cpus & topology.allowed) for cpus in topology.nodes.values())
     if nodes < 2:
         return "all CPUs that may be used are of one memory node"
-    for gpu in gpus:
-        cores = topology.cores_in(_local(gpu, topology, near))
-        if gpu is not None and len(cores) < LEAST_PART_OF_AN_EVEN_SHARE * len(topology.cores) / nodes:
-            return f"of the CPUs near GPU {gpu.index} only {len(cores)} cores may be used"
+    for group in groups:
+        cores = topology.cores_in(_local(group, topology, near))
+        if group and len(cores) < LEAST_PART_OF_AN_EVEN_SHARE * len(topology.cores) / nodes:
+            return f"of the CPUs near {_named(group)} only {len(cores)} cores may be used"
     return None
 
 
-def _local(gpu: GpuRecord | None, topology: CpuTopology, near: Mapping[str, GpuLocality]) -> frozenset[int]:
-    """Allowed CPUs near the GPU; all allowed ones where there is none, or it is not known, or none is allowed."""
-    locality = near.get(gpu.uuid, GpuLocality()) if gpu is not None else GpuLocality()
-    return (locality.cpus & topology.allowed) or topology.allowed
+def _local(group: Group, topology: CpuTopology, near: Mapping[str, GpuLocality]) -> frozenset[int]:
+    """Allowed CPUs near any of the GPUs; all allowed ones without a GPU, and where that is not known or has none."""
+    found = [near.get(gpu.uuid, GpuLocality()).cpus & topology.allowed for gpu in group]
+    return frozenset().union(*found) if found and all(found) else topology.allowed
 
 
-def _by_cores(
-    gpus: Sequence[GpuRecord | None], topology: CpuTopology, near: Mapping[str, GpuLocality]
-) -> tuple[Placement, ...]:
+def _by_cores(groups: Sequence[Group], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> tuple[Placement, ...]:
     """Equal parts: processes with more cores than others would be no fair comparison; what is left over stays free."""
-    local = [_local(gpu, topology, near) for gpu in gpus]
+    local = [_local(group, topology, near) for group in groups]
+    if any(one != other and one & other for one, other in itertools.combinations(dict.fromkeys(local), 2)):
+        raise UsageError(
+            "--cpu-bind cores: of the CPUs near the GPUs of several processes, some are near both and some near one, so"
+            " they cannot be divided in equal parts; choose other GPUs (--gpus), or take --cpu-bind numa"
+        )
     sharers = Counter(local)
     taken: Counter[frozenset[int]] = Counter()
     found = []
-    for gpu, cpus in zip(gpus, local, strict=True):
+    for group, cpus in zip(groups, local, strict=True):
         cores = topology.cores_in(cpus)
         each = len(cores) // sharers[cpus]
         if each == 0:
@@ -217,7 +236,8 @@ def _by_cores(
             )
         own = cores[each * taken[cpus] :][:each]
         taken[cpus] += 1
-        where = "near its GPU" if gpu is not None and near.get(gpu.uuid, GpuLocality()).cpus else "of this machine"
+        is_known = group and all(near.get(gpu.uuid, GpuLocality()).cpus for gpu in group)
+        where = f"near {_its(group)}" if is_known else "of this machine"
         how = f"{each} of the {len(cores)} cores {where} for each of {sharers[cpus]} processes"
         found.append(Placement(tuple(sorted(cpu for core in own for cpu in core)), how))
     return tuple(found)

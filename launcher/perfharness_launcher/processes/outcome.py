@@ -50,8 +50,9 @@ def planned_record(spec: ProcessSpec, command: list[str]) -> ProcessRecord:
     """The record of a process whose end is not known."""
     return ProcessRecord(
         index=spec.index,
-        gpu_index=spec.gpu_index,
-        gpu_uuid=spec.gpu.uuid if spec.gpu else None,
+        gpu_index=spec.gpus[0].index if spec.gpus else 0,
+        gpu_uuid=spec.gpus[0].uuid if spec.gpus else None,
+        gpu_uuids=[gpu.uuid for gpu in spec.gpus] if len(spec.gpus) > 1 else [],
         folder=spec.folder,
         command=command,
         ended="cut_off",

@@ -83,16 +83,15 @@ class ProcessSpec:
 
     Args:
         index: over all GPUs.
-        gpu_index: on the machine; 0 without a GPU.
-        folder: its name inside the run folder, `proc_X_gpu_Y`.
+        gpus: that it sees, in this order; empty on a machine without one.
+        folder: its name inside the run folder, `proc_X_gpu_Y`, of several GPUs `proc_X_gpu_A-B`.
         command: the measured command, the embedded tracer included.
         environment: what is added to, or set over, the launcher's own environment.
         placement: CPUs and memory of the measured process, without its tracer's own processes.
     """
 
     index: int
-    gpu_index: int
-    gpu: GpuRecord | None
+    gpus: tuple[GpuRecord, ...]
     folder: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -235,10 +235,8 @@ class Supervisor:
         pid, start = process.status.pid, process.status.start_unix_ns
         if not watch.is_announced and pid is not None and start is not None:
             watch.is_announced = True
-            gpu = process.spec.gpu
-            self.companions.process_started(
-                MeasuredProcess(process.spec.folder, pid, start, None if gpu is None else gpu.uuid)
-            )
+            uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
+            self.companions.process_started(MeasuredProcess(process.spec.folder, pid, start, uuids))
 
     def _wait_until_ready(self, watches: list[Watched]) -> None:
         deadline = time.monotonic() + self.patience.start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,11 +31,16 @@ NO_WINDOW = Energy(None, reason="there is no such window")
 
 def account(log: SampleLog, processes: Sequence[MeasuredProcess]) -> tuple[RunEnergy, list[Finding]]:
     """Energy of a run, from the readings of the sensors and the GPU work of the traces."""
-    uuids = dict.fromkeys(process.sensor_uuid for process in processes if process.sensor_uuid)
+    uuids = dict.fromkeys(gpu.sensor_uuid for process in processes for gpu in process.gpus)
     accounts = [
-        _GpuAccount(log, uuid, [process for process in processes if process.sensor_uuid == uuid]) for uuid in uuids
+        _GpuAccount(log, uuid, [mine for process in processes if (mine := process.on(uuid)) is not None])
+        for uuid in uuids
     ]
-    shares = {folder: energy for one in accounts for folder, energy in one.process_energies()}
+    parts: dict[str, list[ProcessEnergy]] = {}
+    for one in accounts:
+        for folder, energy in one.process_energies():
+            parts.setdefault(folder, []).append(energy)
+    shares = {folder: _of_all_gpus(energies) for folder, energies in parts.items()}
     return _run([one.gpu for one in accounts], shares), [finding for one in accounts for finding in one.findings()]
 
 
@@ -174,6 +180,7 @@ class _GpuAccount:
                 process.folder,
                 ProcessEnergy(
                     gpu_uuid=self.sensors.uuid,
+                    gpu_uuids=[self.sensors.uuid],
                     shared_with=others,
                     share_above_idle=rounded(share),
                     energy_j=rounded(joules),
@@ -255,7 +262,8 @@ class _GpuAccount:
                 f"GPU {uuid}: energy is not known ({gpu.reason}).",
                 "Change the batch size, or let batches vary in length, or measure for longer.",
             )
-        instances = sorted({one.gpu_uuid or "" for one in self.processes if one.gpu_uuid != one.sensor_uuid})
+        gpus = [gpu for one in self.processes for gpu in one.gpus]
+        instances = sorted({gpu.uuid for gpu in gpus if gpu.uuid != gpu.sensor_uuid})
         if instances:
             yield Finding(
                 "energy-of-whole-gpu",
@@ -264,6 +272,41 @@ class _GpuAccount:
                 f"{', '.join(instances)}; what other MIG instances did is in them.",
                 "Leave the GPU's other instances idle while energy is measured.",
             )
+
+
+def _of_all_gpus(parts: Sequence[ProcessEnergy]) -> ProcessEnergy:
+    """A process's parts of the energy of each of its GPUs, together; None where one of them is not known."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    joules, idle_j = _sum([part.energy_j for part in parts]), _sum([part.idle_j for part in parts])
+    errors = [part.error_j for part in parts]
+    known = [error for error in errors if error is not None]
+    return replace(
+        first,
+        gpu_uuid=None,
+        gpu_uuids=[uuid for part in parts for uuid in part.gpu_uuids],
+        shared_with=list(dict.fromkeys(folder for part in parts for folder in part.shared_with)),
+        share_above_idle=None,
+        energy_j=rounded(joules),
+        error_j=rounded(float(np.sqrt(np.sum(np.square(known))))) if len(known) == len(errors) else None,
+        idle_j=rounded(idle_j),
+        energy_above_idle_j=rounded(_sum([part.energy_above_idle_j for part in parts])),
+        energy_per_batch_j=per(joules, first.batches),
+        energy_per_item_j=per(joules, first.items),
+        occurrences=_occurrences_of_all([part.occurrences for part in parts]),
+        reason=next((part.reason for part in parts if part.reason is not None), None),
+    )
+
+
+def _occurrences_of_all(parts: Sequence[OccurrenceEnergy]) -> OccurrenceEnergy:
+    """Of each batch the sum over the GPUs, where it is known of all of them."""
+    reason = next((part.reason for part in parts if part.reason is not None), None)
+    if reason is not None:
+        return OccurrenceEnergy(parts[0].shortest_window_ms, 0, [], reason)
+    found = [rounded(_sum(list(of_batch))) for of_batch in zip(*(part.batch_energy_j for part in parts), strict=True)]
+    shortest = [part.shortest_window_ms for part in parts if part.shortest_window_ms is not None]
+    return OccurrenceEnergy(max(shortest, default=None), sum(value is not None for value in found), found, None)
 
 
 def _run(gpus: list[GpuEnergy], processes: dict[str, ProcessEnergy]) -> RunEnergy:

@@ -114,10 +114,12 @@ class ProcessEnergy:
     """A process's part of its GPU's energy over the measured window.
 
     Alone on its GPU it has all of it. Of several, each has what is above the GPU's awake power (above its idle power,
-    where that is not known) by its share of the busy time (`share_above_idle`), and the rest in equal parts.
+    where that is not known) by its share of the busy time (`share_above_idle`), and the rest in equal parts. Of a
+    process with several GPUs, energies are sums over these, and `gpu_uuid` and `share_above_idle` are null.
     """
 
-    gpu_uuid: str
+    gpu_uuid: str | None
+    gpu_uuids: list[str]
     shared_with: list[str]
     share_above_idle: float | None
     energy_j: float | None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.attribution import stage_of_calls
+from perfharness.analysis.diagnosis.gpus import find_gpus
 from perfharness.analysis.throughput import loop_window
 from perfharness.analysis.timeline import merge
 from perfharness.model.result import BatchLoop, Float64, GpuWork, path_text
@@ -24,33 +25,64 @@ MAX_CLOCK_ERROR_NS = 25_000_000
 """A quarter of an update of the slowest sensor. One that is the same all the time is taken for the sensor's lag."""
 
 
-def gpu_work(analysis: Analysis) -> GpuWork:
-    """Give each GPU operation to the innermost stage that its call was made in. A stage without any has no times."""
-    trace, stages, launches = analysis.trace, analysis.stages, analysis.launches
-    utc = trace.meta.session_start_unix_ns
-    if utc is None:
-        return GpuWork(reason="the trace has no UTC start time, so it cannot be aligned with the sensors")
-    if trace.meta.clock is not None and trace.meta.clock.error_ns > MAX_CLOCK_ERROR_NS:
-        off = trace.meta.clock.error_ns / 1e6
-        return GpuWork(
-            reason=f"the trace's clock may be {off:.0f} ms off the sensors', too much to lay them side by side"
-        )
-    if trace.meta.gpu_coverage == "untraced":
-        return GpuWork(reason=trace.meta.gpu_coverage_reason)
+def gpu_work(analysis: Analysis, uuids: Sequence[str] = ()) -> tuple[GpuWork, ...]:
+    """Give each GPU operation to the innermost stage that its call was made in. A stage without any has no times.
+
+    Args:
+        uuids: of the process's GPUs, as NVML writes them.
+
+    Returns:
+        What ran on each of them; where they are fewer than two, all that ran anywhere.
+    """
+    trace = analysis.trace
+    reason = _unknown(analysis)
+    if reason is None and len(uuids) < 2:
+        return (_work_of(analysis, np.ones(len(trace.operations), dtype=np.bool_)),)
+    place = np.empty(0, dtype=np.int64)
+    if reason is None:
+        gpus = find_gpus(trace.operations, trace.meta)
+        bare = [uuid.partition("-")[2] for uuid in uuids]
+        of_gpu = [bare.index(gpu.uuid) if gpu.uuid in bare else -1 for gpu in gpus.facts]
+        place = np.asarray(of_gpu, dtype=np.int64)[gpus.of]
+        if (place < 0).any():
+            reason = "the trace does not tell on which of its GPUs some of the work ran"
+    if reason is not None:
+        return (GpuWork(reason=reason),) * max(1, len(uuids))
+    return tuple(_work_of(analysis, place == number) for number in range(len(uuids)))
+
+
+def _unknown(analysis: Analysis) -> str | None:
+    """Why nothing can be said of the work."""
+    meta, stages = analysis.trace.meta, analysis.stages
+    if meta.session_start_unix_ns is None:
+        return "the trace has no UTC start time, so it cannot be aligned with the sensors"
+    if meta.clock is not None and meta.clock.error_ns > MAX_CLOCK_ERROR_NS:
+        off = meta.clock.error_ns / 1e6
+        return f"the trace's clock may be {off:.0f} ms off the sensors', too much to lay them side by side"
+    if meta.gpu_coverage == "untraced":
+        return meta.gpu_coverage_reason or "the GPU was not traced"
     if len(stages) and not analysis.table.gpu_known[stages.index].all():
-        return GpuWork(reason="the trace lost GPU work of some ranges (see the findings)")
+        return "the trace lost GPU work of some ranges (see the findings)"
+    return None
+
+
+def _work_of(analysis: Analysis, chosen: Bool) -> GpuWork:
+    """Of the chosen operations, by stage."""
+    trace, stages, launches = analysis.trace, analysis.stages, analysis.launches
+    utc = trace.meta.session_start_unix_ns or 0
     paths = stages.paths
     names = [path_text(paths.names(path)) for path in range(len(paths))]
     row = stage_of_calls(stages, trace.api, launches.call)
     group = np.full(len(trace.operations), len(paths), dtype=np.int64)
     inside = row >= 0
     group[launches.operation[inside]] = paths.code[row[inside]]
+    mine = np.flatnonzero(chosen)
+    by_group = mine[np.argsort(group[mine], kind="stable")]
+    bounds = np.r_[0, np.cumsum(np.bincount(group[mine], minlength=len(paths) + 1))]
     busy = []
-    by_group = np.argsort(group, kind="stable")
-    bounds = np.r_[0, np.cumsum(np.bincount(group, minlength=len(paths) + 1))]
     for number in range(len(paths) + 1):
-        mine = by_group[bounds[number] : bounds[number + 1]]
-        start, end = merge(trace.operations.start_ns[mine], trace.operations.end_ns[mine])
+        of_stage = by_group[bounds[number] : bounds[number + 1]]
+        start, end = merge(trace.operations.start_ns[of_stage], trace.operations.end_ns[of_stage])
         busy.append((start + utc, end + utc))
     return GpuWork((*names, OUTSIDE), tuple(busy))
 
@@ -98,20 +130,44 @@ class Batches:
 
 
 @dataclass(frozen=True)
+class OnGpu:
+    """What a process did on one GPU.
+
+    `uuid` is what it was given, perhaps a MIG instance; `sensor_uuid` the whole GPU, where power and clocks are.
+    """
+
+    uuid: str
+    sensor_uuid: str
+    work: GpuWork
+
+
+@dataclass(frozen=True)
 class MeasuredProcess:
     """One process of a run, as the sensors' side needs it.
 
-    `gpu_uuid` is what it was given, perhaps a MIG instance; `sensor_uuid` the whole GPU, where power and clocks are.
     `lifetime` is from its start to its end, UTC ns, where known. `reason`: why its times are not on UTC.
     """
 
     folder: str
-    gpu_uuid: str | None
-    sensor_uuid: str | None
+    gpus: tuple[OnGpu, ...]
     batches: Batches
-    work: GpuWork
     lifetime: tuple[int, int] | None
     reason: str | None = None
+
+    def on(self, uuid: str) -> MeasuredProcess | None:
+        """The same with what it did on this GPU, or MIG instance, alone; None where it was not given it."""
+        mine = tuple(gpu for gpu in self.gpus if uuid in (gpu.uuid, gpu.sensor_uuid))
+        return replace(self, gpus=mine) if mine else None
+
+    @property
+    def work(self) -> GpuWork:
+        """On all of its GPUs."""
+        works = [gpu.work for gpu in self.gpus]
+        if len(works) == 1:
+            return works[0]
+        reason = next((work.reason for work in works if work.reason is not None), None)
+        stages = tuple(name for work in works for name in work.stages)
+        return GpuWork(stages, tuple(spans for work in works for spans in work.busy), reason)
 
     @property
     def windows(self) -> tuple[Window, ...]:

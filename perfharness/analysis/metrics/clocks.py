@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,6 +50,22 @@ class Throttling:
         start, end = np.asarray([window[0]]), np.asarray([window[1]])
         seconds = {reason: float(line.within(start, end)[0]) / NS_PER_S for reason, line in self.lines.items()}
         return {reason: length for reason, length in seconds.items() if length > 0}
+
+
+def of_any(throttlings: Sequence[Throttling]) -> Throttling:
+    """When the clocks of any of several GPUs were kept down."""
+    if len(throttlings) == 1:
+        return throttlings[0]
+    lines: dict[str, list[BusyLine]] = {}
+    for one in throttlings:
+        for reason, line in one.lines.items():
+            lines.setdefault(reason, []).append(line)
+    return Throttling(
+        {
+            reason: BusyLine(np.concatenate([line.start for line in of]), np.concatenate([line.end for line in of]))
+            for reason, of in lines.items()
+        }
+    )
 
 
 def clock_events(reasons: Series | None, window: Window | None) -> list[ClockEventTime] | None:

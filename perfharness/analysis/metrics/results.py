@@ -108,6 +108,9 @@ class ProcessMetrics:
     """One measured process and all that it started, over its measured window."""
 
     gpu_uuid: str | None
+    """Null where it has none, or several."""
+
+    gpu_uuids: list[str]
     window: WindowKind | None
     window_s: float | None
     figures: dict[str, MetricFigures]

@@ -17,6 +17,7 @@ from perfharness.analysis.metrics.clocks import (
     clock_events,
     clock_hold,
     find_throttling,
+    of_any,
 )
 from perfharness.analysis.metrics.figures import Window, counter_total, window_figures
 from perfharness.analysis.metrics.memory import MIN_GROWTH_BYTES, MIN_GROWTH_SHARE, batch_peak, growth
@@ -178,7 +179,7 @@ def _gpu(
 ) -> GpuMetrics:
     """A GPU over the window of the processes on it; a GPU without any, over that of the whole run."""
     uuid, is_mig = record.subject, record.kind == "mig"
-    mine = [process for process in processes if uuid in (process.gpu_uuid, process.sensor_uuid)]
+    mine = [one for process in processes if (one := process.on(uuid)) is not None]
     seen = _Observed(log, uuid, mine or processes)
     throttling, requested = throttling or Throttling(), requested or RequestedClocks()
     sm_clock, memory_clock = seen.series("sm_clock_mhz"), seen.series("memory_clock_mhz")
@@ -192,7 +193,7 @@ def _gpu(
         uuid=uuid,
         name=record.name,
         gpu_index=record.gpu_index,
-        mig_uuids=sorted({process.gpu_uuid or "" for process in mine if process.gpu_uuid != uuid}),
+        mig_uuids=sorted({gpu.uuid for process in mine for gpu in process.gpus if gpu.uuid != uuid}),
         processes=[process.folder for process in mine],
         **seen.over_window(GPU_FIGURES, GPU_TOTALS),
         busy_share=_busy_share(mine, seen.window),
@@ -237,16 +238,18 @@ def _process(log: SampleLog, process: MeasuredProcess, throttling: Mapping[str, 
     kept = batches.kept & (seen.kind == "measured")
     start, end = batches.start_ns[kept], batches.end_ns[kept]
     gpu_memory, resident = seen.series("process_memory_bytes"), seen.series("rss_bytes")
-    mine = throttling.get(process.sensor_uuid or "")
-    known = process.sensor_uuid is not None and throttling_known(log, process.sensor_uuid)
+    sensors = list(dict.fromkeys(gpu.sensor_uuid for gpu in process.gpus))
+    mine = [throttling[uuid] for uuid in sensors if uuid in throttling and throttling_known(log, uuid)]
+    uuids = [gpu.uuid for gpu in process.gpus]
     return ProcessMetrics(
-        gpu_uuid=process.gpu_uuid,
+        gpu_uuid=uuids[0] if len(uuids) == 1 else None,
+        gpu_uuids=uuids,
         **seen.over_window(PROCESS_FIGURES, PROCESS_TOTALS),
         gpu_memory=growth(gpu_memory, seen.window),
         gpu_memory_per_batch=batch_peak(gpu_memory, start, end),
         resident_memory=growth(resident, seen.window),
         resident_memory_per_batch=batch_peak(resident, start, end),
-        throttled_batches=throttled_batches(process, mine) if known and mine is not None else None,
+        throttled_batches=throttled_batches(process, of_any(mine)) if mine and len(mine) == len(sensors) else None,
         reason=seen.reason,
     )
 

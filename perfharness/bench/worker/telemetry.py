@@ -71,7 +71,7 @@ def measure_telemetry(
     begin = end = time.time_ns()
     ends: list[int] = []
     try:
-        companion.process_started(MeasuredProcess(SUBJECT, os.getpid(), begin, gpus[0].uuid if gpus else None))
+        companion.process_started(MeasuredProcess(SUBJECT, os.getpid(), begin, settings.gpu_uuids[:1]))
         begin = time.time_ns()
         ends = work()
         end = time.time_ns()

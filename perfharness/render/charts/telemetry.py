@@ -101,11 +101,13 @@ def draw_run(folder: Path) -> list[Path]:
 def telemetry_pictures(run: SampledRun) -> list[Picture]:
     """One picture per whole GPU, one of the host."""
     log, activities, title = run.log, run.activities, run.title
-    on_gpu = {record.name: record.gpu_uuid for record in log.subjects("process") if record.name is not None}
+    on_gpus = {record.name: record.given_gpus for record in log.subjects("process") if record.name is not None}
     parents = {record.subject: record.parent_uuid for record in log.subjects("mig")}
     pictures = []
     for gpu in log.subjects("gpu"):
-        names = [name for name, uuid in on_gpu.items() if uuid is not None and parents.get(uuid, uuid) == gpu.subject]
+        names = [
+            name for name, uuids in on_gpus.items() if any((parents.get(uuid) or uuid) == gpu.subject for uuid in uuids)
+        ]
         own = {name: activities[name] for name in names if name in activities}
         mig = [uuid for uuid, parent in parents.items() if parent == gpu.subject]
         view = _View(f"telemetry_gpu_{gpu.gpu_index}", log, own)
@@ -113,10 +115,10 @@ def telemetry_pictures(run: SampledRun) -> list[Picture]:
         view.throttling(throttle_spans(log.get(gpu.subject, "clock_event_reasons"), view.zero_ns))
         pictures.append(view.picture(f"GPU {gpu.gpu_index} {gpu.name or ''}  {title}"))
     view = _View("telemetry_host", log, activities)
-    view.panels(_host_panels(list(on_gpu)))
+    view.panels(_host_panels(list(on_gpus)))
     view.cores()
-    if len(on_gpu) > MAX_LINES:
-        view.notes.append(f"{len(on_gpu) - MAX_LINES} of {len(on_gpu)} processes have no line")
+    if len(on_gpus) > MAX_LINES:
+        view.notes.append(f"{len(on_gpus) - MAX_LINES} of {len(on_gpus)} processes have no line")
     return [*pictures, view.picture(f"host  {title}")]
 
 

@@ -15,6 +15,7 @@ def headline(plan: LaunchPlan) -> str:
     """The launch in one or two lines."""
     count = len(plan.processes)
     where = ", ".join(f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.name or ''}".strip() for gpu in plan.gpus)
+    where += f", {plan.options.gpus_per_process} each" if plan.options.gpus_per_process > 1 else ""
     tracer = f"{plan.tracer.kind} {plan.tracer.version or ''}".strip()
     passes = ", then the same again to explain the times" if plan.options.explain else ""
     passes = ", explaining pass" if plan.explaining else passes
@@ -41,7 +42,7 @@ def _print_pass(plan: LaunchPlan, console: Console) -> None:
     if plan.options.maximize_clocks:
         lines.append("GPU clocks: at their maximum while it runs, then as before")
     for spec in plan.processes:
-        lines.append(f"\n{spec.folder}" + (f"  GPU {spec.gpu.uuid}" if spec.gpu else ""))
+        lines.append(f"\n{spec.folder}" + "".join(f"  GPU {gpu.uuid}" for gpu in spec.gpus))
         lines += [f"  {name}={shlex.quote(value)}" for name, value in sorted(spec.environment_in(run_dir).items())]
         if spec.placement.cpus:
             lines.append(f"  CPUs {cpu_list(spec.placement.cpus)}: {spec.placement.how}")

@@ -205,7 +205,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
             ProcessLine(
                 name=one.folder,
                 ended=one.ended,
-                gpu=one.gpu_uuid,
+                gpu=", ".join(one.used_gpus) or None,
                 duration_s=one.duration_s,
                 items_per_second=rate.items_per_second if (rate := made.processes.get(one.folder)) else None,
                 cpus=one.placement.cpus if one.placement else None,

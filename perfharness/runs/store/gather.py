@@ -53,7 +53,7 @@ GPU_METRICS = (GPU, BUSY, GPU_PER_ITEM, BUSY_PER_ITEM)
 def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding], folder: Path) -> StoredRun:
     """A launch: what its manifest and the content of its `benchmark_mean.json` say."""
     severities = [finding.severity for finding in findings]
-    has_gpu = any(process.gpu_uuid is not None for process in manifest.processes)
+    has_gpu = any(process.given_gpus for process in manifest.processes)
     ok = sum(process.ended == "ok" and _has_trace(manifest, process) for process in manifest.processes)
     facts = {
         "script": Path(manifest.script).name,
@@ -64,6 +64,7 @@ def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding]
         "tracer": manifest.tracer.kind,
         "processes_per_gpu": manifest.num_processes_per_gpu,
         "warmup_batches": manifest.warmup_batches,
+        **({"gpus_per_process": manifest.gpus_per_process} if manifest.gpus_per_process > 1 else {}),
     }
     return StoredRun(
         run_id=manifest.run_id,
@@ -126,7 +127,7 @@ def _exit_code(all_well: bool, severities: Sequence[Severity]) -> int:
 def _gpus(manifest: RunManifest) -> list[str]:
     """Names of the GPUs that processes ran on."""
     names = {gpu.uuid: gpu.name or gpu.uuid for gpu in manifest.environment.gpus}
-    used = dict.fromkeys(process.gpu_uuid for process in manifest.processes if process.gpu_uuid is not None)
+    used = dict.fromkeys(uuid for process in manifest.processes for uuid in process.given_gpus)
     return [names.get(uuid, uuid) for uuid in used]
 
 
