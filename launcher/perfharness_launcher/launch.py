@@ -46,13 +46,8 @@ ALMOST_FULL_BYTES = 1 << 20
 """With less space than this at the end of a run, something was perhaps not written."""
 
 LAUNCHED_WITH = {
-<<<<<<< HEAD
-    "script", "script_arguments", "module", "settings", "warmup_batches", "domain", "batch_pattern", "cpu_bind",
-    "reject_throttled", "env_allow", "capture_batches", "parallel",
-=======
     "script", "script_arguments", "module", "gpus_per_process", "settings", "warmup_batches", "domain",
-    "batch_pattern", "cpu_bind", "reject_throttled", "env_allow", "capture_batches",
->>>>>>> fe0a1c4 (launch: several GPUs a process)
+    "batch_pattern", "cpu_bind", "reject_throttled", "env_allow", "capture_batches", "parallel",
 }  # fmt: skip
 """Options that the manifest has under their own names."""
 

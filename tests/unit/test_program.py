@@ -11,7 +11,8 @@ import pytest
 from perfharness.errors import UsageError
 from perfharness_launcher.plan.machine import ask_interpreter
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
-from perfharness_launcher.plan.program import Program, find_program, read_python_command
+from perfharness_launcher.plan.program import Program, find_program
+from perfharness_launcher.plan.python_command import read_python_command
 
 
 @pytest.mark.parametrize(
