@@ -67,7 +67,9 @@ class Beside:
     def measure(self, code: str) -> None:
         """Run a process to its end and report it to the companion."""
         with subprocess.Popen([sys.executable, "-c", code]) as process:
-            self.companion.process_started(MeasuredProcess(FOLDER, process.pid, time.time_ns(), (self.gpu,)))
+            self.companion.process_started(
+                MeasuredProcess(FOLDER, process.pid, time.time_ns(), (self.gpu,) if self.gpu else ())
+            )
             process.wait()
 
     def stop(self) -> tuple[SampleLog, set[str], Any]:
