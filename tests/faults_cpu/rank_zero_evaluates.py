@@ -14,7 +14,7 @@ from perfharness import PerfRecorder
 
 MENDED = "--mended" in sys.argv
 BATCHES = 20
-EXAMPLES = 80
+EXAMPLES = 160
 evaluated = 0
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.ranks.compare import compare_ranks
 from perfharness.analysis.ranks.matching import Matched, RankClock, RankInput
+from perfharness.analysis.ranks.rank_work import COLLECTIVE_KERNEL
 from perfharness.analysis.ranks.results import RankGroup
 from perfharness.analysis.ranks.stack_line import StackLine
 from perfharness.model import conventions
@@ -240,6 +241,28 @@ def test_a_delay_on_the_gpu_arises_on_the_host_or_in_its_own_work(
     assert delay.excess_ms == pytest.approx(0.2)
 
 
+def test_an_exchange_of_all_with_all_is_known_by_the_range_around_its_call(tmp_path: Path) -> None:
+    """NCCL makes it of messages, whose kernels are no collectives by themselves."""
+
+    def work(rank: int, *, annotated: bool) -> Work:
+        def made(batch: RankBatch) -> float:
+            begin, late = batch.now_us, 200.0 * rank
+            if annotated:
+                batch.collective("all_to_all", begin + late, begin + late + 10)
+            batch.kernel("ncclDevKernel_SendRecv", begin + late + 2, begin + late + 10, begin + 250)
+            return begin + 300
+
+        return made
+
+    plain, named = (
+        compare_ranks([made_rank(tmp_path, rank, work(rank, annotated=annotated)) for rank in range(2)])
+        for annotated in (False, True)
+    )
+    assert [one.waiting_ms for one in plain.ranks] == [None, None]
+    assert [one.waiting_ms for one in named.ranks] == pytest.approx([0.2, 0.0])
+    assert named.delays[0].operation == "all_to_all"
+
+
 def test_kernels_in_replayed_graphs_are_not_seen_and_that_is_said(tmp_path: Path) -> None:
     def work(batch: RankBatch) -> float:
         call = batch.builder.call("cudaGraphLaunch_v10000", batch.at(batch.now_us + 5), batch.at(batch.now_us + 9))
@@ -273,6 +296,15 @@ def test_batches_of_their_own_are_not_shared(tmp_path: Path) -> None:
     work = compute_and_reduce([100.0, 100.0], 0)
     found = compare_ranks([made_rank(tmp_path, rank, work, first_index=12 * rank) for rank in range(2)])
     assert (found.parallel, found.parallel_basis) == ("data", "different_batches")
+
+
+def test_batches_of_which_some_are_in_common_may_be_either(tmp_path: Path) -> None:
+    """Rank 0 has one batch more; and the same where a batch that both have has other items: data."""
+    works = [compute_and_reduce([100.0, 100.0], rank) for rank in range(2)]
+    more = [made_rank(tmp_path / "more", rank, works[rank], batches=13 - rank) for rank in range(2)]
+    assert (compare_ranks(more).parallel, compare_ranks(more).parallel_basis) == (None, None)
+    other = [made_rank(tmp_path / "other", rank, works[rank], items=4 + rank) for rank in range(2)]
+    assert (compare_ranks(other).parallel, compare_ranks(other).parallel_basis) == ("data", "different_batches")
 
 
 def test_equal_batches_without_visible_collectives_may_be_either(tmp_path: Path) -> None:
@@ -384,3 +416,20 @@ def test_the_name_of_a_collective_says_what_was_put_in(name: str, ranks: set[int
     written = conventions.collective_name(f"op {name} end", None if ranks is None else sorted(ranks), is_async=is_async)
     members = None if ranks is None else tuple(sorted(ranks))
     assert conventions.parse_collective(written) == (f"op {name} end", members, is_async)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "operation"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "AllReduce"),
+        ("void ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*)", "AllGather"),
+        ("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "Generic"),
+        ("c10d::symmetric_memory::one_shot_all_reduce_kernel<float>", "all_reduce"),
+        ("vllm::cross_device_reduce_2stage<__half, 4>", "reduce"),
+        ("myncclKernel", None),
+        ("gemm", None),
+    ],
+)
+def test_kernels_of_collectives_by_their_names(kernel: str, operation: str | None) -> None:
+    found = COLLECTIVE_KERNEL.search(kernel)
+    assert (None if found is None else found[found.lastgroup or 0]) == operation

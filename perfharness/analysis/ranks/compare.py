@@ -137,11 +137,11 @@ class _View:
         return waiting, is_known
 
     def period_ns(self, position: int) -> float:
-        """Mean time from the start of a common batch to that of the next one of its path; of the last, its length."""
+        """Mean time from the start of a common batch to that of the next one of its loop; of the last, its length."""
         batches = self.ranks[position].work.batches
         period = batches.end_ns - batches.start_ns
-        for path in np.unique(batches.path).tolist():
-            at = np.flatnonzero(batches.path == path)
+        for loop in np.unique(batches.loop).tolist():
+            at = np.flatnonzero(batches.loop == loop)
             period[at[:-1]] = np.diff(batches.start_ns[at])
         return float(period[self.common.of[position]].mean())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,9 +39,12 @@ def find_parallel(ranks: list[RankInput], common: CommonBatches, asked: Parallel
         return FoundParallel("model", "annotation")
     if any(shared.any() for shared in marked):
         return FoundParallel(None, None, f"some batches are annotated as shared and others not; {OPTION}")
-    numbers = [Counter(_numbered(one)) for one in ranks]
-    if any(each != numbers[0] for each in numbers[1:]):
+    items = [_items(one) for one in ranks]
+    everywhere = set(items[0]).intersection(*items[1:])
+    if not everywhere or any(len({each[key] for each in items}) > 1 for key in everywhere):
         return FoundParallel("data", "different_batches")
+    if any(len(each) > len(everywhere) for each in items):
+        return FoundParallel(None, None, f"the ranks have some of their batches in common, and others not; {OPTION}")
     if len(common) and all(_have_collectives(one, of) for one, of in zip(ranks, common.of, strict=True)):
         return FoundParallel("model", "recognized")
     unseen = next((one.work.reason for one in ranks if one.work.reason is not None), None)
@@ -57,9 +59,10 @@ def find_parallel(ranks: list[RankInput], common: CommonBatches, asked: Parallel
 OPTION = "say which: --parallel data (each rank has items of its own) or --parallel model (they share them)"
 
 
-def _numbered(one: RankInput) -> list[tuple[Path, int, int, float]]:
-    items = np.nan_to_num(one.work.batches.items, nan=-1.0).tolist()
-    return [(*key, count) for key, count in zip(batch_keys(one.work), items, strict=True)]
+def _items(one: RankInput) -> dict[tuple[Path, int, int], float]:
+    """The items of each batch, by path, index and occurrence; -1 where they were not counted."""
+    counts = np.nan_to_num(one.work.batches.items, nan=-1.0).tolist()
+    return dict(zip(batch_keys(one.work), counts, strict=True))
 
 
 def _have_collectives(one: RankInput, batches: np.typing.NDArray[np.int64]) -> bool:

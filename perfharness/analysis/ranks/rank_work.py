@@ -19,13 +19,13 @@ from perfharness.analysis.timeline import BusyLine, expand
 from perfharness.model import conventions
 from perfharness.model.diagnosis import HostActivity
 from perfharness.model.result import Float64, Path
-from perfharness.model.trace import Bool, GpuOperationKind, Int64, Trace
+from perfharness.model.trace import Bool, GpuOperationKind, Int64, Integers, Trace
 from perfharness.trace.names import by_name
 
 COLLECTIVE_KERNEL = re.compile(
-    r"nccl(?:Dev)?Kernel_?(?P<nccl>[A-Za-z]*)"  # NCCL, and RCCL after it: ncclDevKernel_AllReduce_Sum_f32_RING_LL
+    r"(?<![A-Za-z0-9])(?:nccl(?:Dev)?Kernel_?(?P<nccl>[A-Za-z]*)"  # NCCL, RCCL: ncclDevKernel_AllReduce_Sum_f32_RING_LL
     r"|(?:one_shot|two_shot|multimem)_(?P<symmetric>all_reduce|all_gather|reduce_scatter)"  # PyTorch's symmetric memory
-    r"|cross_device_(?P<custom>reduce)"  # the all-reduce of inference servers
+    r"|cross_device_(?P<custom>reduce))"  # the all-reduce of inference servers
 )
 """Kernels in which a rank waits for the others; the group that matches is the operation."""
 
@@ -34,18 +34,24 @@ POINT_TO_POINT = frozenset(
 )
 """Operations of two ranks: time in communication, but no collective in which all arrive."""
 
+UNNAMED_KERNELS = frozenset({"SendRecv", "Generic"})
+"""Kernels that several operations are made of: messages, and an exchange of all with all. The range around the call
+tells, where there is one."""
+
 OUTSIDE = -1
 """Path of time in no range."""
 
 
 @dataclass(frozen=True)
 class RankBatches:
-    """The outermost batches of a rank, in order of start. `path` indexes `RankWork.paths`; times are the trace's own.
+    """The outermost batches of a rank, in order of start. `path` indexes `RankWork.paths`; batches of one `loop` follow
+    one another; times are the trace's own.
 
     `items` is NaN where a batch counted none.
     """
 
     path: Int64
+    loop: Int64
     index: Int64
     start_ns: Int64
     end_ns: Int64
@@ -141,6 +147,7 @@ def rank_work(analysis: Analysis) -> RankWork | None:
         members=found.members,
         batches=RankBatches(
             path=path[rows],
+            loop=times.loop[rows].astype(np.int64),
             index=stages.batch_index[rows].astype(np.int64),
             start_ns=stages.start_ns[rows],
             end_ns=stages.end_ns[rows],
@@ -202,7 +209,7 @@ def _numbered(spent: tuple[Int64, Int64, Int64], number: Int64, path: Int64) -> 
 
 
 class _Lines:
-    """The innermost stage at each moment of each thread (and lane), calls of collectives left out."""
+    """The innermost stage at each moment of each thread (and lane), and the call of a collective that is open."""
 
     def __init__(self, stages: StageTable, is_call: Bool) -> None:
         self._start, self._end = stages.start_ns, stages.end_ns
@@ -212,6 +219,7 @@ class _Lines:
         self._thread = stages.thread[line.first]
         self._lane = stages.lane[line.first]
         self._is_stage = ~self._with_all_inside(is_call)
+        self._is_call = is_call
         self._made: dict[int, StackLine] = {}
 
     def _with_all_inside(self, chosen: Bool) -> Bool:
@@ -229,8 +237,17 @@ class _Lines:
 
     def of_thread(self, thread: int) -> StackLine:
         """The line of a thread's own stack."""
+        return self.line(self._own(thread))
+
+    def calls_of_thread(self, thread: int) -> StackLine:
+        """Which call of a collective is open on a thread's own stack."""
+        rows = np.flatnonzero((self.of_row == self._own(thread)) & self._is_call)
+        alone = np.full(len(self._start), NO_PARENT, dtype=np.int64)
+        return StackLine(rows, self._start, self._end, alone, np.zeros(len(alone), dtype=np.int64))
+
+    def _own(self, thread: int) -> int:
         at = np.flatnonzero((self._thread == thread) & (self._lane == 0))
-        return self.line(int(at[0]) if len(at) else -1)
+        return int(at[0]) if len(at) else -1
 
 
 def _outermost_calls(stages: StageTable, trace: Trace) -> Bool:
@@ -310,29 +327,30 @@ def _kernels(analysis: Analysis, lines: _Lines) -> _Found | None:
     operations, details = trace.operations, trace.details
     if len(details) < len(operations) or not len(operations):
         return None
-    names = by_name(trace.names, details.name, lambda name: COLLECTIVE_KERNEL.match(name) is not None)
+    names = by_name(trace.names, details.name, lambda name: COLLECTIVE_KERNEL.search(name) is not None)
     is_collective = np.asarray(names, dtype=np.bool_) & (operations.kind == GpuOperationKind.KERNEL)
     call_of = np.full(len(operations), -1, dtype=np.int64)
     call_of[launches.operation] = launches.call
     at = np.flatnonzero(is_collective & (call_of >= 0))
     at = at[np.lexsort((operations.start_ns[at], trace.api.start_ns[call_of[at]]))]
-    texts = [_operation_of(trace.names[code]) for code in details.name[at].tolist()]
-    kinds = list(dict.fromkeys(texts))
-    operation = np.asarray([kinds.index(text) for text in texts], dtype=np.int64)
     call = call_of[at]
     called, thread = trace.api.start_ns[call], trace.api.thread[call]
-    row = np.full(len(at), NO_PARENT, dtype=np.int64)
+    row, around = np.full(len(at), NO_PARENT, dtype=np.int64), np.full(len(at), NO_PARENT, dtype=np.int64)
     spent: list[tuple[Int64, Int64, Int64]] = []
     activity = CudaCalls(trace.api, trace.names).activity() == ACTIVITIES.index(HostActivity.SYNCHRONIZE)
     for number in np.unique(thread).tolist():
         mine = np.flatnonzero(thread == number)
         line = lines.of_thread(number)
         row[mine] = line.at(called[mine])
+        around[mine] = lines.calls_of_thread(number).at(called[mine])
         begins = np.r_[_loop_begins(analysis, called[mine[:1]]), called[mine[:-1]]]
         waits = np.flatnonzero(activity & (trace.api.thread == number))
         blocked = BusyLine(trace.api.start_ns[waits], trace.api.end_ns[waits])
         stretch, inner, spent_ns = line.times_within(begins, called[mine], blocked)
         spent.append((mine[stretch], inner, spent_ns))
+    texts = _operations_of(analysis, details.name[at], around)
+    kinds = list(dict.fromkeys(texts))
+    operation = np.asarray([kinds.index(text) for text in texts], dtype=np.int64)
     gpu, idle_ns, before_ns = _gpu_before(analysis, lines, at, is_collective, call_of)
     return _Found(
         operations=kinds,
@@ -352,8 +370,21 @@ def _kernels(analysis: Analysis, lines: _Lines) -> _Found | None:
     )
 
 
+def _operations_of(analysis: Analysis, kernel: Integers, around: Int64) -> list[str]:
+    """The operation of each kernel, by its name; of a kernel that several are made of, by the call around it."""
+    names, stages = analysis.trace.names, analysis.stages
+    by_kernel = {code: _operation_of(names[code]) for code in np.unique(kernel).tolist()}
+    found = []
+    for code, row in zip(kernel.tolist(), around.tolist(), strict=True):
+        operation = by_kernel[code]
+        if operation in UNNAMED_KERNELS and row >= 0:
+            operation = conventions.parse_collective(stages.names[int(stages.name[row])])[0]
+        found.append(operation)
+    return found
+
+
 def _operation_of(kernel: str) -> str:
-    found = COLLECTIVE_KERNEL.match(kernel)
+    found = COLLECTIVE_KERNEL.search(kernel)
     assert found is not None, "only such kernels are taken"
     return found[found.lastgroup or 0] or "Generic"
 
