@@ -7,7 +7,7 @@ or GPU work, and which rank each is. May be done again at any time, for what a k
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from perfharness.errors import TraceError
 from perfharness.files import is_plain, is_plain_folder, read_regular
 from perfharness.model.checks import CHILD_FOLDER
+from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.measured import MeasuredProcess, ProcessFacts, RankRecord
@@ -68,6 +69,21 @@ def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) ->
     return record.model_copy(update={"measured": _arrange(run_dir, record, share_trace=share_trace)})
 
 
+def missing_ranks(record: ProcessRecord) -> list[Finding]:
+    """The finding that some ranks of a launched program measured nothing; none where all did, or there are none."""
+    ranks = {one.rank: one for one in record.measured or () if one.rank is not None}
+    world_size = max((one.world_size or 0 for one in ranks.values()), default=0)
+    missing = [str(rank) for rank in range(world_size) if rank not in ranks]
+    if not missing:
+        return []
+    message = (
+        f"Of {world_size} ranks, {len(missing)} never started, or made no ranges and no GPU work: "
+        f"{', '.join(missing[:8])}{', …' if len(missing) > 8 else ''}."
+    )
+    hint = f"{record.folder}/stderr.log has what the program said; ranks on other machines are not measured"
+    return [Finding("ranks-missing", Severity.WARNING, message, hint, record.folder)]
+
+
 def _arrange(run_dir: Path, record: ProcessRecord, *, share_trace: bool) -> list[MeasuredProcess]:
     folder = run_dir / record.folder
     launched_pid = -1 if record.pid is None else record.pid & ID_MASK
@@ -76,6 +92,7 @@ def _arrange(run_dir: Path, record: ProcessRecord, *, share_trace: bool) -> list
         for one in found.values():
             one.trace = folder / record.trace
     measured = {pid: one for pid, one in found.items() if one.has_measured}
+    _remove_empty(folder, [one for pid, one in found.items() if pid != launched_pid and pid not in measured])
     itself = measured.pop(launched_pid, None)
     ranks = _ranks(measured if itself is None else {**measured, launched_pid: itself})
     names = _names(measured, {pid: rank for pid, rank in ranks.items() if pid in measured})
@@ -137,12 +154,15 @@ def _find(folder: Path, launched_pid: int, trace: str | None) -> dict[int, _Proc
         with contextlib.suppress(TraceError):
             in_it = find_processes(path, parents)
             counted = [one for one in found.values() if one.has_measured]
-            if len(in_it) == len(counted) == 1 and in_it[0].pid not in (*found, launched_pid):
+            is_launched = trace is not None and path == folder / trace
+            if is_launched and len(in_it) == len(counted) == 1 and in_it[0].pid not in (*found, launched_pid):
                 counted[0].trace, counted[0].traced = path, in_it[0]  # in a container, pids may differ
                 continue
             for traced in in_it:
                 one = process(traced.pid)
                 one.trace, one.traced = path, traced
+            if not in_it and (of_child := CHILD_TRACE.fullmatch(path.name)):
+                process(int(of_child[1])).trace = path
     return found
 
 
@@ -166,6 +186,15 @@ def _claiming(measured: Mapping[int, _Process], rank: int) -> set[int]:
 
 def _is_below(process: _Process, pids: Collection[int]) -> bool:
     return any(pid & ID_MASK in pids for pid in process.facts.above)
+
+
+def _remove_empty(folder: Path, processes: Sequence[_Process]) -> None:
+    """Remove what processes left that measured nothing, as workers that only made the recorder of their module."""
+    for one in processes:
+        own_trace = None if one.trace is None or one.trace == folder / TRACE else one.trace
+        for path in (one.journal_path, own_trace):
+            if path is not None:
+                path.unlink(missing_ok=True)
 
 
 def _names(measured: Mapping[int, _Process], ranks: Mapping[int, RankRecord]) -> dict[int, str]:

@@ -54,6 +54,8 @@ def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_chil
         for name in dict.fromkeys(record.name for record in journal.recorders):
             records = [record for record in journal.recorders if record.name == name]
             findings += _not_finalized(name, records, journal, of_child=of_child or journal.is_forked)
+    if of_child:
+        findings += [_killed(journal, trace) for journal in journals if journal.ended == "running"]
     return [*findings, *_compiled(journals), *_captured(journals), *_untraced_cuda(journals, trace)]
 
 
@@ -68,6 +70,17 @@ def _compiled(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
             "What is compiled is one piece: put ranges around the call of the compiled function, or measure without "
             "torch.compile.",
         )
+
+
+def _killed(journal: RecorderJournal, trace: Trace) -> Finding:
+    by_nsys = trace.meta.tracer == "nsys"
+    return Finding(
+        "child-killed",
+        Severity.WARNING,
+        f"Process {journal.pid} was killed: what it recorded until then is kept"
+        f"{', but nsys may have lost the last of it' if by_nsys else ''}.",
+        "A pool of workers kills them where it is left without close() and join().",
+    )
 
 
 def _captured(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
@@ -131,7 +144,7 @@ def _not_finalized(
     name: str, records: list[RecorderRecord], journal: RecorderJournal, *, of_child: bool
 ) -> list[Finding]:
     still_open = [range_name for record in records for range_name in record.open_ranges]
-    if all(record.finalized for record in records) or (of_child and not still_open):
+    if all(record.finalized for record in records) or (of_child and (not still_open or journal.ended == "running")):
         return []
     detail = f" with {len(still_open)} range(s) open ({', '.join(still_open[:5])})" if still_open else ""
     return [

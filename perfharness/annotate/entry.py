@@ -27,10 +27,19 @@ def main() -> None:
             "use `perfharness launch --annotate FILE.toml`"
         )
     end_by_sigint = script.ending_by_sigint()
-    runtime = Runtime(Annotations.from_json(text), os.path.abspath(folder))  # noqa: PTH100 - as the tracer does
+    is_child = os.environ.get(environment.CHILD_PID) == str(os.getpid())
+    folder = os.path.abspath(folder)  # noqa: PTH100 - as the tracer does
+    runtime = Runtime(Annotations.from_json(text), folder, is_child=is_child)
     watch_imports(runtime)
     compile_script = script_compiler(runtime)
-    if os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
+    logs = os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS
+    if logs and is_child:
+        from perfharness.tracer.session import Session
+
+        session = Session.current or Session.follow(folder)
+        host_probe.start()
+        script.run(arguments, session.end_by_sigint, compile_script)
+    elif logs:
         from perfharness.tracer import entry
 
         entry.main(compile_script)

@@ -30,14 +30,20 @@ COLLECTIVES = "torch.distributed"
 
 
 class Runtime:
-    """All annotations of this process."""
+    """All annotations of this process.
 
-    def __init__(self, annotations: Annotations, folder: str) -> None:
+    Args:
+        folder: of the launched process.
+        is_child: whether that started this one.
+    """
+
+    def __init__(self, annotations: Annotations, folder: str, *, is_child: bool = False) -> None:
         self.annotations = annotations
         self.targets = [Target(function) for function in annotations.functions]
         self.torch_note = None if annotations.torch_depth is None else FunctionNote(TORCH)
         self.collectives_note = FunctionNote(COLLECTIVES) if annotations.collectives else None
         self._folder = folder
+        self._is_child = is_child
         self._pid = os.getpid()
         self._core: RecorderCore | None = None
         self._lock = threading.RLock()
@@ -134,12 +140,15 @@ class Runtime:
 
     def _write_at_exit(self) -> None:
         with own_work.thread:
-            if os.getpid() == self._pid:
-                self._write(NOTES_NAME)
+            if os.getpid() == self._pid and (not self._is_child or any(note.imported for note in self._notes())):
+                self._write(f"annotations_{self._pid}.json" if self._is_child else NOTES_NAME)
+
+    def _notes(self) -> list[FunctionNote]:
+        more = (note for note in (self.torch_note, self.collectives_note) if note is not None)
+        return [*(target.note for target in self.targets), *more]
 
     def _write(self, name: str) -> None:
-        notes = [target.note for target in self.targets]
-        notes += [note for note in (self.torch_note, self.collectives_note) if note is not None]
+        notes = self._notes()
         for note in notes:
             note.compiled = note.function in compiled_code.functions
         path = os.path.join(self._folder, name)  # noqa: PTH118 - the script may have changed pathlib

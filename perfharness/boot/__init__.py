@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
+FOLLOW = FOLDER / "follow"
+"""First on the PYTHONPATH of what a launch starts: its `sitecustomize` has the tracer follow children."""
+
 RUN_MODULE = FOLDER / "perfharness_run_module.py"
 ASK_INTERPRETER = FOLDER / "perfharness_ask_interpreter.py"
 

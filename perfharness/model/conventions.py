@@ -55,6 +55,9 @@ MARK_CLOCK = "perfharness.clock"
 """Marks made one after the other when a recorder is made and when it is finalized; the int64 payload is CLOCK_MONOTONIC
 in nanoseconds, read just before the mark. They tie the trace's clock to the machine's."""
 
+MARK_END = "perfharness.end"
+"""Mark in the default domain, with a pid, before a process ends by `os._exit`: nsys then writes what it still holds."""
+
 CATEGORY_SEPARATOR = "/"
 LANE_SEPARATOR = "#"
 

@@ -34,6 +34,9 @@ CAPTURE_BATCHES = "PERFHARNESS_CAPTURE_BATCHES"
 OUTER_RANK = "PERFHARNESS_OUTER_RANK"
 """The variables of a rank that the launch was given itself, `NAME=VALUE` with semicolons: no rank of what it starts."""
 
+CHILD_PID = "PERFHARNESS_CHILD_PID"
+"""Pid of a process that a launched one started, which perfharness has run its script for annotations of it."""
+
 LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
 """`--log-level`, for the script to use."""
 

@@ -29,7 +29,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from json import dumps  # a name of our own: a script may have its json.dumps annotated
 from typing import Any
@@ -285,11 +285,14 @@ class RangeLog:
         self._names_bytes = 0
         self._append_name(facts + inherited)
 
-    def note_end(self, *, cuda_used: bool) -> None:
-        """Note at the end of the process whether it used CUDA and which rank it is, where it has a log."""
+    def note_end(self, *, cuda_used: bool, gpu_reason: str, diagnostics: Sequence[str] = ()) -> None:
+        """Note at the end of the process, where it has a log, what its trace shall say: whether it used CUDA, why the
+        GPU's work is not in it, and which rank it is.
+        """
         with self._lock:
             if self._names is not None:
-                note = {"cuda_used": cuda_used, "rank": ranks.rank_facts()}
+                said = {"cuda_used": cuda_used, "gpu_reason": gpu_reason, "diagnostics": [*diagnostics]}
+                note = {**said, "rank": ranks.rank_facts()}
                 self._append_name(dumps(note).encode() + b"\n")
 
     def new_chunk(self, length: int, head: int) -> memoryview | None:

@@ -25,6 +25,7 @@ from perfharness.model import environment, ranks
 from perfharness.own_work import own_work
 from perfharness.recorder import startup
 from perfharness.recorder.json_values import arguments_to_json
+from perfharness.recorder.nvtx_channels import flush_nsys
 from perfharness.recorder.spec import check_name
 
 if TYPE_CHECKING:
@@ -176,6 +177,8 @@ class Journal:
     def _write_and_exit(self, status: int) -> NoReturn:
         """Replaces `os._exit`, which calls no exit function."""
         with contextlib.suppress(Exception):
+            if self._has_begun:
+                flush_nsys()
             self.write_at_exit()
         self._os_exit(status)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perfharness.errors import RecorderError
-from perfharness.model import environment, range_log
+from perfharness.model import conventions, environment, range_log
 from perfharness.recorder.channels import Channel, LogSink, SilentSink, Sink
 
 INSTALL_HINT = "install it with: pip install 'nvtx>=0.2.10'"
@@ -71,6 +71,17 @@ def forget_definitions() -> None:
         clear = getattr(getattr(module, name, None), "cache_clear", None)
         if clear is not None:
             clear()
+
+
+def flush_nsys() -> None:
+    """Before `os._exit`, by which workers of multiprocessing end: have nsys write the last events, which it loses then.
+
+    nsys (2023.4) writes them with the first event that has a new name in the default domain; events of other domains,
+    or time, do not make it (docs/internals/trace-conventions.md).
+    """
+    nvtx = sys.modules.get("nvtx")
+    if nvtx is not None and os.environ.get(environment.TRACER) == "nsys":
+        nvtx.mark(f"{conventions.MARK_END} {os.getpid()}")
 
 
 class NvtxSink:

@@ -75,13 +75,15 @@ def find_processes(path: Path, parents: ParentPids) -> list[TracedProcess]:
             for one in rows
             for pid, device in np.unique(np.stack([pid_of(one["globalPid"]), one["deviceId"]]), axis=1).T.tolist()
         }
+        lost = _lost_events(readers.source)
         devices, origin_ns = read_devices(readers.source), read_session_start(readers.source)
         facts = {one.pid & ID_MASK: one for one in reversed(list(_facts(readers.source)))}
     pid = pid_of(process)
     first: dict[int, int] = {}
     for one in np.unique(pid).tolist():
         first[one] = int(start[pid == one].min())
-    return [
+    all_lost = [TracedProcess(one, None, facts=facts[one]) for one in sorted(facts) if lost and one not in first]
+    return all_lost + [
         TracedProcess(
             one,
             None if origin_ns is None else origin_ns + first[one],
@@ -103,6 +105,14 @@ def _facts(source: TraceSource) -> Iterator[ProcessFacts]:
         if name == schema.META_PROCESS:
             with suppress(ValidationError):
                 yield ProcessFacts.model_validate_json(value)
+
+
+def _lost_events(source: TraceSource) -> bool:
+    """Whether the disk had no room for events: then a process without any may have made some."""
+    if not {"name", "value"} <= source.columns(schema.TABLE_PERFHARNESS):
+        return False
+    rows = source.texts(schema.TABLE_PERFHARNESS, ["name", "value"])
+    return any(name == schema.META_LOST_EVENTS and value != "0" for name, value in rows)
 
 
 def part_of_process(trace: Trace, pid: int) -> Trace:

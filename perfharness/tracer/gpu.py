@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfharness.model import environment
 from perfharness.tracer import cupti, native
@@ -71,6 +71,14 @@ class GpuTrace:
         for kind in (*OPERATION_KINDS, *((cupti.KIND_SYNCHRONIZATION,) if self.all_calls else ())):
             self.cupti.library.cuptiActivityDisable(ctypes.c_int(kind))
         return self.cupti.dropped_records(), taken_over
+
+    def in_forked_child(self, folder: str) -> GpuTrace | None:
+        """The same in a child that was forked, with a file of its own; None where CUDA was in use before."""
+        if cuda_was_initialised(self.driver):
+            return None
+        trace = replace(self, spool=GpuSpool(self.spool.pool, folder))
+        trace.spool.start()
+        return trace
 
     def _was_taken_over(self) -> bool:
         """Whether a call that must leave a record leaves none: then another user of CUPTI got the records."""
@@ -198,6 +206,12 @@ def _pool_bytes() -> int:
         if text.isdigit():
             available = min(available, int(text))
     return max(MIN_POOL_BYTES, min(MAX_POOL_BYTES, available // POOL_SHARE_OF_MEMORY))
+
+
+def cuda_was_used() -> bool:
+    """Whether this process has loaded and initialised the driver: otherwise there was no GPU work."""
+    driver = cupti.driver_library()
+    return driver is not None and cuda_was_initialised(driver)
 
 
 def cuda_was_initialised(driver: ctypes.CDLL) -> bool:

@@ -32,7 +32,7 @@ class GpuSpool:
     """
 
     def __init__(self, pool: native.BufferPool, folder: str) -> None:
-        self._pool = pool
+        self.pool = pool
         self._path = f"{folder}/{FILE_PREFIX}{os.getpid()}{FILE_SUFFIX}"
         self._file: int | None = None
         self._file_bytes = 0
@@ -68,8 +68,8 @@ class GpuSpool:
         CUPTI's thread counts a buffer before it stores the address, so buffers counted since then wait for the next
         call; so does one without a length, which may not be stored yet.
         """
-        ready, self._seen = self._seen, self._pool.completed_count
-        for address, valid_bytes in self._pool.completed(len(self._written), ready):
+        ready, self._seen = self._seen, self.pool.completed_count
+        for address, valid_bytes in self.pool.completed(len(self._written), ready):
             if self._is_full or not address:
                 return
             if not valid_bytes:
@@ -82,7 +82,7 @@ class GpuSpool:
             except OSError:
                 self._is_full = True
                 return
-            self._pool.release(address)
+            self.pool.release(address)
 
     def _append(self, address: int, valid_bytes: int) -> None:
         if self._file is None:
@@ -97,7 +97,7 @@ class GpuSpool:
 
     def total_bytes(self) -> int:
         """Valid bytes of all buffers that CUPTI has returned, written or not."""
-        return self._file_bytes + sum(size for _, size in self._pool.completed(len(self._written)))
+        return self._file_bytes + sum(size for _, size in self.pool.completed(len(self._written)))
 
     def buffers(self) -> Iterator[tuple[int, int]]:
         """`(address, valid bytes)` of every buffer, in order; an address is valid until the next iteration.
@@ -112,7 +112,7 @@ class GpuSpool:
                 for valid_bytes in self._written:
                     yield address, valid_bytes
                     address += valid_bytes
-        yield from self._pool.completed(len(self._written))
+        yield from self.pool.completed(len(self._written))
 
     def remove(self) -> None:
         """Remove the file."""

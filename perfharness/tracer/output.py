@@ -17,11 +17,11 @@ from perfharness.model.conventions import printable
 from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX, NAMES_SUFFIX, LogFacts
 from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_table
-from perfharness.tracer.gpu import cuda_was_initialised
+from perfharness.tracer.gpu import cuda_was_used
 from perfharness.tracer.gpu_spool import FILE_PREFIX, FILE_SUFFIX
 from perfharness.tracer.ranges import read_end, read_facts, read_log
 from perfharness.tracer.records import Columns, LayoutError, check_lengths, decode
-from perfharness.tracer.session import TRACE_NAME
+from perfharness.tracer.session import TRACE_NAME, maps_cuda
 from perfharness.tracer.sqlite_file import TraceFile
 from perfharness.tracer.tables import SCHEMA_VERSION
 
@@ -95,19 +95,20 @@ def _complete(path: Path, paths: list[Path]) -> None:
         facts = min((one for one in map(_facts, paths) if one), key=lambda one: one.started_ns, default=None)
         if facts is None:
             return
-        cuda_used = read_end(paths[-1]).cuda_used
-        if cuda_used is None:
-            cuda_used = facts.gpu_present is not False
+        end = read_end(paths[-1])
+        cuda_used = facts.gpu_present is not False if end.cuda_used is None else end.cuda_used
+        reason = schema.ONLY_RANGES if facts.only_ranges else end.gpu_reason or KILLED
         with _new_file(path) as file:
             _write_session(file, facts.started_unix_ns, None, ["NvtxEvents"])
             meta = {
                 schema.META_CUDA_TRACED: "no",
                 schema.META_CUDA_USED: "yes" if cuda_used else "no",
-                schema.META_CUDA_UNTRACED_REASON: schema.ONLY_RANGES if facts.only_ranges else KILLED,
+                schema.META_CUDA_UNTRACED_REASON: reason,
                 schema.META_TRACER_VERSION: VERSION,
                 schema.META_CLOCK_ORIGIN_NS: str(facts.started_ns),
             }
-            file.insert(schema.TABLE_PERFHARNESS, ("name", "value"), list(meta.items()))
+            rows = [*meta.items(), *((schema.META_DIAGNOSTIC, text) for text in end.diagnostics)]
+            file.insert(schema.TABLE_PERFHARNESS, ("name", "value"), rows)
             _merge_logs(file, paths, facts.started_ns)
             file.write_strings()
     _remove(paths)
@@ -218,7 +219,7 @@ def gpu_records(session: Session) -> tuple[dict[int, Columns] | None, dict[str, 
     """Decoded records by kind (None where the GPU was not traced), and metadata about it."""
     meta = {
         schema.META_CUDA_TRACED: "no",
-        schema.META_CUDA_USED: "yes" if _cuda_was_used() else "no",
+        schema.META_CUDA_USED: "yes" if maps_cuda() and cuda_was_used() else "no",
         schema.META_GPU_PRESENT: "yes" if session.gpu_present else "no",
     }
     reason = session.gpu_reason
@@ -242,16 +243,6 @@ def gpu_records(session: Session) -> tuple[dict[int, Columns] | None, dict[str, 
         if reason != schema.ONLY_RANGES and session.gpu_present and meta[schema.META_CUDA_USED] == "yes":
             session.diagnostics.append(f"GPU work is not in this trace: {reason}.")
     return None, meta
-
-
-def _cuda_was_used() -> bool:
-    """Whether the process loaded and initialised the driver: otherwise there was no GPU work."""
-    try:
-        mapped = "libcuda.so" in Path("/proc/self/maps").read_text()
-    except OSError:
-        mapped = True
-    driver = cupti.driver_library() if mapped else None
-    return driver is not None and cuda_was_initialised(driver)
 
 
 def _write_session(file: TraceFile, origin_unix_ns: int, duration_ns: int | None, captured: list[str]) -> None:

@@ -104,6 +104,8 @@ class LogEnd:
     """What a process noted at its end; None: nothing."""
 
     cuda_used: bool | None = None
+    gpu_reason: str | None = None
+    diagnostics: tuple[str, ...] = ()
     rank: dict[str, Any] | None = None
 
 
@@ -114,8 +116,14 @@ def read_end(path: Path) -> LogEnd:
         note: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     except ValueError:
         return LogEnd()
-    used, rank = note.get("cuda_used"), note.get("rank")
-    return LogEnd(used if isinstance(used, bool) else None, rank if isinstance(rank, dict) else None)
+    used, reason, rank = note.get("cuda_used"), note.get("gpu_reason"), note.get("rank")
+    said = note.get("diagnostics")
+    return LogEnd(
+        used if isinstance(used, bool) else None,
+        printable(reason) if isinstance(reason, str) else None,
+        tuple(printable(text) for text in said if isinstance(text, str)) if isinstance(said, list) else (),
+        rank if isinstance(rank, dict) else None,
+    )
 
 
 def _attributes(line: bytes) -> RangeAttributes:

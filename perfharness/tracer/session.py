@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from perfharness.model import environment, range_log
 from perfharness.model import nsys_schema as schema
 from perfharness.script import end_by_signal, is_safe_path, own_imports
-from perfharness.tracer import nvtx_hook
+from perfharness.tracer import nvtx_hook, unfollowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +42,14 @@ def _read_both_clocks() -> tuple[int, int]:
 
 
 class Session:
-    """One traced process. `start` is called once, before the script; `finish` at the first exit path."""
+    """One traced process. `start` is called once, before the script; `finish` at the first exit path.
+
+    In a process that a launched one started, `follow` begins it, or a fork goes on with that of the parent. The launch
+    makes the trace of its log; only where it used the GPU does it write the trace itself.
+    """
+
+    current: Session | None = None
+    """That of this process."""
 
     def __init__(self, output_dir: str, write: Callable[[Session], object]) -> None:
         self.output_dir = output_dir
@@ -50,14 +59,15 @@ class Session:
         self.end_ns = 0
         self.gpu_present = any(os.path.exists(path) for path in GPU_DEVICE_FILES)  # noqa: PTH110 - start-up time
         self.log = range_log.RangeLog(output_dir, gpu_present=self.gpu_present)
-        self.log_name = self.log.file_name
         self.trace_name = TRACE_NAME
+        self.is_launched = True
         self.gpu: GpuTrace | None = None
         self.gpu_reason: str | None = None
         self.diagnostics: list[str] = []
         self._finished = False
         self._exit_signal: int | None = None
         self._sys_path: list[str] = []
+        self._os_exit = os._exit
 
     @classmethod
     def start(cls, output_dir: str, write: Callable[[Session], object]) -> Session:
@@ -70,25 +80,55 @@ class Session:
         session = cls(output_dir, write)
         # Without the folder that `-m` adds: the tracer's later imports must not find the script's modules.
         session._sys_path = sys.path[:] if is_safe_path() else sys.path[1:]
-        range_log.install(session.log)
-        nvtx_hook.install(session.log, session.diagnostics)
-        if os.environ.get(environment.TRACER) == environment.ONLY_RANGES:
-            session.gpu_reason = schema.ONLY_RANGES
-        elif session.gpu_present:
-            from perfharness.tracer.gpu import start_gpu_trace
-
-            session.gpu, session.gpu_reason = start_gpu_trace(session.output_dir)
-        else:
-            session.gpu_reason = "there is no NVIDIA GPU on this machine"
-        # Registered before the script's, so it runs last: after its threads and its own exit functions.
-        atexit.register(session.finish)
-        os.register_at_fork(after_in_child=session._forget_in_child)
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, session._on_sigterm)
+        session._install()
+        session.start_gpu()
         return session
 
+    @classmethod
+    def follow(cls, output_dir: str) -> Session:
+        """Begin in a process that a launched one started. CUPTI is left until a module is imported that uses it."""
+        session = cls(output_dir, write_followed)
+        session._become_child()
+        session._sys_path = sys.path[:]
+        session._install()
+        return session
+
+    def _install(self) -> None:
+        Session.current = self
+        range_log.install(self.log)
+        nvtx_hook.install(self.log, self.diagnostics)
+        unfollowed.watch(self.diagnostics)
+        # Registered before the script's, so it runs last: after its threads and its own exit functions.
+        atexit.register(self.finish)
+        os.register_at_fork(after_in_child=self._begin_in_child)
+        os._exit = self._finish_and_exit
+        self._handle_sigterm()
+
+    def _handle_sigterm(self) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def start_gpu(self) -> None:
+        """Record the GPU's work from now on, where there is a GPU; a second call does nothing."""
+        if self.gpu is not None or self.gpu_reason is not None:
+            return
+        if os.environ.get(environment.TRACER) == environment.ONLY_RANGES:
+            self.gpu_reason = schema.ONLY_RANGES
+        elif self.gpu_present:
+            from perfharness.tracer.gpu import start_gpu_trace
+
+            self.gpu, self.gpu_reason = start_gpu_trace(self.output_dir)
+        else:
+            self.gpu_reason = "there is no NVIDIA GPU on this machine"
+
+    @property
+    def log_name(self) -> str:
+        """Name of the log of ranges of this process."""
+        return self.log.file_name
+
     def finish(self) -> None:
-        """Stop tracing and write the trace; a second call, and a call in a forked child, do nothing."""
+        """Stop tracing and write the trace; a second call does nothing."""
         if self._finished or os.getpid() != self.pid:
             return
         self._finished = True
@@ -115,7 +155,56 @@ class Session:
         self.finish()
         end_by_signal(number)
 
-    def _forget_in_child(self) -> None:
-        """A forked child has its own log file; CUDA does not survive a fork."""
-        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+    def _finish_and_exit(self, status: int) -> NoReturn:
+        """Replaces `os._exit`, which calls no exit function: what the GPU did would be lost."""
+        if self.gpu is not None or not self.is_launched:
+            with contextlib.suppress(Exception):
+                self.finish()
+        self._os_exit(status)
+
+    def _become_child(self) -> None:
+        self.pid = os.getpid()
+        self.is_launched = False
+        self.trace_name = f"trace_{self.pid}.sqlite"
+        self._write = write_followed
+        self._finished, self._exit_signal = False, None
+
+    def _begin_in_child(self) -> None:
+        """In a forked child, which has a log file of its own.
+
+        CUDA does not survive a fork: a child can use it only where its parent has not. Then CUPTI is as the parent left
+        it, which is before its start; what it does not record is found missing at the end.
+        """
+        self._become_child()
+        self.diagnostics.clear()
+        if self.gpu is not None:
+            self.gpu = self.gpu.in_forked_child(self.output_dir)
+            if self.gpu is None:
+                self.gpu_reason = "CUDA was in use before the process was forked"
+        if self.gpu is None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def write_followed(session: Session) -> None:
+    """Of a process that did not use the GPU the launch makes the trace: it ends as it would without a tracer."""
+    used = session.gpu_present and maps_cuda()
+    if used:
+        from perfharness.tracer.gpu import cuda_was_used
+
+        used = cuda_was_used()
+    if used and session.gpu is not None:
+        from perfharness.tracer.output import write_trace
+
+        write_trace(session)
+    else:
+        reason = session.gpu_reason or "CUDA was used by a library that the tracer does not know"
+        session.log.note_end(cuda_used=used, gpu_reason=reason, diagnostics=session.diagnostics)
+
+
+def maps_cuda() -> bool:
+    """Whether the CUDA driver is in this process's memory; true where the system does not show it."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123 - start-up time
+            return any("libcuda.so" in line for line in maps)
+    except OSError:
+        return True

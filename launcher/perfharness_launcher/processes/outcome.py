@@ -281,12 +281,16 @@ def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annota
 
 
 def read_notes(folder: Path) -> list[FunctionNote] | None:
-    """The notes of the process, with what its forked children called; None where there are none."""
+    """The notes of the process, with what its children found and called; None where there are none."""
     notes = _read(folder / NOTES_NAME)
     if notes is None:
         return None
     for path in sorted(folder.glob(NOTES_OF_CHILDREN)):
         for note, childs in zip(notes, _read(path) or [], strict=False):
+            if childs.found and not note.found:
+                note.problem = None
+            note.imported |= childs.imported
+            note.found |= childs.found
             note.called |= childs.called
             note.recorded |= childs.recorded
             note.compiled |= childs.compiled

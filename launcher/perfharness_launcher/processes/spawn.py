@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import psutil
 
-from perfharness.boot import without_current_folder
+from perfharness.boot import FOLLOW, without_current_folder
 from perfharness.errors import LaunchError
 from perfharness.model.environment import (
     CAPTURE_BATCHES,
@@ -30,6 +30,7 @@ from perfharness.model.environment import (
     START_BARRIER_LIMIT,
     STORE,
     STORE_OFF,
+    TRACER,
 )
 from perfharness.model.manifest import GpuRecord
 from perfharness.model.ranks import outer_rank
@@ -295,6 +296,9 @@ def start(
         START_BARRIER: str(barrier_dir or ""),  # empty: not that of a launch around this one
         START_BARRIER_LIMIT: str(math.ceil(group.barrier_timeout_s or 0) + LIMIT_MARGIN_S),
     }
+    if environment.get(TRACER, "none") != "none":
+        path = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([str(FOLLOW), *([path] if path else [])])
     tmp_dir = None
     if group.nsys is not None:
         command = profile_command(group.nsys, folder, command)
