@@ -60,7 +60,6 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     made = Session(str(tmp_path), output.write_trace)
     now_ns = [0]
     made.log = log = RangeLog(str(tmp_path), lambda: made.origin_ns + now_ns[0])
-    made.log_name = log.file_name
     monkeypatch.setattr(threading, "get_native_id", lambda: THREAD)
     batch, pre, infer, mark = (
         log.key(RangeAttributes("perfharness", name, category)) << OP_BITS
