@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 
-from perfharness.model import environment, ranks
+from perfharness.model import environment
 
 
 def start(*, uses_gpu: bool) -> None:
@@ -19,18 +18,7 @@ def start(*, uses_gpu: bool) -> None:
         session = Session.current or Session.follow(os.path.abspath(output_dir))  # noqa: PTH100 - start-up time
         if uses_gpu:
             session.start_gpu()
-    elif ranks.rank_facts() is not None:
-        atexit.register(_leave_rank)
     if os.environ.get(environment.EXPLAIN) == "1":
         from perfharness import host_probe
 
         host_probe.start()
-
-
-def _leave_rank() -> None:
-    """Let the launch know which rank this was, where no recorder does: a trace of nsys has ranges and no ranks."""
-    from perfharness.recorder.journal import open_journal
-
-    journal = open_journal()
-    if journal is not None:
-        journal.write_at_exit()

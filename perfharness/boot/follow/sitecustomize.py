@@ -45,10 +45,14 @@ class Follow:
             self.names = tuple(one for one in self.names if one in GPU)
         try:
             from perfharness.tracer import follow
+
+            follow.start(uses_gpu=name in GPU)
+            if os.environ["PERFHARNESS_TRACER"] == "nsys":
+                from perfharness.recorder import journal
+
+                journal.leave_rank()
         except ImportError as error:
             note(f"this Python cannot import perfharness ({error})")
-        else:
-            follow.start(uses_gpu=name in GPU)
         others = [finder for finder in sys.meta_path if finder is not self]
         return next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
 
