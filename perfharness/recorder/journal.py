@@ -304,7 +304,7 @@ def startup_range(name: str) -> contextlib._GeneratorContextManager[None]:
 
 
 def leave_rank() -> None:
-    """Have a journal at the end that tells which rank this was, without a recorder: a trace of nsys does not tell it."""
+    """Have a journal at the end that tells which rank this was: without a recorder, a trace of nsys does not."""
     if ranks.rank_facts() is not None:
         open_journal()
 
