@@ -12,13 +12,14 @@ import pytest
 
 from tests.fault_corpus import Fault
 from tests.faults_blind.expected import EXPECTED as BLIND
+from tests.faults_blind2.expected import EXPECTED as BLIND_2
 from tests.faults_cpu.expected import EXPECTED
 from tests.integration.launches import CHECKOUT, PATIENCE_S, environment
 
 TESTS = Path(__file__).resolve().parents[1]
 RUNNABLE = [
     (corpus, fault)
-    for corpus, faults in {"faults_cpu": EXPECTED, "faults_blind": BLIND}.items()
+    for corpus, faults in {"faults_cpu": EXPECTED, "faults_blind": BLIND, "faults_blind2": BLIND_2}.items()
     for fault in faults
     if not fault.missing()
 ]
