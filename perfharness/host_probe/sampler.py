@@ -33,6 +33,9 @@ BLOCKED_EVERY_NS = 20_000_000
 COUNT_READY_EVERY_NS = 20_000_000
 """Reading the states of all threads, native ones too, takes 10 us each."""
 
+COUNT_AGAIN_NS = 5_000_000
+"""Where there were more threads ready than CPUs: whether there still are."""
+
 NATIVE_EVERY_NS = 100_000_000
 """The kernel's rings hold more than this, so that none is full where the sampler is late."""
 
@@ -98,6 +101,7 @@ class SampledProcess:
         self._tids: dict[int, int] = {}
         self._next_check_s = 0.0
         self._counted_ns = time.monotonic_ns()
+        self._too_many = 0
         self._cpu_time = thread_state.process_cpu_ns(self.pid)
         self._cpu_time_read_ns = time.monotonic_ns()
         self._native: NativeSampler | None = None
@@ -178,18 +182,23 @@ class SampledProcess:
         self.spool.native(self._native.read(), LENGTH_NS)
 
     def _count_ready(self) -> None:
-        """Note where the process has more threads ready to run than CPUs."""
+        """Note where the process has more threads ready to run than CPUs: at two counts in a row.
+
+        Threads that are woken together are ready together for a moment, which says nothing of the time since the count
+        before.
+        """
         now_ns = time.monotonic_ns()
-        if now_ns - self._counted_ns < COUNT_READY_EVERY_NS:
+        if now_ns - self._counted_ns < (COUNT_AGAIN_NS if self._too_many else COUNT_READY_EVERY_NS):
             return
         try:
             ready = thread_state.count_ready(self.pid)
             cpus = len(os.sched_getaffinity(self.pid))
         except OSError:
             return
-        if ready > cpus:
-            self.spool.event(self._counted_ns, now_ns, self.pid, CROWDED, ready - cpus)
-        self._counted_ns = now_ns
+        too_many = max(ready - cpus, 0)
+        if too_many and self._too_many:
+            self.spool.event(self._counted_ns, now_ns, self.pid, CROWDED, min(too_many, self._too_many))
+        self._counted_ns, self._too_many = now_ns, too_many
 
     def _note_cpu_time(self) -> None:
         """Note how much CPU time all threads of the process used since the last time."""

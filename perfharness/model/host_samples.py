@@ -52,7 +52,8 @@ class HostEventKind(IntEnum):
     GIL_WAITED = 2
     """Of the interpreter lock, where the tracer records it (nsys `python-gil`)."""
     CROWDED = 3
-    """More threads of the process were ready to run than it has CPUs; `detail`: how many more."""
+    """At its begin and its end more threads of the process were ready to run than it has CPUs; `detail`: how many more
+    at least."""
     CPU_TIME = 4
     """What all threads of the process ran, those of native libraries too; `detail`: microseconds."""
     PEER = 5

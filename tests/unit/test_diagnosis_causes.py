@@ -523,6 +523,27 @@ def test_only_threads_of_the_process_itself_are_too_many(tmp_path: Path) -> None
     assert (cause.code, round(cause.share, 6), round(cause.saves_ms or 0, 6)) == ("cpu-contention", 0.3, 0.3)
 
 
+def test_while_others_have_the_cpus_its_own_threads_are_not_too_many(tmp_path: Path) -> None:
+    """Ready without a CPU for 60 % of the time, with too many threads throughout, which get 2, 1 or 0.4 of 2 CPUs: 60,
+    30 and 12 % are its own fault.
+    """
+    shares = {}
+    for used_us in (2000, 1000, 400):
+        probe = ProbeBuilder(100 * US, cpus=2)
+        for index in range(12):
+            begin = (index + 1) * BATCH
+            for position, at in enumerate(range(50, 1000, 100)):
+                state = HostState.RUNNABLE if position < 6 else HostState.RUNNING
+                probe.sample(begin + at * US, ("work@user.py:5",), state=state)
+            probe.event(HostEventKind.CROWDED, begin, begin + BATCH, 2, tid=7)
+            probe.event(HostEventKind.CPU_TIME, begin, begin + BATCH, used_us, tid=7)
+        folder = tmp_path / str(used_us)
+        folder.mkdir()
+        causes = sampled(folder, nothing, probe).causes
+        shares[used_us] = {cause.code: round(cause.share, 6) for cause in causes}.get("cpu-contention")
+    assert shares == {2000: 0.6, 1000: 0.3, 400: 0.12}
+
+
 def test_what_the_verdict_is_without_a_quota() -> None:
     sampled = replace(
         by_samples(state_ms={"file": 35.0, "runnable": 40.0}), kept=KeptCpu(quota_cpus=1.0, quota_ns=40e6)
@@ -593,11 +614,14 @@ def test_what_other_processes_take_is_no_part_of_the_whole() -> None:
         ([12, 12, *[1] * 8, 12, 2, *[1] * 8], Verdict.CPU_BOUND),
         ([7, 7, *[1] * 18], Verdict.FIRST_USE),
         ([5, 5, *[1] * 18], Verdict.CPU_BOUND),
+        ([24, *[1] * 19], Verdict.FIRST_USE),
+        ([2, 1, 1, 40, *[1] * 16], Verdict.CPU_BOUND),
+        ([1, 1, 20, 20, 20, *[1] * 15], Verdict.FIRST_USE),
     ],
 )
 def test_a_slow_beginning_is_slower_than_anything_later(tmp_path: Path, lengths: list[int], verdict: Verdict) -> None:
     """Two batches that take 12 times as long: by 22 ms, and later two others by
-    12 ms; two that take 7 and 5 times as long, 12 of 32 ms and 8 of 28 ms.
+    12 ms; two that take 7 and 5 times as long, 12 of 32 ms and 8 of 28 ms; one that is slow, and is the first, or not.
     """
     builder, begin = TraceBuilder(), BATCH
     for index, length in enumerate(lengths):

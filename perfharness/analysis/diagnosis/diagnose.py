@@ -241,7 +241,8 @@ def _gpu_problem(workload: Workload, stage: StageRows) -> str | None:
 def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> float:
     """What batches kept before the steady state took more than the median of the steady ones, ns.
 
-    0 where as many steady batches in a row took half as much more: then it is noise, which only happened to be first.
+    0 where it is noise, which only happened to be early: as many steady batches in a row took half as much more, or
+    half of it is one batch, and not the first that counts.
     """
     stages, stage_times = workload.stages, workload.stage_times
     slow = [loop for loop in loops if (loop.warmup.steady_from or 0) > loop.warmup.warmup_batches]
@@ -259,9 +260,11 @@ def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> flo
         early, steady = early[present[early]], steady[present[steady]]
         if len(early) and len(steady):
             usual = np.median(spent[steady])
-            slower = float((spent[early] - usual).sum())
+            more = spent[early] - usual
+            slower = float(more.sum())
             later = np.convolve(spent[steady] - usual, np.ones(len(early)), mode="valid")
             is_noise = len(steady) >= len(early) and later.max() > slower / 2
+            is_noise |= bool(more[1:].max(initial=0.0) > slower / 2)
             extra += 0.0 if is_noise else slower
     return max(extra, 0.0)
 

@@ -25,6 +25,7 @@ from perfharness.analysis.host_profile import (
     COMPUTING,
     NEAR_NS,
     NS_PER_MS,
+    NS_PER_US,
     Spans,
     collections_of_stage,
     functions_inside,
@@ -36,7 +37,8 @@ from perfharness.analysis.host_profile import (
 from perfharness.analysis.native_profile import native_code_at
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import FunctionTime, NativeFunction
-from perfharness.model.host_samples import HostEventKind, HostProbe, HostSamples, HostState
+from perfharness.model.host_samples import HostEventKind, HostEvents, HostProbe, HostSamples, HostState
+from perfharness.model.result import Float64
 from perfharness.model.trace import PID_SHIFT, Bool, Int64
 
 MIN_SAMPLES = 5
@@ -388,12 +390,35 @@ def _is_work(samples: HostSamples, stack: tuple[int, ...], waiting: set[tuple[st
 
 
 def _crowded_share(probe: HostProbe, rows: Int64) -> float:
-    """Of the time in which the threads were ready without a CPU: while the process had more threads ready than CPUs."""
+    """Of the time in which the threads were ready without a CPU: what the process's own threads had the CPUs for.
+
+    That is while it has more threads ready than CPUs, the share of the CPUs that it uses: others have the rest.
+    """
     events, samples = probe.events, probe.samples
-    crowded = events.kind == HostEventKind.CROWDED
-    is_inside = inside(samples.time_ns[rows], events.start_ns[crowded], events.end_ns[crowded])
+    crowded = np.flatnonzero(events.kind == HostEventKind.CROWDED)
+    start, end = events.start_ns[crowded], events.end_ns[crowded]
     waited = np.maximum(samples.runnable_ns[rows], 0)
-    return float(waited[is_inside].sum()) / max(float(waited.sum()), 1.0)
+    if not len(crowded) or not waited.any():
+        return 0.0
+    time_ns = samples.time_ns[rows]
+    at = np.maximum(np.searchsorted(start, time_ns, side="right") - 1, 0)
+    is_inside = (start[at] <= time_ns) & (time_ns < end[at])
+    own = _share_of_cpus(events, start, end, probe.cpus)
+    return float((waited * own[at] * is_inside).sum() / waited.sum())
+
+
+def _share_of_cpus(events: HostEvents, start: Int64, end: Int64, cpus: int | None) -> Float64:
+    """The share of its CPUs that the process, with its forked children, used in each of these times; 1: not known."""
+    of_cpu = np.flatnonzero(events.kind == HostEventKind.CPU_TIME)
+    if not len(of_cpu) or not cpus:
+        return np.ones(len(start))
+    used = np.zeros(len(start))
+    for process in np.unique(events.thread[of_cpu]).tolist():
+        mine = of_cpu[events.thread[of_cpu] == process]
+        times = np.r_[events.start_ns[mine[0]], events.end_ns[mine]]
+        so_far = np.r_[0, np.cumsum(events.detail[mine], dtype=np.int64)] * NS_PER_US
+        used += np.interp(end, times, so_far) - np.interp(start, times, so_far)
+    return np.asarray(np.minimum(used / (cpus * np.maximum(end - start, 1)), 1.0))
 
 
 def _lines_of_collections(probe: HostProbe, events: StageEvents) -> dict[str, FunctionTime]:
