@@ -46,7 +46,9 @@ def tokenize_and_count(document: str) -> list[int]:
 
 def tokenize_all(pool: Executor, documents: list[str]) -> list[list[int]]:
     global under_lock
-    under_lock += 0 if MENDED else len(documents)
+    if MENDED:
+        return list(pool.map(tokenize_and_count, documents))
+    under_lock += len(documents)
     return list(pool.map(tokenize_and_count, documents))  # fault
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.awaits import with_awaits
 from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.call_roles import CallRoles, call_roles
 from perfharness.analysis.diagnosis.calls import TO_HOST, CallTable, call_table, previous_end_on_stream
@@ -159,8 +160,12 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         launch_lines=launch_lines, latency_ns=narrow(latency), queued_ns=queued, calls=calls, busy=busy,
         compute=compute, busy_of=busy_of, gpus=gpus, kernels=kernels, overlapped_ns=overlapped,
         roles=roles, is_new_kernel=_first_of_name(trace), host_waits=host_waits, others=others,
-        host_probe=analysis.host_probe,
+        host_probe=_with_awaits(analysis.host_probe),
     )  # fmt: skip
+
+
+def _with_awaits(probe: HostProbe | None) -> HostProbe | None:
+    return None if probe is None else replace(probe, samples=with_awaits(probe.samples))
 
 
 def api_is_complete(meta: TraceMeta) -> bool:
