@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64, Integers
+from perfharness.trace.columns import arrow_array
 
 SMALL_TABLE = 1 << 16
 """A table of this many values costs nothing, however few rows there are."""
@@ -82,8 +82,8 @@ def _encode(column: Integers) -> tuple[Integers, int]:
         span = int(column.max()) - low + 1
         if span <= 2 * len(column) + SMALL_TABLE:
             return _encode_by_table(np.subtract(column, low, dtype=np.int64) if low else column, span)
-    encoded = pa.array(column).dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.int32), len(encoded.dictionary)
+    encoded = arrow_array(column).dictionary_encode()
+    return np.from_dlpack(encoded.indices).astype(np.int32), len(encoded.dictionary)
 
 
 def _encode_by_table(position: Integers, span: int) -> tuple[Integers, int]:

@@ -21,8 +21,16 @@ def int64_array(column: pa.ChunkedArray) -> Int64:
     if len(column) and column.null_count == len(column):
         return np.broadcast_to(np.int64(MISSING), len(column))
     if column.null_count:
-        column = pc.fill_null(column.cast(pa.int64()), MISSING)
-    return np.asarray(column.to_numpy(), dtype=np.int64)
+        missing = arrow_array(np.full(len(column), MISSING))
+        column = pa.chunked_array([pc.coalesce(column.cast(pa.int64()).combine_chunks(), missing)])
+    parts = [np.from_dlpack(chunk) for chunk in column.chunks]
+    return np.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0)]), dtype=np.int64)
+
+
+def arrow_array(values: Integers) -> pa.Array:
+    """Integers as an Arrow array, without a copy; `pa.array` would import pandas where that is installed (0.3 s)."""
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
 
 
 def narrow(values: Integers, *types: type[np.signedinteger[Any]]) -> Integers:

@@ -1,20 +1,20 @@
 """A read-only sqlite file, asked for columns (`TraceSource`): ADBC's driver into Arrow, Arrow into NumPy.
 
-NULLs are left to Arrow: to replace them in SQL costs a fifth of the time to read a column.
+NULLs are left to Arrow: to replace them in SQL costs a fifth of the time to read a column. ADBC is used without its
+DB-API module, which imports pyarrow's data sets, and so pandas where that is installed: 0.3 s.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
 import adbc_driver_manager
-import adbc_driver_sqlite.dbapi
+import adbc_driver_sqlite
 import pyarrow as pa
 
 from perfharness.errors import TraceFormatError, TraceNotFoundError
@@ -42,11 +42,16 @@ class Database:
         self.path = path
         _check_header(path)
         mode = "mode=ro&immutable=1" if _would_leave_files(path) else "mode=ro"
-        self._connection = adbc_driver_sqlite.dbapi.connect(f"file:{quote(os.fsencode(path.resolve()))}?{mode}")
-        self._is_damaged = False
+        self._database = adbc_driver_sqlite.connect(f"file:{quote(os.fsencode(path.resolve()))}?{mode}")
+        self._connection: adbc_driver_manager.AdbcConnection | None = None
         try:
+            self._connection = adbc_driver_manager.AdbcConnection(self._database)
+            self._connection.set_autocommit(False)  # all questions see one state of the file
             self._layout = self._read_layout()
             self._check_layout()
+        except adbc_driver_manager.Error as error:
+            self._close()
+            raise self._format_error(error) from error
         except TraceFormatError:
             self._close()
             raise
@@ -58,12 +63,11 @@ class Database:
         self._close()
 
     def _close(self) -> None:
-        if not self._is_damaged:
-            self._connection.close()
-            return
+        # Neither closes while a statement is open, and some drivers cannot close one that met a damaged page.
         with suppress(RuntimeError, adbc_driver_manager.Error):
-            self._connection.close()
-        self._connection._closed = True
+            if self._connection is not None:
+                self._connection.close()
+            self._database.close()
 
     def has(self, table: str) -> bool:
         """As `TraceSource` has it."""
@@ -75,26 +79,19 @@ class Database:
 
     def _query(self, sql: str) -> pa.Table:
         """The answer as an Arrow table."""
-        with self._asked(sql) as cursor:
-            answer = cursor.fetch_arrow_table()
+        try:
+            statement = adbc_driver_manager.AdbcStatement(self._connection)
+            statement.set_options(**{BATCH_ROWS_OPTION: str(WINDOW_ROWS)})
+            statement.set_sql_query(sql)
+            stream, _ = statement.execute_query()
+            answer = pa.RecordBatchReader.from_stream(stream).read_all()
             for column in answer.columns:
                 if pa.types.is_string(column.type):
                     column.validate(full=True)  # sqlite does not check that text is UTF-8
-        return answer
-
-    @contextmanager
-    def _asked(self, sql: str) -> Iterator[adbc_driver_sqlite.dbapi.Cursor]:
-        cursor = self._connection.cursor()
-        try:
-            cursor.adbc_statement.set_options(**{BATCH_ROWS_OPTION: str(WINDOW_ROWS)})
-            cursor.execute(sql)
-            yield cursor
-            cursor.close()
+            statement.close()
         except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
-            # Some drivers cannot close a statement that met a damaged page: it fails again whenever it is tried, even
-            # by the garbage collector, which prints a traceback. So none is tried.
-            self._is_damaged = cursor._closed = True
             raise self._format_error(error) from error
+        return answer
 
     def integers(
         self,

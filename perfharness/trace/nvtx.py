@@ -86,7 +86,7 @@ def _names(events: dict[str, Integers], texts: tuple[Int64, pa.ChunkedArray], na
     if len(rows):
         encoded = pc.dictionary_encode(strings.combine_chunks())
         at = np.searchsorted(events[ROW_ID], rows)
-        codes[at] = names.add(encoded.dictionary.to_pylist())[encoded.indices.to_numpy()]
+        codes[at] = names.add(encoded.dictionary.to_pylist())[np.from_dlpack(encoded.indices)]
     return codes
 
 
