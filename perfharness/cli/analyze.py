@@ -27,7 +27,6 @@ from perfharness.cli.output import OUTPUT, Format, FormatOption, Output, QuietOp
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.render.charts.drawing import require_charts
-from perfharness.render.charts.telemetry import draw_run
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.results import print_result
 from perfharness.render.terminal.series import print_cold_start, print_repeat, print_scaling
@@ -113,6 +112,8 @@ def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]
     for summary in analyzed.summaries:
         _show_run(analyzed, summary, output, documents)
         if plots:
+            from perfharness.render.charts.telemetry import draw_run
+
             for path in draw_run(summary.folder):
                 output.message(f"drawn: {path}")
     if output.is_json:

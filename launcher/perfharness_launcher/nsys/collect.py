@@ -19,7 +19,6 @@ from pathlib import Path
 from perfharness.errors import LaunchError, ToolNotFoundError, TraceFormatError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX
-from perfharness.tracer.output import complete_traces
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys.command_line import (
     REPORT_STEM,
@@ -109,6 +108,8 @@ def collect_one(
 
 def _complete(folder: Path, launched_pid: int | None) -> Collected:
     """The embedded tracer's files, and those made of what processes left that were killed, or left that to us."""
+    from perfharness.tracer.output import complete_traces  # here, for verbs that read a run need no tracer
+
     trace = folder / TRACE
     try:
         complete_traces(folder, launched_pid)
