@@ -7,7 +7,8 @@ PerfHarnessError
 │   ├── TraceNotFoundError
 │   └── TraceFormatError     truncated, empty, locked, or not a trace
 ├── LaunchError          a run could not be planned or started               exit 1
-│   └── ToolNotFoundError    nsys, an importer or a library is missing
+│   ├── ToolNotFoundError    nsys, an importer or a library is missing
+│   └── LaunchInterruptedError   the user ended it
 ├── ClockError           clocks cannot be changed or restored               exit 1
 ├── BackendError         an inference backend cannot load or run a model      exit 1
 │   ├── BackendUnavailableError  not installed, or cannot run here
@@ -49,6 +50,10 @@ class LaunchError(PerfHarnessError):
 
 class ToolNotFoundError(LaunchError):
     """A program or library that the run needs is missing."""
+
+
+class LaunchInterruptedError(LaunchError):
+    """The user ended a launch before its processes ran, or before what they left was read; what follows is not run."""
 
 
 class ClockError(PerfHarnessError):

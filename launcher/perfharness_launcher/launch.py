@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perfharness.errors import LaunchError, PerfHarnessError
+from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessError
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, ProcessRecord, RunManifest
@@ -252,8 +252,9 @@ def _measure(
         if supervisor.has_measured:
             raise _with_location(error, stage.finish(whole=False), observer) from error
         stage.discard()
-        if isinstance(error, PerfHarnessError) and running.findings:
-            raise _with_findings(error, running.findings) from error
+        if isinstance(error, PerfHarnessError) and (running.findings or interrupts):
+            kind = LaunchInterruptedError if interrupts else type(error)
+            raise kind(_with_findings(error, running.findings)) from error
         raise
     return manifest
 
@@ -298,7 +299,7 @@ def _with_location(error: BaseException, place: Path, observer: Observer) -> Bas
     """The error, with the folder of what was measured."""
     where = f"what was measured lies in {place}; `perfharness analyze {place}` reads it"
     if isinstance(error, KeyboardInterrupt):
-        return LaunchError(f"interrupted before all was read; {where}")
+        return LaunchInterruptedError(f"interrupted before all was read; {where}")
     if isinstance(error, OSError):
         return LaunchError(f"the run could not be written whole ({reason_of(error)}); {where}")
     if isinstance(error, PerfHarnessError):
@@ -342,9 +343,9 @@ def _raise_not_started(findings: Sequence[Finding]) -> NoReturn:
     raise LaunchError("no process was started, so the results of the last run stay as they are\n" + "\n".join(reasons))
 
 
-def _with_findings(error: PerfHarnessError, findings: Sequence[Finding]) -> PerfHarnessError:
-    """The same error; there is no manifest to take what the companions found, and it may matter more than the error."""
-    return type(error)("\n".join([str(error), *(f"{finding.message}; {finding.hint}" for finding in findings)]))
+def _with_findings(error: PerfHarnessError, findings: Sequence[Finding]) -> str:
+    """Its text; there is no manifest to take what the companions found, and it may matter more than the error."""
+    return "\n".join([str(error), *(f"{finding.message}; {finding.hint}" for finding in findings)])
 
 
 def _full_disk(folder: Path) -> list[Finding]:

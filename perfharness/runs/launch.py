@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfharness.errors import PerfHarnessError, ResultError
+from perfharness.errors import LaunchInterruptedError, PerfHarnessError, ResultError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
 from perfharness.runs.explain import explaining_pass_failed, longest_s, mark_explained
@@ -45,6 +45,7 @@ class LaunchResult:
         folder: of the run: the output folder, or a folder in that, next to an earlier run that has numbers.
         summary: the mean tree, each process's result, and what the analysis found.
         is_aside: whether an earlier run kept its place.
+        explaining_interrupted: whether the user ended its explaining pass.
     """
 
     manifest: RunManifest
@@ -53,6 +54,8 @@ class LaunchResult:
     is_aside: bool = False
     store_findings: Sequence[Finding] = ()
     """Why the run is not in the run store, where it should be."""
+
+    explaining_interrupted: bool = False
 
     @property
     def all_processes_well(self) -> bool:
@@ -138,19 +141,20 @@ def run_plan(
             measured lies.
     """
     all_companions = [*companions_for(plan, observer.stage), *companions]
+    explaining_interrupted = False
     with measure(plan, command, observer, companions=all_companions) as run:
         if plan.options.explain:
-            run.add_findings(_explain(plan, run, command, observer))
+            findings, explaining_interrupted = _explain(plan, run, command, observer)
+            run.add_findings(findings)
         observer.stage("reading the traces")
         # Imported now, for the numeric libraries are of no use while the processes run.
         from perfharness.runs.run_folder import analyze_run
 
         summary = analyze_run(run.folder, run.manifest)
         place = run.put_in_place(whole=summary.not_written is None)
-    return _in_store(
-        plan.options,
-        LaunchResult(run.manifest, place, summary, is_aside=place != plan.options.output_dir.absolute()),
-    )
+    is_aside = place != plan.options.output_dir.absolute()
+    result = LaunchResult(run.manifest, place, summary, is_aside, explaining_interrupted=explaining_interrupted)
+    return _in_store(plan.options, result)
 
 
 def _in_store(options: LaunchOptions, result: LaunchResult) -> LaunchResult:
@@ -218,8 +222,11 @@ def _placed(processes: Mapping[str, Sequence[str]]) -> str:
 EXPLAINING = "explaining pass: the same again, recording what explains the times"
 
 
-def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observer: Observer) -> list[Finding]:
-    """Run the explaining pass of a run that was measured, into its folder; returns why there is none, if there is none.
+def _explain(
+    plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observer: Observer
+) -> tuple[list[Finding], bool]:
+    """Run the explaining pass of a run that was measured, into its folder; returns why there is none, if there is none,
+    and whether the user ended it.
 
     Whatever happens, the measured run is as it was.
     """
@@ -227,7 +234,7 @@ def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observe
     if bad or run.was_interrupted:
         why = f"{', '.join(bad)} did not end well" if bad else "the launch was interrupted"
         message = f"There is no explaining pass: {why} in the measured one."
-        return [Finding("explaining-pass-skipped", Severity.WARNING, message)]
+        return [Finding("explaining-pass-skipped", Severity.WARNING, message)], False
     observer.stage(EXPLAINING)
     second, folder = explaining_pass(plan, longest_s(run.manifest)), run.folder / EXPLAIN_NAME
     try:
@@ -240,5 +247,5 @@ def _explain(plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observe
         with suppress(OSError):
             folder.rmdir()  # where nothing was measured
         reason = str(error).replace(str(folder), str(second.options.output_dir.absolute()))
-        return [explaining_pass_failed(reason)]
-    return []
+        return [explaining_pass_failed(reason)], isinstance(error, LaunchInterruptedError)
+    return [], explaining.was_interrupted

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from perfharness.errors import PerfHarnessError
+from perfharness.errors import LaunchInterruptedError, PerfHarnessError
 
 if TYPE_CHECKING:
     from perfharness.runs.launch import LaunchResult
@@ -32,4 +32,7 @@ class SeriesLaunch(Generic[_Model]):
     @property
     def interrupted(self) -> bool:
         """Whether the user ended it, and with it the series."""
-        return self.result is not None and any(one.ended == "interrupted" for one in self.result.manifest.processes)
+        if self.result is None:
+            return isinstance(self.error, LaunchInterruptedError)
+        ended = any(one.ended == "interrupted" for one in self.result.manifest.processes)
+        return ended or self.result.explaining_interrupted

@@ -109,7 +109,9 @@ def run_sweep(
         except PerfHarnessError as error:
             reason = str(error).splitlines()[0]
             row = ScalingRow(num_processes=number, folder=folder, status="failed", reason=reason)
-            yield SeriesLaunch(row, error=error)
+            launched = SeriesLaunch(row, error=error)
+            interrupted = launched.interrupted
+            yield launched
             continue
         launched = SeriesLaunch(scaling_row(number, folder, result.manifest, result.summary), result)
         interrupted = launched.interrupted
