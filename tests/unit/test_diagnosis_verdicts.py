@@ -493,3 +493,11 @@ def test_what_leads_to_launches_is_named_once(tmp_path: Path) -> None:
         ("dispatch-bound", 0.722),
         ("cpu-bound", 0.278),
     ]
+
+
+@pytest.mark.parametrize(("end", "is_cause"), [(923, False), (922, True)])
+def test_waits_for_a_gpu_that_is_at_work_cost_nothing(end: int, is_cause: bool, tmp_path: Path) -> None:
+    """20 us before the first kernel, 2 between, 77 or 78 after the last."""
+    found = stage_of(diagnosed(tmp_path, waits((20, 330), (331, 640), (641, end))))
+    assert found.verdict.verdict is Verdict.GPU_BOUND
+    assert (Verdict.SYNCHRONIZATION_BOUND.value in {cause.code for cause in found.causes}) is is_cause

@@ -36,6 +36,8 @@ PRICE_IN_CALLS = 10
 also of few: PyTorch needs 3 to 10."""
 IDLE_SHARE = 0.30
 """Of the host time. A GPU that is idle less than this does not wait for the host's launches."""
+MOST_KEPT_IDLE = 0.10
+"""Of the host time. Waits for a GPU that is idle less than this are waits for its work: nothing is lost by them."""
 
 DISPATCH_STEP = (
     "Issue fewer operations: replay a CUDA graph (torch.compile(mode='reduce-overhead'), torch.cuda.graph), fuse them "
@@ -107,6 +109,8 @@ def synchronization(f: Figures) -> Match | None:
     made = f.issuing
     turns = made.read_backs + made.waits
     count, waits, share = f.a_batch(turns), made.reading_ns + made.synchronizing_ns, SYNCHRONIZATION_SHARE
+    if f.gpu_idle < MOST_KEPT_IDLE * f.wall:
+        return None
     if count >= MANY_WAITS:
         is_close = f.api_is_complete and 0 < made.launches <= CLOSE * turns
         waits += made.turning_ns if is_close else 0.0
