@@ -20,15 +20,20 @@ from perfharness.analysis.ranks.results import (
     RankGroup,
     StageWaiting,
 )
-from perfharness.analysis.statistics import student_t
+from perfharness.analysis.statistics import student_quantile
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.result import Float64, Path
 from perfharness.model.trace import Bool, Int64
 
 NS_PER_MS = 1e6
 
-MIN_BATCHES = 5
+MIN_BATCHES = 8
 """With fewer, chance makes one rank the last of two in every batch too often."""
+
+ERROR_RATE = 0.01
+"""Of the interval of a lag. So one of several equal ranks is called late in 0.7 % of runs at most, where their work
+varies by chance; in up to 4 % of runs of 20 batches, and 10 % of 8, where it varies much and slowly
+(`scripts/rank_calibration`)."""
 
 LAG_SHARE = 0.05
 """Of the time from batch to batch: ranks that are less apart, surely, are not worth the reader's time."""
@@ -319,7 +324,7 @@ def _delay(view: _View, site: _Site, column: int) -> RankDelay | None:
     per_batch: Float64 = np.bincount(each.batch[rows], weights=lag, minlength=count).astype(np.float64)
     calls = np.bincount(each.batch[rows], minlength=count)
     mean = float(per_batch.mean())
-    half = student_t(_effective(per_batch) - 1) * float(per_batch.std(ddof=1)) / sqrt(_effective(per_batch))
+    half = half_interval(per_batch)
     period = float(np.mean([view.period_ns(other) for other in each.ranks if other != position]))
     if mean - half <= max(each.error_ns * float(calls.mean()), LAG_SHARE * period):
         return None
@@ -357,14 +362,20 @@ def _delay(view: _View, site: _Site, column: int) -> RankDelay | None:
 
 
 def _work_excess_ns(view: _View, site: _Site, column: int) -> float:
-    """How much longer than the median of the others a rank took from the collective before to these."""
+    """How much longer than the mean of the others a rank took from the collective before to these."""
     each = site.each
     before = [
         view.ranks[position].work.collectives.before_ns[each.row[site.rows, at]]
         for at, position in enumerate(each.ranks)
     ]
-    others = np.median(np.stack([one for at, one in enumerate(before) if at != column]), axis=0)
+    others = np.mean(np.stack([one for at, one in enumerate(before) if at != column]), axis=0)
     return float((before[column] - others).sum())
+
+
+def half_interval(values: Float64) -> float:
+    """Half of the interval of the mean over batches, which may be alike from one to the next."""
+    count = _effective(values)
+    return student_quantile(1 - ERROR_RATE / 2, count - 1) * float(values.std(ddof=1)) / sqrt(count)
 
 
 def _effective(values: Float64) -> int:
@@ -398,7 +409,7 @@ def _origin(view: _View, site: _Site, column: int, lag_ns: float) -> _Origin:
         pairs = [(view.ranks[at], one) for at, one in zip(each.ranks, gpu, strict=True) if one is not None]
         of_gpu = _excess(pairs, each, rows, column)
         idle_ns = [float(one[each.row[rows, at]].sum()) for at, one in enumerate(idle) if one is not None]
-        more_idle = idle_ns[column] - float(np.median(np.delete(idle_ns, column)))
+        more_idle = idle_ns[column] - float(np.mean(np.delete(idle_ns, column)))
         most = max(of_gpu.values(), default=0.0)
         if most >= more_idle and most > 0:
             found.append(_named(works[column].between, view.ranks[each.ranks[column]], of_gpu, "gpu", count))
@@ -412,7 +423,7 @@ def _origin(view: _View, site: _Site, column: int, lag_ns: float) -> _Origin:
 
 
 def _excess(ranks: list[tuple[RankInput, WorkBefore]], each: Matched, rows: Int64, column: int) -> dict[Path, float]:
-    """By stage of a rank, how much more time it took in front of these collectives than the median of the others."""
+    """By stage of a rank, how much more time it took in front of these collectives than the mean of the others."""
     totals: list[dict[Path, float]] = []
     for at, (one, work) in enumerate(ranks):
         chosen = np.isin(work.collective, each.row[rows, at])
@@ -421,7 +432,7 @@ def _excess(ranks: list[tuple[RankInput, WorkBefore]], each: Matched, rows: Int6
         totals.append({_path(one, code - 1): float(total[code]) for code in np.flatnonzero(total).tolist()})
     others = [total for at, total in enumerate(totals) if at != column]
     return {
-        path: spent - float(np.median([other.get(path, 0.0) for other in others]))
+        path: spent - float(np.mean([other.get(path, 0.0) for other in others]))
         for path, spent in totals[column].items()
     }
 

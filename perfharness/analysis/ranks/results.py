@@ -22,7 +22,7 @@ class RankFigures:
     between two ranks, was under way. `waiting_ms`: the part of it until the last rank had come, of `judged_share` of
     the communication; `transfer_ms` is the rest of it, and `other_ms` that of the batch. `last_share`: of the
     collectives in which all waited for the last, those in which this rank came last, by more than the clocks' error.
-    `lag_ms`: how much later than the median of the others it came, added up over the collectives of a batch; negative
+    `lag_ms`: how much later than the mean of the others it came, added up over the collectives of a batch; negative
     where it came earlier.
     """
 
@@ -57,7 +57,7 @@ class RankDelay:
     """A rank for which the others wait, batch after batch, at collectives of one stage.
 
     `at_stage` and `operation` are the collectives', `call` is the path of the range of a call (None: a kernel).
-    `lag_ms` is how much later than the median of the others the rank came, with its 95 % interval over batches;
+    `lag_ms` is how much later than the mean of the others the rank came, with its 99 % interval over batches;
     `waiting_ms` what the others waited for it (their mean; `waiting_by_process`), `saves_ms` how much earlier the
     collectives had begun if it had come as the second last did. `stage` is where it spent the time that the others did
     not (`excess_ms` of it): on the `host`, or in work of the `gpu` that the stage started; None with the reason.

@@ -55,7 +55,7 @@ def _figures(group: RankGroup) -> Table:
         Column("share", "share", "of the time from batch to batch", has_bar=True),
         Column("waiting", "ms", "part of it, until the last rank had come"),
         Column("came last", "share", "of the collectives in which all wait for the last"),
-        Column("later by", "ms", "than the median of the others, all collectives of a batch added up"),
+        Column("later by", "ms", "than the mean of the others, all collectives of a batch added up"),
     ]  # fmt: skip
     rows: list[list[Cell]] = [
         [
