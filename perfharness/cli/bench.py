@@ -320,16 +320,27 @@ def merge(
 ) -> None:
     """Put results of several machines side by side: the same cases in one row, each machine against its own baseline.
 
+    Of several suites a machine it says which machine is faster, as `perfharness compare` does.
+
     Exit codes: 0 done; 2 fewer than two results; 3 done, and versions or models differ.
     """
-    from perfharness.bench import merge_results
+    from perfharness.bench import compare_machines, merge_results
+    from perfharness.files import write_text
     from perfharness.render.charts.bench import MERGED_PAGE, merged_pictures
+    from perfharness.render.comparison.terminal import print_comparison
     from perfharness.render.terminal.bench import print_merged
+    from perfharness.runs.comparison import COMPARISON_NAME
 
     check_charts(charts)
     merged = merge_results(folders, output_dir)
     messages = Console(stderr=True)
     print_merged(Console(), merged)
+    comparison = compare_machines(folders, merged)
+    if comparison is not None and any(side.used > 1 for side in comparison.sides):
+        print_comparison(Console(), comparison)
+        write_text(output_dir / COMPARISON_NAME, lambda file: print(comparison.model_dump_json(indent=2), file=file))
+    elif comparison is not None:
+        say(messages, "one suite a machine shows no spread; of several each, this says which machine is faster")
     if charts is not False:
         say_drawn(messages, lambda: merged_pictures(merged), output_dir, MERGED_PAGE)
     say(messages, f"results: {output_dir.absolute()}")

@@ -52,7 +52,7 @@ def read_suite(path: Path) -> LaunchFigures:
         problem=None if any(value is not None for value in figures.values()) else "none of its cases was measured",
         figures=figures,
         reasons=reasons,
-        environment={**_machine(suite.machine), **_settings(suite)},
+        environment={**_machine(suite.machine), **_settings(suite), **_models(suite)},
         start_unix_ns=min(starts, default=None),
         errors=() if suite.complete else ("suite-incomplete",),
     )
@@ -88,6 +88,19 @@ def _machine(machine: MachineRecord) -> dict[str, str | None]:
         "python": machine.python,
         "perfharness": machine.perfharness,
     }
+
+
+def _models(suite: BenchSuiteResult) -> dict[str, str | None]:
+    """What was measured, by model and backend: the size of its file, and its inputs at the first size."""
+    found: dict[str, str | None] = {}
+    for result in suite.cases:
+        if result.status == "ok":
+            name = f"{result.case.model} for {result.case.backend}"
+            size = result.memory.model_file_bytes
+            found.setdefault(f"model {name}", None if size is None else f"{size} bytes")
+            inputs = ", ".join(f"{one.name} {one.dtype} {one.shape}" for one in result.inputs)
+            found.setdefault(f"inputs of {name}", inputs or None)
+    return found
 
 
 def _settings(suite: BenchSuiteResult) -> dict[str, str | None]:

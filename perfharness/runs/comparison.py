@@ -12,6 +12,7 @@ from perfharness.model.secrets import mask_arguments
 from perfharness.runs.compared_launch import Unit
 from perfharness.runs.limits import LimitResult
 
+COMPARISON_NAME = "comparison.json"
 COMPARISON_VERSION = 1
 
 Verdict = Literal["faster", "slower", "same", "undecided", "not-comparable"]
@@ -219,6 +220,11 @@ class Comparison(_Model):
     versions: list[ComparedVersion]
 
     limits: list[LimitResult] = Field(default_factory=list)
+
+    @property
+    def sides(self) -> list[ComparedSide]:
+        """The base, and each version."""
+        return [self.base, *(version.side for version in self.versions)]
 
     @property
     def has_nothing(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfharness.analysis.comparison import MAX_ORDER_SHARE, Pair, order_share
 from perfharness.errors import UsageError
-from perfharness.model.result import TIMES
+from perfharness.model.result import TIMES, path_text
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.compared_launch import DECIDING, METRICS, Figure, LaunchFigures, find_stage
 from perfharness.runs.comparison import CompareRule, EnvironmentDifference, NotCompared, Order
@@ -93,7 +93,7 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
     """The figures that both sides have, and what only one has."""
     base_paths, new_paths = _paths(base.used), _paths(new.used)
     renamed = {
-        find_stage(old, base_paths, base.name): find_stage(now, new_paths, new.name)
+        _stage_or_group(old, base_paths, base.name): _stage_or_group(now, new_paths, new.name)
         for old, now in options.renamed.items()
     }
     new_path = {path: _renamed(path, renamed) for path in base_paths}
@@ -171,6 +171,15 @@ def _missing(
     known = next((launch.reasons[key] for launch in side.used if key in launch.reasons), None)
     where = "on neither side" if len(lacking) == 2 else f"not of {side.name}"
     return f"measured {where}" + (f": {known}" if known else "")
+
+
+def _stage_or_group(name: str, paths: Sequence[StagePath], where: str) -> StagePath:
+    """The stage of that name, or what stages lie in, by its path: cases of a suite lie in backend, precision, device.
+
+    Raises `UsageError`.
+    """
+    groups = dict.fromkeys(path[:depth] for path in paths for depth in range(1, len(path)))
+    return next((group for group in groups if path_text(group) == name), None) or find_stage(name, paths, where)
 
 
 def _paths(launches: Sequence[LaunchFigures]) -> list[StagePath]:

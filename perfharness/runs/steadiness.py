@@ -152,8 +152,10 @@ def _movements(launches: Sequence[LaunchConditions]) -> Iterator[Movement]:
     yield from _difference("others_cpus", others, f"others used {{low:.2f}} to {{high:.2f}} of {cpus} CPUs", cpus)
     steal = {name: None if ruler is None else ruler.steal_share for name, ruler in rulers.items()}
     yield from _difference("steal_share", steal, "a hypervisor took {low:.1%} to {high:.1%} of the CPU time")
-    pressure = {name: None if ruler is None else ruler.pressure_share for name, ruler in rulers.items()}
-    yield from _difference("pressure_share", pressure, "tasks waited for a CPU {low:.0%} to {high:.0%} of the time")
+    if any(ruler is not None and ruler.others_cpus is None for ruler in rulers.values()):
+        # It counts the waiting of the launch itself, too, so it is no measure of others where theirs is known.
+        pressure = {name: None if ruler is None else ruler.pressure_share for name, ruler in rulers.items()}
+        yield from _difference("pressure_share", pressure, "tasks waited for a CPU {low:.0%} to {high:.0%} of the time")
     frequency = {one.name: one.cpu_mhz for one in launches}
     yield from _ratio("cpu_mhz", frequency, "the CPUs at work ran at {low:.0f} to {high:.0f} MHz", slow_is_high=False)
     for clock in dict.fromkeys(clock for one in launches for clock in one.gpu_mhz or ()):

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from perfharness.errors import ResultError
-from perfharness.model.bench import MachineRecord
+from perfharness.cli.main import run as run_cli
+from perfharness.errors import ResultError, UsageError
+from perfharness.model.bench import MachineRecord, TensorSpec
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.runs.compare import CompareOptions, compare_sides, read_side
+from perfharness.runs.compare import CompareOptions, Comparison, compare_sides, read_side
 from tests.unit.bench_results import made_up
 
 NOISE = (1.0, 1.002, 0.998, 1.001)
@@ -71,6 +72,65 @@ def test_a_case_that_failed_has_its_reason(tmp_path: Path) -> None:
     (version,) = compare_sides(read_side(base), [read_side(str(path))], CompareOptions(stages=())).versions
     reasons = {(one.stage, one.metric): one.reason for one in version.not_compared}
     assert "out of memory" in reasons["net/torch/plain/fp32/cuda/batch 8", "latency_mean"]
+
+
+def test_what_was_measured_is_compared_too(tmp_path: Path) -> None:
+    paths = []
+    for number, (size, shape) in enumerate([(100, (8, 3)), (120, (8, 4))]):
+        case = made_up("torch", 8, inputs=[TensorSpec(name="x", dtype="float32", shape=shape)])
+        memory = case.memory.model_copy(update={"model_file_bytes": size})
+        suite = BenchSuiteResult(
+            created=f"2026-11-23T12:0{number}:00+00:00", machine=MachineRecord(hostname="host"),
+            cases=[case.model_copy(update={"memory": memory})],
+        )  # fmt: skip
+        path = tmp_path / str(number) / "bench.json"
+        path.parent.mkdir()
+        path.write_text(suite.model_dump_json())
+        paths.append(str(path))
+    (version,) = compare_sides(read_side(paths[0]), [read_side(paths[1])], CompareOptions()).versions
+    assert {one.name: (one.base, one.new, one.decides) for one in version.differences} == {
+        "model net for torch": (["100 bytes"], ["120 bytes"], False),
+        "inputs of net for torch": (["x float32 (8, 3)"], ["x float32 (8, 4)"], False),
+    }
+
+
+def test_what_cases_lie_in_can_be_mapped(tmp_path: Path) -> None:
+    """The CPU of one machine and the GPU of another: every case below, by one option."""
+    sides = []
+    for device in ("cpu", "cuda"):
+        cases = [made_up("torch", size, latency_ms=1.0, device=device) for size in (1, 8)]
+        suite = BenchSuiteResult(created=device, machine=MachineRecord(hostname="host"), cases=cases)
+        path = tmp_path / device / "bench.json"
+        path.parent.mkdir()
+        path.write_text(suite.model_dump_json())
+        sides.append(read_side(str(path)))
+    nothing = compare_sides(sides[0], [sides[1]], CompareOptions())
+    assert nothing.has_nothing
+    renamed = {"net/torch/plain/fp32/cpu": "net/torch/plain/fp32/cuda"}
+    (version,) = compare_sides(sides[0], [sides[1]], CompareOptions(renamed=renamed)).versions
+    found = {(row.stage, row.new_stage) for row in version.rows}
+    assert found == {
+        (f"net/torch/plain/fp32/cpu/batch {size}", f"net/torch/plain/fp32/cuda/batch {size}") for size in (1, 8)
+    }
+    assert (version.only_in_base, version.only_in_new) == ([], [])
+    with pytest.raises(UsageError):
+        compare_sides(sides[0], [sides[1]], CompareOptions(renamed={"net/torch/cpu": "net/torch/cuda"}))
+
+
+def test_merged_suites_of_machines_have_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = suites(tmp_path / "a", 0).split(",")
+    new = suites(tmp_path / "b", 1, slower=1.5, gpu="NVIDIA H100").split(",")
+    assert run_cli(["bench", "merge", *base, *new, "-o", str(tmp_path / "out"), "--no-charts"]) == 0
+    (version,) = Comparison.model_validate_json((tmp_path / "out" / "comparison.json").read_text()).versions
+    assert (version.side.name, version.side.used) == ("host (NVIDIA H100)", 4)
+    verdicts = {(row.stage.split("/")[1], row.metric): row.verdict for row in version.rows}
+    assert verdicts["onnxruntime", "latency_mean"] == "slower"
+    assert verdicts["torch", "latency_mean"] == "same"
+    assert "slower" in capsys.readouterr().out
+    assert run_cli(["bench", "merge", *base, "-o", str(tmp_path / "one"), "--no-charts"]) == 0  # of one machine
+    assert run_cli(["bench", "merge", base[0], new[0], "-o", str(tmp_path / "two"), "--no-charts"]) == 0  # one each
+    for name in ("one", "two"):
+        assert not (tmp_path / name / "comparison.json").exists()
 
 
 def test_a_damaged_suite_is_one_sentence(tmp_path: Path) -> None:

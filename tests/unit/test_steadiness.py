@@ -52,15 +52,24 @@ def test_by_hand() -> None:
     )
     assert sizes(found) == {
         "others_cpus": pytest.approx(0.5),  # one of two CPUs
-        "pressure_share": pytest.approx(0.4),
         "loop_ms": pytest.approx(0.2),
         "cpu_mhz": pytest.approx(0.2),
         "steal_share": pytest.approx(0.03),
     }
     assert found.relative == pytest.approx(0.5)
     assert {one.worst for one in found.movements} == {"b"}
-    assert [one.measure for one in found.beyond(0.3)] == ["others_cpus", "pressure_share"]
+    assert [one.measure for one in found.beyond(0.3)] == ["others_cpus"]
     assert [one.measure for one in found.beyond(0.0)] == [one.measure for one in found.movements]
+
+
+def test_waiting_counts_only_where_the_time_of_others_is_not_known() -> None:
+    """PSI has the waiting of the launch itself in it: what a program with many threads does is no neighbour."""
+    known = [
+        launch(name, ruler(1.0, others_cpus=0.1, pressure_share=share)) for name, share in (("a", 0.1), ("b", 0.5))
+    ]
+    assert "pressure_share" not in sizes(movements_of(known))
+    unknown = [*known, launch("c", ruler(1.0, pressure_share=0.2))]
+    assert sizes(movements_of(unknown))["pressure_share"] == pytest.approx(0.4)
 
 
 def test_what_is_not_known_is_left_out_and_one_launch_cannot_move() -> None:

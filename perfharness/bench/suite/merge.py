@@ -19,6 +19,8 @@ from perfharness.model.bench_suite import (
     MergedRow,
     MergedRun,
 )
+from perfharness.runs.compare import CompareOptions, Comparison, SideInput, compare_sides
+from perfharness.runs.compared_suite import read_suite, suite_file
 
 Cell = tuple[str, str, str, Precision, str]
 """Model, backend, mode, precision, settings."""
@@ -92,6 +94,27 @@ def merge_results(folders: Sequence[Path], output_dir: Path) -> BenchMergedResul
         raise ResultError(f"{output_dir} cannot be made: {error.strerror}; name another with -o") from error
     write_json(output_dir / BENCH_MERGED_NAME, merged)
     return merged
+
+
+def compare_machines(folders: Sequence[Path], merged: BenchMergedResult) -> Comparison | None:
+    """What `perfharness compare` says of the machines: the first with each other one, several suites a machine.
+
+    None where all suites are of one machine and its GPUs. Raises `ResultError` where a file cannot be read.
+    """
+    sides: dict[tuple[int, str], list[Path]] = {}
+    for folder, run in zip(folders, merged.runs, strict=True):
+        sides.setdefault((run.machine_number, ", ".join(run.machine.gpus)), []).append(folder)
+    if len(sides) < 2:
+        return None
+    hosts = {run.machine_number: run.machine.hostname for run in merged.runs}
+    base, *others = [
+        SideInput(
+            f"{hosts[number]} ({gpus})" if gpus else hosts[number],
+            [read_suite(suite_file(folder) or folder) for folder in of],
+        )
+        for (number, gpus), of in sides.items()
+    ]
+    return compare_sides(base, others, CompareOptions(allowed=frozenset({"gpu", "cpu"})))
 
 
 def _names(suites: Sequence[tuple[str, BenchSuiteResult]]) -> list[str]:
