@@ -146,7 +146,12 @@ def print_diagnosis(content: Content, stage: str = "stage", **more: Any) -> None
         more: of `diagnosed`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        (cause, *_) = stage_of(diagnosed(Path(folder), content, **more), stage).causes
+        print_first_cause(stage_of(diagnosed(Path(folder), content, **more), stage))
+
+
+def print_first_cause(stage: StageDiagnosis) -> None:
+    """What the first cause of a stage says: what it is, what it rests on, and what to try."""
+    cause = stage.causes[0]
     where = "" if cause.where is None else f", at {cause.where.function} ({cause.where.file}:{cause.where.line})"
     saves = "nothing bounds what it saves" if cause.saves_ms is None else f"saves up to {cause.saves_ms:.3f} ms"
     print(f"{cause.code}: {100 * cause.share:.0f} % of the stage{where}; {saves}")

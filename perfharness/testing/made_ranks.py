@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.diagnosis import diagnose
+from perfharness.analysis.ranks.compare import compare_ranks
 from perfharness.analysis.ranks.matching import RankClock, RankInput
 from perfharness.analysis.ranks.rank_work import rank_work
+from perfharness.analysis.ranks.verdict import with_rank_delays
 from perfharness.model import conventions
+from perfharness.testing.made_batches import print_first_cause, stage_of
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 
@@ -106,3 +111,12 @@ def compute_and_reduce(
         return done + 2
 
     return work
+
+
+def print_rank_diagnosis(computing_us: Sequence[float], rank: int = 0, stage: str = "exchange") -> None:
+    """What the diagnosis of one rank says of a stage, where ranks compute for so long before they reduce."""
+    with tempfile.TemporaryDirectory() as folder:
+        works = [compute_and_reduce(computing_us, number) for number in range(len(computing_us))]
+        group = compare_ranks([made_rank(Path(folder), number, work) for number, work in enumerate(works)])
+        alone = diagnose(Analysis(open_trace(Path(folder, f"rank_{rank}.sqlite"))))
+        print_first_cause(stage_of(with_rank_delays(alone, group, f"rank_{rank}"), stage))
