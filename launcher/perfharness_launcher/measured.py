@@ -70,11 +70,11 @@ def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) ->
 
 
 def missing_ranks(record: ProcessRecord) -> list[Finding]:
-    """The finding that some ranks of a launched program measured nothing; none where all did, or there are none."""
+    """The finding that the only rank that measured something has others; of several, their comparison has it."""
     ranks = {one.rank: one for one in record.measured or () if one.rank is not None}
     world_size = max((one.world_size or 0 for one in ranks.values()), default=0)
     missing = [str(rank) for rank in range(world_size) if rank not in ranks]
-    if not missing:
+    if not missing or len(ranks) > 1:
         return []
     message = (
         f"Of {world_size} ranks, {len(missing)} never started, or made no ranges and no GPU work: "

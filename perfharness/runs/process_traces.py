@@ -47,5 +47,8 @@ class ProcessTraces:
         return journals_of_process(self.run_dir, process)
 
     def host_probe(self, process: ProcessRecord) -> RecordedProbe | None:
-        """What was sampled of the launched process and all below it; None: nothing."""
-        return read_host_probe(self.run_dir / process.launched_folder) if process.trace is not None else None
+        """What was sampled of the process; None: nothing. In runs of earlier versions, of all that it started too."""
+        if process.trace is None:
+            return None
+        measured = process.measured_self
+        return read_host_probe(self.run_dir / process.launched_folder, None if measured is None else measured.pid)

@@ -44,11 +44,14 @@ class RecordedProbe:
     unix_ns: int
 
 
-def read_host_probe(folder: Path) -> RecordedProbe | None:
-    """What the probe recorded of a process and its forked children; None: nothing. A file that is cut off or damaged
-    is read up to there.
+def read_host_probe(folder: Path, pid: int | None = None) -> RecordedProbe | None:
+    """What the probe recorded of a process and its children; None: nothing. A file that is cut off or damaged is read
+    up to there.
+
+    Args:
+        pid: of the one process that is asked for; None: all of them.
     """
-    tables, missing = _read(folder)
+    tables, missing = _read(folder, pid)
     if tables.meta is None:
         if not missing:
             return None
@@ -65,10 +68,10 @@ def keep_native_symbols(folder: Path) -> None:
         tables.native.keep_symbols()
 
 
-def _read(folder: Path) -> tuple[_Tables, list[str]]:
+def _read(folder: Path, pid: int | None = None) -> tuple[_Tables, list[str]]:
     """What the files of a folder hold, and what of it cannot be read."""
     paths = [folder / spool.FILE_NAME, *sorted(folder.glob(f"{spool.FILE_PREFIX}_*{spool.FILE_SUFFIX}"))]
-    tables = _Tables(folder)
+    tables = _Tables(folder, pid)
     missing: list[str] = []
     for path in paths:
         try:
@@ -88,7 +91,8 @@ def _read(folder: Path) -> tuple[_Tables, list[str]]:
 class _Tables:
     """The rows of several files, their definitions numbered through."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pid: int | None = None) -> None:
+        self._pid = pid
         self.native = NativeRows(folder)
         self.meta: dict[str, int] | None = None
         self._frames: dict[Frame, int] = {}
@@ -115,6 +119,8 @@ class _Tables:
         for kind, payload in chunks(content):
             if kind == spool.META:
                 meta = {name: int(value) for name, value in json.loads(bytes(payload)).items()}
+                if self._pid not in (None, meta["pid"]):
+                    return
                 process = meta["pid"] << PID_SHIFT
                 known = {name: meta[name] for name in ("interval_ns", "monotonic_ns", "unix_ns")}
                 self.meta = self.meta or known | {"cpus": meta.get("cpus", 0)}
@@ -128,7 +134,8 @@ class _Tables:
                     inside.append((name, file) if name != function else None)
                     functions.append((name, file))
                 for stack in defined.get("stacks", ()):
-                    key = tuple(frames[number] for number in _without_callers(stack, inside, functions))
+                    own = _since_fork(stack, functions)
+                    key = tuple(frames[number] for number in _without_callers(own, inside, functions))
                     stacks.append(self._stacks.setdefault(key, len(self._stacks)))
                 paths = [tuple(map(str, path)) for path in defined.get("stages", ())]
                 stages.extend(self._stages.setdefault(path, len(self._stages)) for path in paths)
@@ -193,6 +200,18 @@ class _Tables:
             meta["monotonic_ns"],
             meta["unix_ns"],
         )  # fmt: skip
+
+
+def _since_fork(stack: list[int], functions: list[tuple[str, str]]) -> list[int]:
+    """A stack's frames, the innermost first, without those of the parent in which a worker was forked.
+
+    They stay on its stack: it would seem to be starting processes all the time.
+    """
+    for place, number in enumerate(stack):
+        function, file = functions[number]
+        if function.endswith("_bootstrap") and file.endswith("multiprocessing/process.py"):
+            return stack[: place + 1]
+    return stack
 
 
 def _without_callers(

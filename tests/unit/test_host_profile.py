@@ -337,6 +337,11 @@ def test_files_of_a_process_and_its_children_are_read_as_one(tmp_path: Path) -> 
     assert samples.on_cpu_ns.tolist() == [-1, MS, -1, MS]
     assert recorded.probe.events.detail.tolist() == [2, 2]
     assert recorded.probe.missing == ("something",)
+    of_child = read_host_probe(tmp_path, 200)
+    assert of_child is not None
+    assert of_child.probe.samples.thread.tolist() == [200 << 24 | 200, 200 << 24 | 201]
+    assert of_child.probe.events.thread.tolist() == [200 << 24 | 200]
+    assert read_host_probe(tmp_path, 300) is None
 
 
 def test_of_a_file_that_is_cut_off_whole_chunks_are_read(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def last_lines(text: str, lines: int = 5) -> str:
 
 NEVER_CALLED = (
     "it was there and never called",
-    "Another module may have taken it before it was replaced, or a process that was started anew called it.",
+    "Another module may have taken it before it was replaced, or a Python that cannot be followed called it.",
 )
 NO_MODULE_CALLED = (
     "no call of a module was recorded",

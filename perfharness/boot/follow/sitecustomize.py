@@ -68,7 +68,7 @@ def note(reason: str) -> None:
 
 def main() -> None:
     """Watch for the modules, where this process is part of a launch."""
-    sys.path[:] = [one for one in sys.path if one != FOLDER]
+    sys.path[:] = [one for one in sys.path if os.path.abspath(one) != FOLDER]  # noqa: PTH100
     tracer = os.environ.get("PERFHARNESS_TRACER")
     if os.environ.get("PERFHARNESS_OUTPUT_DIR") and tracer:
         has_gpu = tracer == "embedded" and any(map(os.path.exists, GPU_FILES))
@@ -95,6 +95,7 @@ def users_own() -> None:
             sys.modules.setdefault("sitecustomize", own)
 
 
-if __name__ == "sitecustomize":
+if __name__ == "sitecustomize" and not hasattr(sys, "perfharness_follows"):
+    setattr(sys, "perfharness_follows", True)  # noqa: B010 - should the folder be found again by another name
     main()
     users_own()

@@ -288,7 +288,8 @@ def _adapt_sources(work: _Work) -> None:
     for path in work.folder.rglob(BENCHMARK_NAME):
         content = read_results(path) or {}
         sources = content.get("meta", {}).get("sources", {})
-        trace = path.with_name(str(sources.get("trace")))
+        name = str(sources.get("trace"))  # `../…` of a process that shares the trace of its launched one
+        trace = (path.parent.parent if name.startswith("../") else path.parent) / Path(name).name
         if "trace_bytes" in sources and is_plain(trace):
             sources["trace_bytes"] = trace.stat().st_size
             path.write_bytes(_json(content))

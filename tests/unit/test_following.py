@@ -1,0 +1,92 @@
+"""How children are followed: which interpreters cannot be, and what of the probe's samples is a worker's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfharness.boot import FOLLOW
+from perfharness.model import environment
+from perfharness.trace.host_samples import _since_fork
+from perfharness.tracer import unfollowed
+from perfharness.tracer.unfollowed import why_not
+
+WHOLE = {environment.OUTPUT_DIR: "/out", "PYTHONPATH": f"/mine{os.pathsep}{FOLLOW}"}
+
+
+@pytest.mark.parametrize(
+    ("command", "environ", "expected"),
+    [
+        (["python3", "x.py"], None, None),
+        (["/usr/bin/python3.12", "-u", "-X", "dev", "x.py"], None, None),
+        (["python", "-I", "x.py"], None, "with -I"),
+        (["python", "-uSB", "x.py"], None, "with -S"),
+        (["python", "-E", "-m", "pip"], None, "with -E"),
+        (["python", "-m", "x", "-I"], None, None),
+        (["python", "-c", "-I"], None, None),
+        (["python", "-XIS", "x.py"], None, None),
+        ([b"python3", b"-I"], None, "with -I"),
+        (["gcc", "-I", "include"], None, None),
+        ("python -I x.py", None, None),
+        (["python", "x.py"], WHOLE, None),
+        (["python", "x.py"], {b"PERFHARNESS_OUTPUT_DIR": b"/out"}, "with an environment without the variables of"),
+        (["python", "x.py"], {}, "with an environment without the variables of"),
+        ([], None, None),
+    ],
+)
+def test_interpreters_that_cannot_be_followed(
+    command: object, environ: dict[str, str] | None, expected: object
+) -> None:
+    reason = why_not(command, environ)
+    assert reason is None if expected is None else (reason or "").startswith(str(expected))
+
+
+def test_the_folder_is_known_by_its_end() -> None:
+    assert str(FOLLOW).endswith(unfollowed.FOLLOW)
+
+
+def run_with_hook(code: str, *options: str, **environ: str) -> str:
+    path = os.pathsep.join([str(FOLLOW), os.environ["PYTHONPATH"]])
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PERFHARNESS_")}
+    done = subprocess.run(
+        [sys.executable, *options, "-c", code],
+        env={**given, "PYTHONPATH": path, **environ}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def test_a_python_that_makes_no_ranges_imports_nothing_of_ours(tmp_path: Path) -> None:
+    code = "import sys, json, multiprocessing; print([one for one in sys.modules if one.startswith('perfharness')])"
+    variables = {environment.OUTPUT_DIR: str(tmp_path), environment.TRACER: "embedded"}
+    assert run_with_hook(code, **variables) == "[]"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_users_own_hook_fails_as_it_does_without_ours(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import not_there_at_all\n")
+    code = "import sys; print(sys.path.count(''), 'sitecustomize' in sys.modules)"
+    for first in (str(FOLLOW), ""):
+        path = os.pathsep.join(part for part in (first, str(tmp_path), os.environ["PYTHONPATH"]) if part)
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        assert "not_there_at_all" in done.stderr
+        assert done.stdout == "1 False\n"
+
+
+def test_the_parents_frames_are_no_part_of_a_worker() -> None:
+    functions = [
+        ("work", "script.py"),
+        ("BaseProcess.run", "lib/multiprocessing/process.py"),
+        ("BaseProcess._bootstrap", "lib/multiprocessing/process.py"),
+        ("BaseProcess.start", "lib/multiprocessing/process.py"),
+        ("<module>", "script.py"),
+    ]
+    assert _since_fork([0, 1, 2, 3, 4], functions) == [0, 1, 2]
+    assert _since_fork([3, 4], functions) == [3, 4]
+    assert _since_fork([0, 4], functions) == [0, 4]
