@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from perfharness.runs.launch import launch
     from perfharness.runs.repeat import repeat
     from perfharness.runs.run import open_run
-    from perfharness.runs.sweep import sweep_processes
+    from perfharness.runs.sweep import sweep_processes, sweep_ranks
 
 __all__ = [
     "PerfRecorder",
@@ -28,6 +28,7 @@ __all__ = [
     "repeat",
     "startup_range",
     "sweep_processes",
+    "sweep_ranks",
 ]
 
 USE_CASES = {
@@ -38,6 +39,7 @@ USE_CASES = {
     "open_run": "perfharness.runs.run",
     "repeat": "perfharness.runs.repeat",
     "sweep_processes": "perfharness.runs.sweep",
+    "sweep_ranks": "perfharness.runs.sweep",
 }
 
 

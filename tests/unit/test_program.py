@@ -98,7 +98,7 @@ def test_console_scripts_by_their_first_line(
     path = executable(tmp_path / "tool", head)
     monkeypatch.setenv("PATH", str(tmp_path))
     wanted = None if interpreter is None else interpreter.replace("HERE", str(tmp_path))
-    expected = Program("tool", wanted, options, path, arguments=("a",))
+    expected = Program("tool", wanted, options, path)
     assert find_program(LaunchOptions(script="tool", script_arguments=("a",))) == expected
     assert expected.is_python is (interpreter is not None)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.cli.launch import parse_np_sweep
+from perfharness.cli.launch import parse_numbers
 from perfharness.errors import UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.render.charts.drawing import Picture, draw
@@ -92,12 +92,12 @@ def test_a_straight_line_above_the_threshold_has_no_knee(numbers: list[int], slo
 @pytest.mark.parametrize("text", ["", "1,", "0,1", "1,1", "a", "-1", "1;2"])
 def test_what_is_no_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--np-sweep"):
-        sweep_options(LaunchOptions(script="x.py"), parse_np_sweep(text) or ())
+        sweep_options(LaunchOptions(script="x.py"), parse_numbers("--np-sweep", text) or ())
 
 
 def test_a_list_of_numbers() -> None:
-    assert parse_np_sweep("1, 2,8") == (1, 2, 8)
-    assert parse_np_sweep(None) is None
+    assert parse_numbers("--np-sweep", "1, 2,8") == (1, 2, 8)
+    assert parse_numbers("--np-sweep", None) is None
 
 
 def test_the_number_of_processes_is_the_sweep_s() -> None:

@@ -126,7 +126,7 @@ def explaining_pass(plan: LaunchPlan, measured_s: float | None = None) -> Launch
     )
     with_probe = plan.interpreter.has_perfharness  # the script may have no recorder, which would start it
     runner = _runner_of(plan.tracer.kind, plan.annotations, with_probe=with_probe)
-    command = _command(plan.program, plan.interpreter, runner)
+    command = _command(plan.options, plan.program, plan.interpreter, runner)
     processes = (
         replace(
             spec,
@@ -313,7 +313,7 @@ def _processes(
     placements: Sequence[Placement],
 ) -> Iterator[ProcessSpec]:
     on_gpus: Counter[str] = Counter()  # MIG instances of one GPU share its index
-    command = _command(facts.program, facts.interpreter, _runner_of(tracer, facts.annotations))
+    command = _command(options, facts.program, facts.interpreter, _runner_of(tracer, facts.annotations))
     for index, (gpus, placement) in enumerate(zip(groups, placements, strict=True)):
         indices = [str(gpu.index) for gpu in gpus] or ["0"]
         name = "-".join(indices)
@@ -348,8 +348,10 @@ def _runner_of(tracer: str, annotations: Annotations | None, *, with_probe: bool
     return "perfharness.host_probe" if with_probe else None
 
 
-def _command(program: Program, interpreter: InterpreterFacts, runner: str | None) -> tuple[str, ...]:
+def _command(
+    options: LaunchOptions, program: Program, interpreter: InterpreterFacts, runner: str | None
+) -> tuple[str, ...]:
     if not program.is_python:
-        return (program.path or program.name, *program.arguments)
+        return (program.path or program.name, *options.script_arguments)
     through = () if runner is None else ("-m", runner)
-    return (interpreter.executable, *program.interpreter_options, *through, *program.target, *program.arguments)
+    return (interpreter.executable, *program.interpreter_options, *through, *program.target, *options.script_arguments)

@@ -114,7 +114,7 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
         topology=topology,
         near_gpus=gpu_localities([gpu.uuid for gpu in gpus.gpus], topology) if topology and gpus.gpus else {},
         environment=fingerprint(gpus, interpreter),
-        source=find_source(source, program.arguments),
+        source=find_source(source, options.script_arguments),
     )
 
 

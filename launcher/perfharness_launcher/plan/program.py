@@ -30,7 +30,6 @@ class Program:
         interpreter: the Python that runs it, with `interpreter_options`; None: it is another program.
         path: of the file; None: a module, or nothing was found.
         module: its name; None: it is no module.
-        arguments: of the script or program.
         problem: why it cannot be started, one sentence.
     """
 
@@ -39,7 +38,6 @@ class Program:
     interpreter_options: tuple[str, ...] = ()
     path: str | None = None
     module: str | None = None
-    arguments: tuple[str, ...] = ()
     problem: str | None = None
 
     @property
@@ -55,20 +53,20 @@ class Program:
 
 def find_program(options: LaunchOptions) -> Program:
     """What SCRIPT is, by its name, the files on PATH and their first lines."""
-    name, arguments = options.script, options.script_arguments
+    name = options.script
     python, *python_options = options.python_command or (options.python,)
     if options.module:
-        return Program(name, python, tuple(python_options), module=name, arguments=arguments)
+        return Program(name, python, tuple(python_options), module=name)
     if name.endswith(".py") or options.python_command:
         problem = _file_problem(Path(name))
-        return Program(name, python, tuple(python_options), name, arguments=arguments, problem=problem)
+        return Program(name, python, tuple(python_options), name, problem=problem)
     path = shutil.which(name)
     if path is None:
-        return Program(name, arguments=arguments, problem=_program_problem(Path(name)))
+        return Program(name, problem=_program_problem(Path(name)))
     words = _interpreter_of(Path(path))
     if words is None:
-        return Program(name, path=path, arguments=arguments)
-    return Program(name, words[0], tuple(words[1:]), path, arguments=arguments)
+        return Program(name, path=path)
+    return Program(name, words[0], tuple(words[1:]), path)
 
 
 def _interpreter_of(script: Path) -> list[str] | None:
