@@ -269,6 +269,7 @@ class RecorderCore:
             if is_batch:
                 node.ready_mark = channel.attributes_with_value(conventions.MARK_READY_TIME, color, node.category)
                 node.collecting_mark = channel.attributes_with_value(conventions.MARK_COLLECTING, color, node.category)
+                node.crowded_mark = channel.attributes_with_value(conventions.MARK_CROWDED, color, node.category)
                 collecting.follow()
         return node
 
@@ -440,31 +441,35 @@ class RecorderCore:
 
 
 def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
-    """Mark how long the thread has run or waited for a CPU until now, and how long it has collected garbage, where the
-    last such mark is old enough.
+    """Mark how long the thread has run or waited for a CPU until now, how long it has collected garbage, and how long
+    its own process kept it from running, where the last such mark is old enough.
     """
     thread, now_ns = stack.thread, monotonic_ns()
     if now_ns < thread.ready_time_due_ns:
         return
-    ready_ns = _ready_ns()
-    if ready_ns is None:
+    times = _cpu_times_ns()
+    if times is None:
         thread.ready_time_due_ns = NEVER_NS
         return
     thread.ready_time_due_ns = now_ns + conventions.READY_TIME_EVERY_NS
-    channel.mark_value(batch.ready_mark, ready_ns)
+    ran_ns, queued_ns = times
+    channel.mark_value(batch.ready_mark, ran_ns + queued_ns)
     spent_ns = collecting.spent_ns()
     if spent_ns:
         channel.mark_value(batch.collecting_mark, spent_ns)
+    crowded_ns = thread.crowding.read(now_ns, queued_ns)
+    if crowded_ns:
+        channel.mark_value(batch.crowded_mark, crowded_ns)
 
 
-def _ready_ns() -> int | None:
-    """How long the calling thread has run or waited for a CPU; None where the system does not count the latter."""
+def _cpu_times_ns() -> tuple[int, int] | None:
+    """How long the calling thread has run, and has waited for a CPU; None where the latter is not counted."""
     try:
         file = open_file("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)
     except OSError:
         return None
     try:  # the first number is the CPU time too, but only up to the last timer tick
-        return thread_time_ns() + int(read_file(file, 64).split()[1])
+        return thread_time_ns(), int(read_file(file, 64).split()[1])
     except (OSError, ValueError, IndexError):
         return None
     finally:

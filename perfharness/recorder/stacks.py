@@ -15,6 +15,7 @@ from typing import Any
 from perfharness import host_probe
 from perfharness.recorder.capture import Gate
 from perfharness.recorder.channels import Channel
+from perfharness.recorder.crowding import Crowding
 
 
 class Node:
@@ -37,6 +38,7 @@ class Node:
         "collecting_mark",
         "color",
         "count",
+        "crowded_mark",
         "domain",
         "guard",
         "index",
@@ -81,6 +83,7 @@ class Node:
         self.shared_mark: Any = None
         self.ready_mark: Any = None  # of a batch
         self.collecting_mark: Any = None  # of a batch
+        self.crowded_mark: Any = None  # of a batch
         # The channel's calls; None saves the call.
         self.push: Callable[[Any], object] | None = None
         self.pop: Callable[[], object] | None = None
@@ -184,6 +187,7 @@ class ThreadStacks:
         self.recorder = recorder
         self.own = RangeStack(self, 0)
         self.ready_time_due_ns = 0
+        self.crowding = Crowding()
         self.of_task: dict[object, RangeStack] = {}
         self._lanes: list[RangeStack] = []
         self._free: list[int] = []

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfharness.model import range_log
-from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_READY_TIME
+from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_CROWDED, MARK_READY_TIME
 from perfharness.model.range_log import HAS_PAYLOAD, LOG_SUFFIX, NAMES_SUFFIX, OP_BITS, RangeAttributes, RangeLog
 from perfharness.tracer.ranges import LoggedRanges, read_log, records_by_thread
 
@@ -77,7 +77,9 @@ def events(log: RangeLog, thread_id: int | None = None, *, clock_marks: bool = F
     wanted_records = records(log).get(wanted, [])
     decoded = [] if not wanted_records else _decode(log, wanted_records)
     return [
-        event for event in decoded if clock_marks or event.message not in (MARK_CLOCK, MARK_COLLECTING, MARK_READY_TIME)
+        event
+        for event in decoded
+        if clock_marks or event.message not in (MARK_CLOCK, MARK_COLLECTING, MARK_CROWDED, MARK_READY_TIME)
     ]
 
 

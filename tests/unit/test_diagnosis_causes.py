@@ -17,7 +17,7 @@ from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.cpu_time import CpuTime, thread_ready_time
 from perfharness.analysis.diagnosis.rules import RULES, judge
 from perfharness.analysis.diagnosis.rules.evidence import Compiling, Figures, Issuing, KeptCpu, Peer, Recompiling
-from perfharness.model.conventions import MARK_COLLECTING, MARK_READY_TIME, MARK_RECORDER
+from perfharness.model.conventions import MARK_COLLECTING, MARK_CROWDED, MARK_READY_TIME, MARK_RECORDER
 from perfharness.model.diagnosis import Cause, NativeFunction, NativeProfile, StageDiagnosis, Verdict, native_text
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind, OsWaitKind
@@ -361,6 +361,26 @@ def test_collections_read_in_batches(collected_us: int, least: float | None, tmp
             assert first.share == pytest.approx(share)
             assert first.saves_ms is None
             assert sum(cause.share for cause in others) <= 1 - share + 1e-9
+
+
+@pytest.mark.parametrize(("crowded_us", "least"), [(440, 0.2), (430, None)])
+def test_waiting_for_cpus_that_the_process_itself_has_read_in_batches(
+    crowded_us: int, least: float | None, tmp_path: Path
+) -> None:
+    """Of batches of 1 ms whose stage takes 700 us, 300 of that waiting may have been beside it."""
+    builder = TraceBuilder()
+    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    for index in range(13):
+        begin = (index + 1) * BATCH
+        builder.mark(MARK_CROWDED, begin, domain="r", category="r", payload=(index + 1) * crowded_us * US)
+        if index < 12:
+            builder.range("batch", begin, begin + BATCH, domain="r", category="r", payload=index)
+            builder.range("stage", begin + 100 * US, begin + 800 * US, domain="r", category="r")
+    first, *others = stage_of(diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))), "stage").causes
+    assert (first.code == "cpu-contention") is (least is not None)
+    if least is not None:
+        assert first.share == pytest.approx(least)
+        assert sum(cause.share for cause in others) <= 1 - least + 1e-9
 
 
 @pytest.mark.parametrize(

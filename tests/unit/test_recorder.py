@@ -20,7 +20,7 @@ from perfharness.errors import RecorderError
 from perfharness.model import range_log
 from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_READY_TIME
 from perfharness.model.range_log import RangeLog
-from perfharness.recorder import collecting, core
+from perfharness.recorder import collecting, core, crowding
 from perfharness.recorder.recorder import SCOPES_KEPT
 from perfharness.recorder.stacks import NODES_KEPT
 from tests.unit.recorder_events import drawn, events, recording
@@ -163,7 +163,7 @@ def test_ready_time_is_marked_in_batches_every_5_ms(
 ) -> None:
     now_us = 0
     monkeypatch.setattr(core, "monotonic_ns", lambda: 1_000_000_000 + now_us * 1000)
-    monkeypatch.setattr(core, "_ready_ns", lambda: now_us * 7)
+    monkeypatch.setattr(core, "_cpu_times_ns", lambda: (now_us * 3, now_us * 4))
     monkeypatch.setattr(collecting, "spent_ns", lambda: now_us * 2)
     for form, begin_us, end_us in (
         ("call", 0, 4999),
@@ -218,7 +218,7 @@ def test_where_the_system_does_not_count_ready_time_it_is_asked_once(
     perf: PerfRecorder, log: RangeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(core, "_ready_ns", lambda: asked.append(1))
+    monkeypatch.setattr(core, "_cpu_times_ns", lambda: asked.append(1))
     monkeypatch.setattr(core, "monotonic_ns", itertools.count(0, 10_000_000).__next__)
     for index in range(4):
         perf.push_range("batch", batch_idx=index)
@@ -227,17 +227,37 @@ def test_where_the_system_does_not_count_ready_time_it_is_asked_once(
 
 
 def test_the_ready_time_of_a_thread_is_that_of_the_system() -> None:
-    before = core._ready_ns(), time.thread_time_ns()
-    assert before[0] is not None  # Linux counts it
-    while time.thread_time_ns() < before[1] + 20_000_000:
+    times, before = core._cpu_times_ns(), time.thread_time_ns()
+    assert times is not None  # Linux counts it
+    while time.thread_time_ns() < before + 20_000_000:
         pass
     time.sleep(0.05)
-    after, used = core._ready_ns(), time.thread_time_ns()
-    assert after is not None
+    later, used = core._cpu_times_ns(), time.thread_time_ns()
+    assert later is not None
     with Path("/proc/thread-self/schedstat").open() as file:
         delay = int(file.read().split()[1])
-    assert used - before[1] <= after - before[0] + 1_000_000
-    assert after <= time.thread_time_ns() + delay
+    assert used - before <= sum(later) - sum(times) + 1_000_000
+    assert later[0] <= time.thread_time_ns()
+    assert later[1] <= delay
+
+
+@pytest.mark.parametrize(
+    ("used_us", "crowded_us"),
+    [
+        ([1600, 3200], [0, 300, 700]),  # of 1000 us each, on two CPUs
+        ([1599, 3199], [0, 0, 400]),  # 1600 us in the second one
+        ([0, 0], [0, 0, 0]),  # others have the CPUs
+    ],
+)
+def test_waiting_for_a_cpu_counts_while_the_process_has_almost_all(
+    used_us: list[int], crowded_us: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowding, "sched_getaffinity", lambda pid: {3, 5})
+    readings = iter([0, *used_us])
+    monkeypatch.setattr(crowding, "process_time_ns", lambda: next(readings) * 1000)
+    counted = crowding.Crowding()
+    found = [counted.read(now_us * 1000, queued_us * 1000) for now_us, queued_us in ((9, 50), (1009, 350), (2009, 750))]
+    assert found == [each * 1000 for each in crowded_us]
 
 
 def test_with_range_is_reentrant_and_shared(perf: PerfRecorder, log: RangeLog) -> None:

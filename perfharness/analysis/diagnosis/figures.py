@@ -6,6 +6,7 @@ import numpy as np
 
 from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.calls import host_memory, stays_inside
+from perfharness.analysis.diagnosis.cpu_time import ThreadReadings
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
 from perfharness.analysis.diagnosis.host_waits import find_concurrent_stage, find_handover
 from perfharness.analysis.diagnosis.issuing import issuing
@@ -55,7 +56,8 @@ def stage_figures(
         recompiling=recompiling,
         waiting_share=waiting_share,
         ready_share=ready_share,
-        collecting_share=_collecting_share(events),
+        collecting_share=_least_share(events, workload.thread_collecting_time),
+        crowded_share=_least_share(events, workload.thread_crowded_time),
         api_is_complete=workload.api_is_complete,
         without_calls=0.0 if workload.api_is_complete else _without_calls(events),
         limits=limits,
@@ -87,10 +89,10 @@ def _ready_shares(events: StageEvents) -> tuple[float | None, float | None]:
     return None if used is None or (thread != thread[0]).any() else used.waiting_share(start, end), None
 
 
-def _collecting_share(events: StageEvents) -> float | None:
-    """Of the host time, what its threads collected garbage at least, by readings in their batches."""
-    workload, stages = events.workload, events.workload.stages
-    shares = workload.thread_collecting_time.shares(stages.thread[events.stage.rows], events.start_ns, events.end_ns)
+def _least_share(events: StageEvents, readings: ThreadReadings) -> float | None:
+    """Of the host time, what its threads did (as collecting garbage) at least, by readings in their batches."""
+    thread = events.workload.stages.thread[events.stage.rows]
+    shares = readings.shares(thread, events.start_ns, events.end_ns)
     return None if shares is None else shares[1]
 
 

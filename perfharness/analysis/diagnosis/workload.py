@@ -13,7 +13,13 @@ from perfharness.analysis.awaits import with_awaits
 from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.call_roles import CallRoles, call_roles
 from perfharness.analysis.diagnosis.calls import TO_HOST, CallTable, call_table, previous_end_on_stream
-from perfharness.analysis.diagnosis.cpu_time import CpuTime, ThreadReadings, thread_collecting_time, thread_ready_time
+from perfharness.analysis.diagnosis.cpu_time import (
+    CpuTime,
+    ThreadReadings,
+    thread_collecting_time,
+    thread_crowded_time,
+    thread_ready_time,
+)
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
@@ -91,6 +97,7 @@ class Workload:
     host_probe: HostProbe | None = None
     cpu_time: CpuTime | None = None
     thread_collecting_time: ThreadReadings = field(kw_only=True)
+    thread_crowded_time: ThreadReadings = field(kw_only=True)
     thread_ready_time: ThreadReadings = field(kw_only=True)
     """Of the process, on the trace's clock; None: not sampled."""
     narrowed: dict[tuple[int, ...], Workload] = field(default_factory=dict)
@@ -156,6 +163,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
     return Workload(
         trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
         thread_collecting_time=thread_collecting_time(trace), thread_ready_time=thread_ready_time(trace),
+        thread_crowded_time=thread_crowded_time(trace),
         stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
         launch_lines=launch_lines, latency_ns=narrow(latency), queued_ns=queued, calls=calls, busy=busy,
         compute=compute, busy_of=busy_of, gpus=gpus, kernels=kernels, overlapped_ns=overlapped,

@@ -184,10 +184,10 @@ class Figures:
     CUDA calls; `for_stages`: waiting, or queueing, while the GPU did the work of other stages; `shared`: own
     operations, or waits, while other processes were at work on the GPU; `blocked`: outside of CUDA calls in the
     operating system, None where that was not recorded; `loading`: loading modules; `slow_start`: what batches before
-    the steady state took more; `waiting_share`, `ready_share`, `collecting_share`: of `wall`, what its threads
-    waited, computed or waited for a CPU, and collected garbage, at least, without samples; `without_calls`: in ranges
-    without any CUDA call, 0 where `api_is_complete`; `helpers_reads`: how many copies to the host threads without
-    stages began in that time.
+    the steady state took more; `waiting_share`, `ready_share`, `collecting_share`, `crowded_share`: of `wall`, what
+    its threads waited, computed or waited for a CPU, collected garbage, and waited for a CPU that their own process
+    had, at least, without samples; `without_calls`: in ranges without any CUDA call, 0 where `api_is_complete`;
+    `helpers_reads`: how many copies to the host threads without stages began in that time.
     """
 
     wall: float
@@ -221,6 +221,7 @@ class Figures:
     kept: KeptCpu = field(default_factory=KeptCpu)
     without_calls: float = 0.0
     collecting_share: float | None = None
+    crowded_share: float | None = None
     helpers_reads: int = 0
 
     @property
@@ -321,8 +322,10 @@ class Figures:
 
     @property
     def crowded_ns(self) -> float:
-        """Of the host time, ready without a free CPU, which the process's own threads had; 0 without samples."""
-        return 0.0 if self.host is None else self.sum_ns(self.host.crowded_ms)
+        """Of the host time, ready without a CPU, which the process's own threads had; at least, without samples."""
+        if self.host is None:
+            return (self.crowded_share or 0.0) * self.wall
+        return self.sum_ns(self.host.crowded_ms)
 
     @property
     def compiling_ns(self) -> float:

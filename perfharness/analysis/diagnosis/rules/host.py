@@ -89,7 +89,7 @@ def cpu_bound(f: Figures) -> Match | None:
     dispatching = (
         f.issuing.launching_ns - f.issuing.launch_calls_ns if launch is not None and launch.is_verdict else 0.0
     )
-    held_up = f.throttled_ns if f.host is None else 0.0  # with samples it is part of the waiting
+    held_up = max(f.throttled_ns, f.crowded_ns) if f.host is None else 0.0  # with samples it is part of the waiting
     computing = max(f.outside - f.waiting_outside_ns - f.recorder_ns - dispatching - held_up - _compiling(f), 0.0)
     if f.host is not None and computing + f.state_ns("runnable") < CPU_BOUND_SHARE / 2 * f.wall:
         return None  # it waits, for several things of which none is enough for a rule

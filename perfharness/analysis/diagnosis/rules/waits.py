@@ -304,9 +304,10 @@ def cpu_contention(f: Figures) -> Match | None:
     waited = max(f.crowded_ns - f.throttled_ns, 0.0)
     if not waited:
         return None
+    least = "at least " if f.host is None else ""
     evidence = (
-        f"It is ready and finds no free CPU {percent(waited, f.wall)} of its host time, while the process has more "
-        "threads ready than CPUs."
+        f"It is ready and finds no free CPU {least}{percent(waited, f.wall)} of its host time, while the process has "
+        "more threads ready than CPUs."
     )
     reason = "what takes the CPUs is other threads, not a line of this stage"
     return Match(
