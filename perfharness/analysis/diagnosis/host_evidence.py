@@ -390,9 +390,9 @@ def _is_work(samples: HostSamples, stack: tuple[int, ...], waiting: set[tuple[st
 
 
 def _crowded_share(probe: HostProbe, rows: Int64) -> float:
-    """Of the time in which the threads were ready without a CPU: what the process's own threads had the CPUs for.
+    """Of the time in which the threads were ready without a CPU: what is due to the process's own other threads.
 
-    That is while it has more threads ready than CPUs, the share of the CPUs that it uses: others have the rest.
+    That is while it has more threads ready than CPUs, and of a CPU as much as it got: one thread would have got that.
     """
     events, samples = probe.events, probe.samples
     crowded = np.flatnonzero(events.kind == HostEventKind.CROWDED)
@@ -403,14 +403,14 @@ def _crowded_share(probe: HostProbe, rows: Int64) -> float:
     time_ns = samples.time_ns[rows]
     at = np.maximum(np.searchsorted(start, time_ns, side="right") - 1, 0)
     is_inside = (start[at] <= time_ns) & (time_ns < end[at])
-    own = _share_of_cpus(events, start, end, probe.cpus)
-    return float((waited * own[at] * is_inside).sum() / waited.sum())
+    got = np.minimum(_cpus_used(events, start, end), 1.0)
+    return float((waited * got[at] * is_inside).sum() / waited.sum())
 
 
-def _share_of_cpus(events: HostEvents, start: Int64, end: Int64, cpus: int | None) -> Float64:
-    """The share of its CPUs that the process, with its forked children, used in each of these times; 1: not known."""
+def _cpus_used(events: HostEvents, start: Int64, end: Int64) -> Float64:
+    """How many CPUs the process, with its forked children, used in each of these times; 1: not known."""
     of_cpu = np.flatnonzero(events.kind == HostEventKind.CPU_TIME)
-    if not len(of_cpu) or not cpus:
+    if not len(of_cpu):
         return np.ones(len(start))
     used = np.zeros(len(start))
     for process in np.unique(events.thread[of_cpu]).tolist():
@@ -418,7 +418,7 @@ def _share_of_cpus(events: HostEvents, start: Int64, end: Int64, cpus: int | Non
         times = np.r_[events.start_ns[mine[0]], events.end_ns[mine]]
         so_far = np.r_[0, np.cumsum(events.detail[mine], dtype=np.int64)] * NS_PER_US
         used += np.interp(end, times, so_far) - np.interp(start, times, so_far)
-    return np.asarray(np.minimum(used / (cpus * np.maximum(end - start, 1)), 1.0))
+    return np.asarray(used / np.maximum(end - start, 1))
 
 
 def _lines_of_collections(probe: HostProbe, events: StageEvents) -> dict[str, FunctionTime]:

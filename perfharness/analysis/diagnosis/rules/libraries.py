@@ -36,6 +36,8 @@ LESS = {
 """How a caller gives a library less to do."""
 ENGINES = ("onnxruntime", "torch", "tensorflow", "jax", "openvino", "faiss")
 """What they compute is what the stage is for: calling them less is not what can be saved."""
+HANDS_OVER = ("asyncio", "concurrent", "multiprocessing", "queue", "select", "selectors", "threading")
+"""What they compute is waking, and being woken, once for each piece of work."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ def cheaper(function: str, library: LibraryTime | None, *, is_idle: bool) -> str
     """
     if library is None:
         return f"make {function} cheaper" + (", or spread its work over processes" if is_idle else "")
+    if library.name in HANDS_OVER:
+        return f"hand over fewer and larger pieces of work: each costs {function} a call of {library.function.function}"
     threads = THREADS.get(library.name)
     less = LESS.get(library.name, "smaller inputs, cheaper options, fewer calls")
     step = f"give {library.function.function} of {library.name} less to do ({less})"
