@@ -41,9 +41,10 @@ def with_awaits(samples: HostSamples) -> HostSamples:
     last = _last_steps(samples, steps[samples.stack])[waiting]
     waiting, last = waiting[last >= 0], last[last >= 0]
     stacks, column = list(samples.stacks), samples.stack.copy()
-    pairs, which = np.unique(np.stack([samples.stack[waiting], samples.stack[last]]), axis=1, return_inverse=True)
-    column[waiting] = len(stacks) + which.ravel()
-    for wait, step in pairs.T.tolist():
+    count = len(stacks)
+    pairs, which = np.unique(samples.stack[waiting].astype(np.int64) * count + samples.stack[last], return_inverse=True)
+    column[waiting] = count + which
+    for wait, step in (divmod(pair, count) for pair in pairs.tolist()):
         at, stack = inside[wait], samples.stacks[wait]
         stacks.append((*stack[:at], *own[step], *stack[at:]))
     return replace(samples, stack=column, stacks=stacks)
