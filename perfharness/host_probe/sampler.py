@@ -71,6 +71,28 @@ class SampledThread:
         self.stack = self.stage = -1
 
 
+class ReadyCounts:
+    """Counts of the threads that are ready to run beyond the CPUs that there are, of which two in a row say something.
+
+    Threads that are woken together are ready together for a moment, which says nothing of the time before it.
+    """
+
+    def __init__(self, now_ns: int) -> None:
+        self._counted_ns = now_ns
+        self._too_many = 0
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether to count: sooner where there were too many, to know for how long."""
+        return now_ns - self._counted_ns >= (COUNT_AGAIN_NS if self._too_many else COUNT_READY_EVERY_NS)
+
+    def count(self, now_ns: int, too_many: int) -> list[tuple[int, int]]:
+        """Since when there are too many, and how many at least; nothing where this count or the last one denies it."""
+        least = min(max(too_many, 0), self._too_many)
+        found = [(self._counted_ns, least)] if least else []
+        self._counted_ns, self._too_many = now_ns, max(too_many, 0)
+        return found
+
+
 class SampledProcess:
     """A process, its threads, and its file."""
 
@@ -100,8 +122,7 @@ class SampledProcess:
         self._threads: dict[int, SampledThread] = {}
         self._tids: dict[int, int] = {}
         self._next_check_s = 0.0
-        self._counted_ns = time.monotonic_ns()
-        self._too_many = 0
+        self._ready = ReadyCounts(time.monotonic_ns())
         self._cpu_time = thread_state.process_cpu_ns(self.pid)
         self._cpu_time_read_ns = time.monotonic_ns()
         self._native: NativeSampler | None = None
@@ -182,23 +203,16 @@ class SampledProcess:
         self.spool.native(self._native.read(), LENGTH_NS)
 
     def _count_ready(self) -> None:
-        """Note where the process has more threads ready to run than CPUs: at two counts in a row.
-
-        Threads that are woken together are ready together for a moment, which says nothing of the time since the count
-        before.
-        """
+        """Note where the process has more threads ready to run than CPUs."""
         now_ns = time.monotonic_ns()
-        if now_ns - self._counted_ns < (COUNT_AGAIN_NS if self._too_many else COUNT_READY_EVERY_NS):
+        if not self._ready.is_due(now_ns):
             return
         try:
-            ready = thread_state.count_ready(self.pid)
-            cpus = len(os.sched_getaffinity(self.pid))
+            too_many = thread_state.count_ready(self.pid) - len(os.sched_getaffinity(self.pid))
         except OSError:
             return
-        too_many = max(ready - cpus, 0)
-        if too_many and self._too_many:
-            self.spool.event(self._counted_ns, now_ns, self.pid, CROWDED, min(too_many, self._too_many))
-        self._counted_ns, self._too_many = now_ns, too_many
+        for start_ns, least in self._ready.count(now_ns, too_many):
+            self.spool.event(start_ns, now_ns, self.pid, CROWDED, least)
 
     def _note_cpu_time(self) -> None:
         """Note how much CPU time all threads of the process used since the last time."""
