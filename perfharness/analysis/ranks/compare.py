@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
 from typing import Literal
 
@@ -141,8 +142,14 @@ class _View:
                 is_known[rows] = True
         return waiting, is_known
 
-    def period_ns(self, position: int) -> float:
-        """Mean time from the start of a common batch to that of the next one of its loop; of the last, its length."""
+    @cached_property
+    def periods_ns(self) -> list[float]:
+        """Of each rank, mean time from the start of a common batch to that of the next one of its loop; of the last,
+        its length.
+        """
+        return [self._period_ns(position) for position in range(len(self.ranks))]
+
+    def _period_ns(self, position: int) -> float:
         batches = self.ranks[position].work.batches
         period = batches.end_ns - batches.start_ns
         for loop in np.unique(batches.loop).tolist():
@@ -156,7 +163,7 @@ def _figures(view: _View, *, is_judged: bool) -> Iterator[RankFigures]:
     for position, one in enumerate(view.ranks):
         calls, rows = one.work.collectives, view.in_common(position)
         under_way = BusyLine(calls.start_ns[rows], calls.end_ns[rows]).length
-        period = view.period_ns(position)
+        period = view.periods_ns[position]
         waiting, is_known = view.waiting_ns(position)
         length = calls.end_ns - calls.start_ns
         total = int(length[rows].sum())
@@ -325,7 +332,7 @@ def _delay(view: _View, site: _Site, column: int) -> RankDelay | None:
     calls = np.bincount(each.batch[rows], minlength=count)
     mean = float(per_batch.mean())
     half = half_interval(per_batch)
-    period = float(np.mean([view.period_ns(other) for other in each.ranks if other != position]))
+    period = float(np.mean([view.periods_ns[other] for other in each.ranks if other != position]))
     if mean - half <= max(each.error_ns * float(calls.mean()), LAG_SHARE * period):
         return None
     if _work_excess_ns(view, site, column) < LOCATED_SHARE * mean * count:

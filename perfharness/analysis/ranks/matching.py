@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -59,26 +60,26 @@ class Matched:
     def __len__(self) -> int:
         return len(self.batch)
 
-    @property
+    @cached_property
     def last_ns(self) -> Int64:
         """When the last rank came."""
         found: Int64 = self.arrival_ns.max(axis=1)
         return found
 
-    @property
+    @cached_property
     def waiting_ns(self) -> Int64:
         """What each rank waited for the last one; 0 where they did not wait."""
         until = np.minimum(self.end_ns, self.last_ns[:, None])
         waiting: Int64 = np.where(self.waited[:, None], np.maximum(until - self.arrival_ns, 0), 0)
         return waiting
 
-    @property
+    @cached_property
     def lag_ns(self) -> Float64:
         """How much later than the mean of the others each rank came."""
         arrival, ranks = self.arrival_ns - self.arrival_ns.min(axis=1, keepdims=True), len(self.ranks)
         return np.asarray((arrival * ranks - arrival.sum(axis=1, keepdims=True)) / (ranks - 1), dtype=np.float64)
 
-    @property
+    @cached_property
     def margin_ns(self) -> Int64:
         """How much later than the second last the last one came."""
         in_order = np.sort(self.arrival_ns, axis=1)

@@ -13,7 +13,7 @@ ALLOCATES = ("allocator-churn",)
 COMPILES = ("recompilation",)
 WAITS_FOR_FILE = ("file-wait", "waiting-on-system")
 WAITS_FOR_THREAD = ("waiting-on-stage", "data-loader-starvation", "waiting-on-system")
-WAITS_FOR_RANK = ("waiting-on-process", "network-wait", "waiting-on-system")
+WAITS_FOR_RANK = ("waiting-on-rank", "waiting-on-process", "network-wait", "waiting-on-system")
 
 WARM_UP = ("-w", "15")
 """Libraries load and clocks rise for some tens of milliseconds, which are few batches or many."""
