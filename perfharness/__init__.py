@@ -8,36 +8,45 @@ from perfharness.model.notebook import show_with
 
 if TYPE_CHECKING:
     from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
+    from perfharness.render.report.files import report
     from perfharness.runs.analyze import analyze
     from perfharness.runs.cold_start import cold_start
     from perfharness.runs.compare import compare_runs
+    from perfharness.runs.compare import compare_runs as compare
     from perfharness.runs.launch import launch
     from perfharness.runs.repeat import repeat
     from perfharness.runs.run import open_run
+    from perfharness.runs.share.share import share
     from perfharness.runs.sweep import sweep_processes, sweep_ranks
 
 __all__ = [
     "PerfRecorder",
     "analyze",
     "cold_start",
+    "compare",
     "compare_runs",
     "get_default_arg_parser",
     "launch",
     "open_run",
     "parse_validate_default_args",
     "repeat",
+    "report",
+    "share",
     "startup_range",
     "sweep_processes",
     "sweep_ranks",
 ]
 
-USE_CASES = {
+USE_CASES = {  # the module, and the name in it where that is another one
     "analyze": "perfharness.runs.analyze",
     "cold_start": "perfharness.runs.cold_start",
+    "compare": "perfharness.runs.compare:compare_runs",
     "compare_runs": "perfharness.runs.compare",
     "launch": "perfharness.runs.launch",
     "open_run": "perfharness.runs.run",
     "repeat": "perfharness.runs.repeat",
+    "report": "perfharness.render.report.files",
+    "share": "perfharness.runs.share.share",
     "sweep_processes": "perfharness.runs.sweep",
     "sweep_ranks": "perfharness.runs.sweep",
 }
@@ -48,7 +57,8 @@ def __getattr__(name: str) -> Any:
     if name in USE_CASES:
         from importlib import import_module
 
-        return getattr(import_module(USE_CASES[name]), name)
+        module, _, own_name = USE_CASES[name].partition(":")
+        return getattr(import_module(module), own_name or name)
     if name in __all__:
         import perfharness.recorder
 

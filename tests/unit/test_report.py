@@ -19,10 +19,10 @@ from perfharness.analysis.cost import Prices
 from perfharness.analysis.recommendation import recommend
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.cli.main import run
-from perfharness.cli.report import ReportFormat, format_of
 from perfharness.errors import ResultError, UsageError
 from perfharness.render.report import html
 from perfharness.render.report.document import Column, Document, Paragraph, Section, Table, cell_text
+from perfharness.render.report.files import format_of
 from perfharness.render.report.html import html_page
 from perfharness.render.report.notebook import result_html
 from perfharness.render.report.pdf import BROWSER_VARIABLE, write_pdf
@@ -307,8 +307,8 @@ def test_several_runs_are_on_one_page(tmp_path: Path, capfd: pytest.CaptureFixtu
 
 
 def test_the_format_is_that_of_the_ending(tmp_path: Path, capsys: Captured) -> None:
-    assert format_of(Path("a.HTML"), None) is ReportFormat.HTML
-    assert format_of(Path("a.html"), ReportFormat.MD) is ReportFormat.MD
+    assert format_of(Path("a.HTML"), None) == "html"
+    assert format_of(Path("a.html"), "md") == "md"
     with pytest.raises(UsageError):
         format_of(Path("a.docx"), None)
     trace = str(recorded_trace(tmp_path / "t.sqlite"))
@@ -494,3 +494,21 @@ def test_of_very_many_stages_the_page_has_the_largest(tmp_path: Path, monkeypatc
     assert max(table.count("<tr>") for table in re.findall(r"<tbody>.*?</tbody>", page, re.DOTALL)) == 50
     assert "stage 79" in page
     assert {len(table.rows) for table in document.tables() if table.name == "latency"} == {82}
+
+
+def test_from_python_it_is_what_the_command_writes(tmp_path: Path) -> None:
+    trace = Recorded()
+    trace.batch(0, 0, 10)
+    trace.stage("infer", 0, 5)
+    path = trace.write(tmp_path / "t.sqlite")
+    made = perfharness.report(path, output=tmp_path / "report.json", price_per_hour=3.6)
+    assert Report.model_validate_json((tmp_path / "report.json").read_text()).runs[0].stages == made.runs[0].stages
+    assert [line.path[-1] for line in made.runs[0].stages][:2] == ["batch", "infer"]
+    assert made.runs[0].cost is not None
+    shared = perfharness.share(path, tmp_path / "shared.tar.zst")
+    assert perfharness.report(shared.path).runs[0].stages == made.runs[0].stages
+    with pytest.raises(UsageError):
+        perfharness.report()
+    with pytest.raises(UsageError):
+        perfharness.report(path, output=tmp_path / "report.docx")
+    assert perfharness.compare is perfharness.compare_runs

@@ -22,7 +22,7 @@ from perfharness.files import is_plain, is_plain_folder, read_regular, reason_of
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import BENCHMARK_NAME
 from perfharness.model.version import VERSION
-from perfharness.runs.inputs import Located
+from perfharness.runs.inputs import Located, locate
 from perfharness.runs.journals import TRACE_NAME
 from perfharness.runs.json_files import json_bytes, read_results
 from perfharness.runs.run_folder import read_manifest
@@ -95,6 +95,30 @@ class _Work:
     with_logs: bool
     record: ShareRecord
     trace_bytes: dict[str, int] = field(default_factory=dict)
+
+
+def share(
+    run: str | Path,
+    output: str | Path | None = None,
+    *,
+    redact_arguments: bool = False,
+    with_logs: bool = False,
+    remove: Sequence[str] = (),
+    nsys: str | Path | None = None,
+) -> Shared:
+    """Write a run for others; what `perfharness share` does.
+
+    Args:
+        run: a run, a series of runs, or a trace.
+        output: the archive; None: named after the run, in the working folder.
+        nsys: the nsys that exports an `.nsys-rep`; None: what is found.
+        redact_arguments, with_logs, remove: as in `share_run`.
+
+    Raises `UsageError`, `ResultError`.
+    """
+    located = locate(Path(run), None if nsys is None else Path(nsys))
+    target = target_of(located, None if output is None else Path(output))
+    return share_run(located, target, redact_arguments=redact_arguments, with_logs=with_logs, remove=remove)
 
 
 def share_run(

@@ -1,0 +1,127 @@
+"""A report of runs, traces and suites: gathered, and written in any format; what `perfharness report` does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+from perfharness.analysis.cost import Prices
+from perfharness.bench.suite.reported import merged_report, suite_report
+from perfharness.errors import UsageError
+from perfharness.files import STDOUT, is_stdout, write_text
+from perfharness.render.report.document import Document
+from perfharness.render.report.html import require_report, write_html
+from perfharness.render.report.pdf import find_browser, write_pdf
+from perfharness.render.report.sections import document_of
+from perfharness.render.report.tables import markdown, write_csv, write_workbook
+from perfharness.runs.inputs import locate
+from perfharness.runs.report.gather import gather
+from perfharness.runs.report.model import Report
+from perfharness.runs.run_folder import ReadAs
+
+ReportFormat = Literal["html", "md", "csv", "xlsx", "json", "pdf"]
+ENDINGS: dict[str, ReportFormat] = {
+    ".html": "html", ".htm": "html", ".md": "md", ".csv": "csv", ".xlsx": "xlsx", ".json": "json", ".pdf": "pdf",
+}  # fmt: skip
+
+
+def report(
+    *runs: str | Path,
+    output: str | Path | None = None,
+    output_format: ReportFormat | None = None,
+    price_per_hour: float | None = None,
+    price_per_kwh: float | None = None,
+    warmup_batches: int | None = None,
+    domain: str | None = None,
+    batch_pattern: str | None = None,
+    nsys: str | Path | None = None,
+) -> Report:
+    """Gather what is known of runs, and write it; what `perfharness report` does.
+
+    Args:
+        runs: run folders, processes of them, repeats, sweeps, cold starts, traces, suites of `bench`.
+        output: the file, or of csv the folder; None: nothing is written.
+        output_format: None: by the ending of the file.
+        price_per_hour: of the machine, in any currency.
+        price_per_kwh: of electricity.
+        warmup_batches, domain, batch_pattern: how bare traces are read, as for `analyze`.
+        nsys: the nsys that exports `.nsys-rep`; None: what is found.
+
+    Raises:
+        UsageError: no run is named, or the file's ending is none of a format.
+        ToolNotFoundError: what the format needs is not installed.
+        ResultError, TraceError: a run cannot be read, or the file not be written.
+    """
+    if not runs:
+        raise UsageError("name a run, a trace or a suite")
+    file = None if output is None else Path(output)
+    wanted = None if file is None else format_of(file, output_format)
+    if file is not None and wanted is not None:
+        require_format(file, wanted)
+    made = gather_all(
+        [Path(run) for run in runs],
+        None if nsys is None else Path(nsys),
+        ReadAs(warmup_batches, domain, batch_pattern),
+        prices_of(price_per_hour, price_per_kwh),
+    )
+    if file is not None and wanted is not None:
+        write_report(made, file, wanted)
+    return made
+
+
+def require_format(output: Path, wanted: ReportFormat) -> None:
+    """Raises `ToolNotFoundError`, `UsageError` where the report could not be written."""
+    if wanted not in get_args(ReportFormat):
+        raise UsageError(f"{wanted}: no such format; there are {', '.join(get_args(ReportFormat))}")
+    if wanted != "json":
+        require_report()
+    if wanted == "pdf":
+        find_browser(os.environ)
+    if wanted == "csv" and is_stdout(output):
+        raise UsageError("--format csv writes a file for each table, so -o must be a folder, not stdout.")
+
+
+def gather_all(paths: Sequence[Path], nsys: Path | None, read_as: ReadAs, prices: Prices | None) -> Report:
+    """The content of the report of runs, traces and suites. Raises `ResultError`, `TraceError`."""
+    suites = {path: found for path in paths if (found := suite_report(path)) is not None}
+    merged = {path: several for path in paths if (several := merged_report(path)) is not None}
+    located = [locate(path, nsys) for path in paths if path not in suites and path not in merged]
+    return gather(located, read_as, prices, list(suites.values()), list(merged.values()))
+
+
+def prices_of(per_hour: float | None, per_kwh: float | None) -> Prices | None:
+    """The prices; None where none was given."""
+    return None if per_hour is None and per_kwh is None else Prices(per_hour, per_kwh)
+
+
+def format_of(output: Path, asked: ReportFormat | None) -> ReportFormat:
+    """What was asked for, or what the file's ending says. Raises `UsageError`."""
+    if asked is not None:
+        return asked
+    if output == STDOUT:
+        return "md"
+    found = ENDINGS.get(output.suffix.lower())
+    if found is None:
+        endings = ", ".join(ENDINGS)
+        raise UsageError(f"{output} has none of the endings {endings}; name the format with --format.")
+    return found
+
+
+def write_report(report: Report, output: Path, wanted: ReportFormat) -> list[Path]:
+    """Write it; the files. Raises `ToolNotFoundError`, `ResultError`."""
+    if wanted == "json":
+        write_text(output, lambda file: print(report.model_dump_json(indent=2), file=file))
+        return [output]
+    document: Document = document_of(report)
+    if wanted == "html":
+        return [write_html(document, output)]
+    if wanted == "pdf":
+        return [write_pdf(document, output)]
+    if wanted == "csv":
+        return write_csv(document, output)
+    if wanted == "xlsx":
+        return [write_workbook(document, output)]
+    write_text(output, lambda file: print(markdown(document), end="", file=file))
+    return [output]
