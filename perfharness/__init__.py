@@ -8,7 +8,6 @@ from perfharness.model.notebook import show_with
 
 if TYPE_CHECKING:
     from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
-    from perfharness.render.report.files import report
     from perfharness.runs.analyze import analyze
     from perfharness.runs.cold_start import cold_start
     from perfharness.runs.compare import compare_runs
@@ -37,7 +36,9 @@ __all__ = [
     "sweep_ranks",
 ]
 
-USE_CASES = {  # the module, and the name in it where that is another one
+# The module, and the name in it where that is another one. `report` is of a layer that imports this package, so type
+# checkers know it as any function.
+USE_CASES = {
     "analyze": "perfharness.runs.analyze",
     "cold_start": "perfharness.runs.cold_start",
     "compare": "perfharness.runs.compare:compare_runs",
