@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from perfharness.errors import TraceError
 from perfharness.files import is_plain, is_plain_folder, read_regular
 from perfharness.model.checks import CHILD_FOLDER
+from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
@@ -25,6 +26,8 @@ from perfharness.trace.processes import TracedProcess, find_processes
 from perfharness.tracer.output import CHILD_TRACE
 
 TRACE = "trace.sqlite"
+UNFOLLOWED = ".unfollowed_"
+"""How the notes begin that `perfharness/boot/follow/sitecustomize.py` leaves."""
 
 
 @dataclass
@@ -67,6 +70,27 @@ def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) ->
         share_trace: whether all of them are in the trace of the launched one (nsys).
     """
     return record.model_copy(update={"measured": _arrange(run_dir, record, share_trace=share_trace)})
+
+
+def unfollowed(folder: Path, process: str) -> list[Finding]:
+    """What the start-up hook left of interpreters that it could not follow; the notes are removed."""
+    reasons: dict[str, int] = {}
+    for path in sorted(folder.glob(f"{UNFOLLOWED}*")):
+        with contextlib.suppress(OSError):
+            reason = printable(read_regular(path, follow=False).decode("utf-8", "replace"))[:300]
+            reasons[reason] = reasons.get(reason, 0) + 1
+            path.unlink()
+    return [
+        Finding(
+            "child-not-followed",
+            Severity.WARNING,
+            f"{count} Python process(es) that it started could not be followed: {reason}. Their NVTX ranges and GPU "
+            "work are not in the results.",
+            "Install perfharness for that interpreter too.",
+            process,
+        )
+        for reason, count in reasons.items()
+    ]
 
 
 def missing_ranks(record: ProcessRecord) -> list[Finding]:
@@ -145,14 +169,13 @@ def _find(folder: Path, launched_pid: int, trace: str | None) -> dict[int, _Proc
             journal = RecorderJournal.model_validate_json(read_regular(path, follow=False))
             one = process(journal.pid)
             one.journal, one.journal_path = journal, path
-    parents = {one.journal.pid: one.journal.above[0] for one in found.values() if one.journal and one.journal.above}
     own = [path for path in sorted(folder.iterdir()) if CHILD_TRACE.fullmatch(path.name)]
     own += [path for one in below if (path := one / TRACE).exists()]
     for path in [*([folder / trace] if trace is not None else []), *own]:
         if not is_plain(path):
             continue
         with contextlib.suppress(TraceError):
-            in_it = find_processes(path, parents)
+            in_it = find_processes(path)
             counted = [one for one in found.values() if one.has_measured]
             is_launched = trace is not None and path == folder / trace
             if is_launched and len(in_it) == len(counted) == 1 and in_it[0].pid not in (*found, launched_pid):

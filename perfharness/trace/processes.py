@@ -14,18 +14,16 @@ from pydantic import ValidationError
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.measured import ProcessFacts
-from perfharness.model.trace import ID_MASK, Bool, Int64, Trace, pid_of
+from perfharness.model.trace import ID_MASK, PROCESS_MASK, Bool, Int64, Trace, pid_of
 from perfharness.trace.devices import read_devices
 from perfharness.trace.events import OPERATION_TABLES
-from perfharness.trace.inherited import ParentPids
-from perfharness.trace.interpreter_lock import split_interpreter_lock
+from perfharness.trace.interpreter_lock import DOMAIN as LOCK_DOMAIN
 from perfharness.trace.metadata import read_session_start
 from perfharness.trace.names import NameTable
-from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOAD_COLUMNS, make_nvtx
 from perfharness.trace.readers import Readers
-from perfharness.trace.source import ROW_ID, TraceSource
+from perfharness.trace.source import MISSING, ROW_ID, TraceSource
 
-NOT_MEASURED = (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE)
+NOT_MEASURED = (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE, LOCK_DOMAIN)
 """Domains whose ranges are in no result."""
 
 _Columns = TypeVar("_Columns", bound=Any)
@@ -47,29 +45,26 @@ class TracedProcess:
     """What it said of itself; None in a trace of nsys."""
 
 
-def find_processes(path: Path, parents: ParentPids) -> list[TracedProcess]:
-    """The processes that made ranges or GPU work, by their first.
-
-    Args:
-        path: of the trace.
-        parents: the process tree, as far as it is known.
+def find_processes(path: Path) -> list[TracedProcess]:
+    """The processes that made ranges or GPU work, by their first. Names are read only of domains, for this is asked of
+    every trace before it is analysed.
 
     Raises `TraceNotFoundError` where there is no file, `TraceFormatError` where it is no whole trace.
     """
     with Readers(path) as readers:
-        events = readers.integers(schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS})
-        texts = readers.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
+        events = readers.integers(
+            schema.TABLE_NVTX, ["start", "eventType", "globalTid", "domainId", "textId"], row_id=True
+        )
         operations = [
             readers.integers(table, ["start", "globalPid", "deviceId"]) for table in OPERATION_TABLES.values()
         ]
-        names = NameTable.read(readers.source)
-        ranges = make_nvtx(events(), texts(), path, names, parents).ranges
-        ranges, _ = split_interpreter_lock(ranges, names.values)
-        left_out = [code for code, name in enumerate(names.values) if name in NOT_MEASURED]
-        wanted = ~np.isin(ranges.domain, left_out)
+        nvtx = events()
+        wanted = np.isin(nvtx["eventType"], (*schema.PUSH_POP_EVENTS, *schema.START_END_EVENTS))
+        for process_of, domain in _domains_left_out(readers, nvtx):
+            wanted &= (nvtx["globalTid"] & PROCESS_MASK != process_of) | (nvtx["domainId"] != domain)
         rows = [rows() for rows in operations]
-        process = np.concatenate([ranges.thread[wanted], *(one["globalPid"] for one in rows)])
-        start = np.concatenate([ranges.start_ns[wanted], *(one["start"] for one in rows)])
+        process = np.concatenate([nvtx["globalTid"][wanted], *(one["globalPid"] for one in rows)])
+        start = np.concatenate([nvtx["start"][wanted], *(one["start"] for one in rows)])
         used = {
             (int(pid), int(device))
             for one in rows
@@ -96,6 +91,24 @@ def find_processes(path: Path, parents: ParentPids) -> list[TracedProcess]:
         )
         for one in sorted(first, key=lambda one: first[one])
     ]
+
+
+def _domains_left_out(readers: Readers, nvtx: dict[str, Int64]) -> list[tuple[int, int]]:
+    """Process and id of each domain whose ranges are in no result."""
+    definitions = np.flatnonzero(nvtx["eventType"] == schema.NVTX_DOMAIN_CREATE)
+    keys, texts = readers.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")()
+    at = np.flatnonzero(np.isin(keys, nvtx[ROW_ID][definitions]))
+    name_of = dict(zip(keys[at].tolist(), texts.take(at).to_pylist(), strict=True))
+    names = NameTable.read(readers.source) if (nvtx["textId"][definitions] != MISSING).any() else None
+    found = []
+    for row in definitions.tolist():
+        name = name_of.get(int(nvtx[ROW_ID][row]))
+        if name is None and names is not None:
+            code = int(names.codes_of_ids(nvtx["textId"][row : row + 1])[0])
+            name = names.values[code] if code >= 0 else None
+        if name in NOT_MEASURED:
+            found.append((int(nvtx["globalTid"][row] & PROCESS_MASK), int(nvtx["domainId"][row])))
+    return found
 
 
 def _facts(source: TraceSource) -> Iterator[ProcessFacts]:

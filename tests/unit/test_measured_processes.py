@@ -18,7 +18,8 @@ from perfharness.model.manifest import ProcessRecord
 from perfharness.model.ranks import ancestors, outer_rank, rank_facts
 from perfharness.runs.run_folder import analyze_run, read_manifest
 from perfharness.testing.trace_builder import TraceBuilder
-from perfharness_launcher.measured import with_measured
+from perfharness.trace.processes import find_processes
+from perfharness_launcher.measured import unfollowed, with_measured
 from tests.unit.test_run_folder import manifest_of, process
 
 MS = 1_000_000
@@ -136,6 +137,15 @@ def test_ranges_that_were_counted_and_are_nowhere(tmp_path: Path) -> None:
     assert "trace-missing-ranges" not in {one.code for one in findings if one.process == FOLDER}
 
 
+def test_interpreters_that_could_not_be_followed(tmp_path: Path) -> None:
+    for pid in (20, 21):
+        (tmp_path / f".unfollowed_{pid}").write_text("this Python cannot import perfharness (no module)")
+    (finding,) = unfollowed(tmp_path, FOLDER)
+    assert (finding.code, finding.process) == ("child-not-followed", FOLDER)
+    assert finding.message.startswith("2 ")
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- a shared trace ----
 
 
@@ -227,3 +237,19 @@ def test_the_processes_above_begin_with_the_parent() -> None:
 def test_the_folders_of_children() -> None:
     assert CHILD_FOLDER.fullmatch("rank_12")
     assert not CHILD_FOLDER.fullmatch("rank_1x")
+
+
+def test_what_makes_a_process_a_measured_one(tmp_path: Path) -> None:
+    """GPU work without a range does; the start-up's ranges, marks and the interpreter lock do not."""
+    builder = TraceBuilder()
+    builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC)
+    builder.kernel((40, 50), (60, 90), pid=20)
+    builder.range("load", 0, 10, pid=21, tid=21, domain="perfharness.startup")
+    builder.mark("x", 5, pid=22, tid=22)
+    builder.range("Holding GIL", 0, 10, pid=23, tid=23, domain="GIL Trace")
+    builder.range("stage", 30, 40, pid=24, tid=24)
+    builder.range("stage", 20, 40, pid=24, tid=24, domain="mine")
+    builder.range("load", 0, 10, pid=24, tid=24, domain="perfharness.startup")
+    builder.write(tmp_path / "trace.sqlite")
+    found = find_processes(tmp_path / "trace.sqlite")
+    assert [(one.pid, one.first_unix_ns) for one in found] == [(24, UTC + 20), (20, UTC + 60)]
