@@ -186,10 +186,11 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
-    rank = join_ranks()
-    if args.heads % rank.count or args.width % args.heads:
-        print(f"--heads {args.heads} is no multiple of {rank.count} ranks, or --width none of it", file=sys.stderr)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if args.heads % ranks or args.width % args.heads:
+        print(f"--heads {args.heads} is no multiple of {ranks} ranks, or --width none of it", file=sys.stderr)
         return 2
+    rank = join_ranks()
     generator = torch.Generator().manual_seed(SEED + 1)
     shape = (args.batches + 1, args.batch_size, args.length)
     batches = torch.randint(VOCABULARY, shape, generator=generator)
