@@ -237,7 +237,7 @@ def test_calls_of_processes_that_leave_without_a_word_or_are_forked(
 def test_a_program_cannot_be_annotated(workshop: Workshop) -> None:
     done = workshop.launch("--tracer", "none", "--annotate", "file.toml", "ls")
     assert done.returncode == 2
-    assert "--annotate annotates Python code, and ls is another program" in done.stderr
+    assert "which Python script ls runs is not known" in done.stderr
     done = workshop.launch("--tracer", "none", "--annotate-torch", "-1", "script.py")
     assert "--annotate-torch -1: the depth cannot be negative" in done.stderr
 

@@ -65,6 +65,9 @@ class Shop:
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
+    def codes(self) -> list[str]:
+        return [finding["code"] for finding in manifest(self.folder / "out")["findings"]]
+
     def verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "perfharness", *arguments], cwd=self.folder, env=self.environment(None),
@@ -135,6 +138,40 @@ def test_functions_of_its_main_module_are_annotated(shop: Shop, case: str) -> No
     assert shop.counts() == {**RANGES, "work": 5, "part": 10}
 
 
+PROGRAMS = {
+    "shell script": (("./run.sh", "a"), True),
+    "env": (("env", "OF=us", sys.executable, "-O", "plain"), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PROGRAMS)
+def test_python_that_another_program_becomes_or_starts(shop: Shop, case: str) -> None:
+    """It is followed: as a child, or with the pid of the launched process where that was replaced by it."""
+    (shop.folder / "run.sh").write_text(f'#!/bin/sh\n"{sys.executable}" -O -m package "$@"\necho done\n')
+    (shop.folder / "run.sh").chmod(0o755)
+    own, is_child = PROGRAMS[case]
+    done, expected = shop.launch(*EMBEDDED, *own), shop.plainly(*own)
+    assert done.returncode == 0, done.stderr
+    assert shop.output() == expected.stdout
+    assert shop.counts() == {"pipeline": 1, "batch": 5, "part": 5}
+    (record,) = manifest(shop.folder / "out")["processes"]
+    folder = record["folder"]
+    assert [one["folder"] for one in record["measured"]] == [f"{folder}/child_0" if is_child else folder]
+
+
+def test_functions_of_a_script_that_another_program_starts_are_annotated(shop: Shop) -> None:
+    (shop.folder / "file.toml").write_text(ANNOTATIONS)
+    done = shop.launch(*EMBEDDED, "--annotate", "file.toml", *PROGRAMS["env"][0])
+    assert done.returncode == 0, done.stderr
+    assert shop.counts() == {**RANGES, "work": 5, "part": 10}
+    assert not {"annotations-not-told", "annotation-not-found"} & set(shop.codes())
+
+
+def test_a_program_in_which_nothing_can_be_measured_is_an_error(shop: Shop) -> None:
+    done = shop.launch(*EMBEDDED, "ls")
+    assert (done.returncode, "trace-missing" in shop.codes()) == (1, True), done.stderr
+
+
 @pytest.mark.nsys
 @pytest.mark.skipif(
     not (os.environ.get(NSYS_VARIABLE) and os.environ.get(SITE_VARIABLE)),
@@ -156,8 +193,7 @@ def test_the_same_under_nsys(shop: Shop, case: str) -> None:
         (["--module", "package.gone"], "there is no module package.gone"),
         (["--python", "python3", "python", "plain"], "leave one away"),
         (["plain"], "`python plain` runs it"),
-        (["--tracer", "embedded", "ls"], "ls is another program"),
-        (["--annotate-torch", "0", "ls"], "ls is another program"),
+        (["--annotate", "file.toml", "ls"], "which Python script ls runs is not known"),
     ],
 )
 def test_what_cannot_be_launched_is_said_before_anything_starts(shop: Shop, arguments: list[str], words: str) -> None:

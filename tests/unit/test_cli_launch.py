@@ -89,7 +89,6 @@ def test_dashes_underscores_and_short_names(
         (["no-such-program"], "there is no program no-such-program"),
         (["-m", "--clock_refusal", "perhaps", "pipeline.py"], "'perhaps' is not one of 'go-on', 'stop'"),
         (["--nsys", "/no/nsys", "pipeline.py"], "/no/nsys does not exist"),
-        (["--tracer", "embedded", "ls"], "ls is another program"),
         (["--python", "/no/python", "pipeline.py"], "the interpreter /no/python: no such program"),
         (["--python", "/bin/ls", "pipeline.py"], "does not behave like a Python interpreter"),
         (["-o", "pipeline.py", "pipeline.py"], "-o pipeline.py is a file, not a folder"),

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from perfharness.errors import UsageError
-from perfharness_launcher.plan.machine import ask_interpreter
+from perfharness_launcher.plan.launch_plan import make_plan
+from perfharness_launcher.plan.machine import ask_interpreter, gather
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.plan.program import Program, find_program
 from perfharness_launcher.plan.python_command import read_python_command
@@ -159,3 +160,41 @@ def test_an_isolated_interpreter_finds_no_module_in_the_current_folder(
     (tmp_path / "here.py").write_text("")
     assert ask_interpreter(sys.executable, (), "here").module_path == str(tmp_path / "here.py")
     assert ask_interpreter(sys.executable, ("-I",), "here").module_path is None
+
+
+@pytest.mark.parametrize(
+    ("command", "inner"),
+    [
+        ("torchrun --nproc-per-node 2 train.py other.py", Program("train.py", "/venv/python", path="train.py")),
+        ("torchrun --nproc-per-node 2 gone.py", None),
+        ("tool train.py", None),  # of a program that starts no ranks, a file is an argument as any other
+        ("mpirun -n 2 python3 -u train.py a.py", Program("train.py", "python3", ("-u",), "train.py")),
+        ("mpirun -n 2 env A=1 python -m pkg.mod", Program("pkg.mod", "python", (), None, "pkg.mod")),
+        ("mpirun ./a.out", None),
+    ],
+)
+def test_which_script_a_program_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, inner: Program | None
+) -> None:
+    for name, head in (("torchrun", "#!/venv/python"), ("tool", "#!/venv/python"), ("mpirun", "\x7fELF")):
+        executable(tmp_path / name, head + "\n")
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "other.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    script, *arguments = command.split()
+    found = find_program(LaunchOptions(script=script, script_arguments=tuple(arguments)))
+    assert found.inner == inner
+    assert found.script is (found if inner is None else found.inner)
+
+
+def test_the_interpreter_of_what_another_program_starts_need_not_be_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    executable(tmp_path / "docker", "\x7fELF")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    options = LaunchOptions(script="docker", script_arguments=("run", "python3", "x.py"), tracer="none")
+    facts = gather(options, {})
+    assert (facts.interpreter.problem, facts.interpreter.executable) == (None, options.python)
+    assert make_plan(options, facts).processes[0].command == (str(tmp_path / "docker"), "run", "python3", "x.py")

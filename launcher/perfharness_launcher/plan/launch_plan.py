@@ -231,9 +231,13 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
     ]
     if not asked:
         return
-    if not facts.program.is_python:
-        yield f"{asked[0]} annotates Python code, and {options.script} is another program"
-    elif not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
+    if options.annotate is not None and (facts.source is None or facts.source.script_sha256 is None):
+        yield from _no_script_to_annotate(options, facts)
+    elif (
+        (facts.program.is_python or options.annotate is not None)
+        and not facts.interpreter.has_perfharness
+        and facts.interpreter.problem is None
+    ):
         yield (
             f"{asked[0]} works inside {facts.interpreter.executable}, which cannot import perfharness; install"
             " perfharness there"
@@ -241,6 +245,14 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
     if options.annotate_torch is not None and options.annotate_torch < 0:
         yield f"--annotate-torch {options.annotate_torch}: the depth cannot be negative; 0 is the outermost module"
     yield from facts.annotation_problems
+
+
+def _no_script_to_annotate(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
+    if facts.program.problem is None and facts.interpreter.problem is None and facts.interpreter.module_problem is None:
+        yield (
+            f"--annotate looks functions up before anything starts, and which Python script {options.script} runs is"
+            " not known; launch `python FILE` itself, or annotate in the code"
+        )
 
 
 def _gpus(options: LaunchOptions, facts: MachineFacts) -> tuple[GpuRecord, ...]:

@@ -93,11 +93,10 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
     """Ask the machine everything that this launch may depend on."""
     gpus = find_gpus()
     program = find_program(options)
-    interpreter = InterpreterFacts(options.python)
-    if program.interpreter is not None:
-        interpreter = ask_interpreter(program.interpreter, program.interpreter_options, program.module)
+    interpreter = _interpreter(program, options.python)
     nsys = find_nsys(options.nsys, environ) if options.tracer in ("auto", "nsys") else ()
-    source = interpreter.module_path if program.module is not None else program.path if program.is_python else None
+    script = program.script
+    source = interpreter.module_path if script.module is not None else script.path if script.is_python else None
     annotations = _annotations(options, program, interpreter, source)
     topology = read_topology() if options.cpu_bind != "none" else None
     return MachineFacts(
@@ -118,10 +117,24 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
     )
 
 
+def _interpreter(program: Program, python: str) -> InterpreterFacts:
+    """The interpreter that runs a Python program; of another, the one that it starts, where that can be asked."""
+    script = program.script
+    if script.interpreter is None:
+        return InterpreterFacts(python)
+    module = script.module if program.inner is None or not program.is_python else program.module
+    facts = ask_interpreter(script.interpreter, script.interpreter_options, module)
+    if program.is_python or (facts.problem is None and facts.module_problem is None):
+        return facts
+    return InterpreterFacts(python)  # it may be one of another machine, as in a container
+
+
 def _annotations(
     options: LaunchOptions, program: Program, interpreter: InterpreterFacts, source: str | None
 ) -> AnnotationFacts:
     """The annotations of the script; not checked where script or interpreter have another problem."""
+    if options.annotate is None:
+        return read_annotations(None, options.annotate_torch, Path(), "", collectives=options.annotate_collectives)
     if source is None or not interpreter.has_perfharness or program.problem is not None:
         return AnnotationFacts()
     return read_annotations(
@@ -129,8 +142,8 @@ def _annotations(
         options.annotate_torch,
         Path(source),
         interpreter.executable,
-        program.interpreter_options,
-        is_module=program.module is not None,
+        program.script.interpreter_options,
+        is_module=program.script.module is not None,
         collectives=options.annotate_collectives,
     )
 

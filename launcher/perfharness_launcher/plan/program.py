@@ -6,11 +6,12 @@ import os
 import re
 import shlex
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.python_command import PYTHON_NAME
+from perfharness_launcher.plan.python_command import PYTHON_NAME, read_python_command
+from perfharness_launcher.plan.ranks import rank_options
 
 FIRST_BYTES = 1024
 SHELLS = ("sh", "bash", "dash")
@@ -30,6 +31,8 @@ class Program:
         interpreter: the Python that runs it, with `interpreter_options`; None: it is another program.
         path: of the file; None: a module, or nothing was found.
         module: its name; None: it is no module.
+        inner: the Python script that it starts (of torchrun, of `mpirun -n 4 python FILE`), as far as its arguments
+            tell; None: it starts none, or what it starts is not known.
         problem: why it cannot be started, one sentence.
     """
 
@@ -38,7 +41,13 @@ class Program:
     interpreter_options: tuple[str, ...] = ()
     path: str | None = None
     module: str | None = None
+    inner: Program | None = None
     problem: str | None = None
+
+    @property
+    def script(self) -> Program:
+        """What makes the ranges, as far as it is known: the script that it starts, or itself."""
+        return self.inner or self
 
     @property
     def is_python(self) -> bool:
@@ -52,7 +61,26 @@ class Program:
 
 
 def find_program(options: LaunchOptions) -> Program:
-    """What SCRIPT is, by its name, the files on PATH and their first lines."""
+    """What SCRIPT is, by its name, the files on PATH and their first lines; and what that starts, by its arguments."""
+    program = _find(options)
+    return replace(program, inner=_inner(program, options))
+
+
+def _inner(program: Program, options: LaunchOptions) -> Program | None:
+    words = options.script_arguments
+    if program.is_python:  # one that starts ranks does that in its own interpreter
+        files = (word for word in words if word.endswith(".py") and Path(word).is_file())
+        path = next(files, None) if rank_options(options) else None
+        return None if path is None else Program(path, program.interpreter, path=path)
+    commands = (read_python_command(words[place:]) for place in range(len(words)))
+    command = next((command for command in commands if command is not None), None)
+    if command is None:
+        return None
+    name, module = (None, command.target) if command.is_module else (command.target, None)
+    return Program(command.target, command.python, command.options, name, module)
+
+
+def _find(options: LaunchOptions) -> Program:
     name = options.script
     python, *python_options = options.python_command or (options.python,)
     if options.module:

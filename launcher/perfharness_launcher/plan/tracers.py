@@ -93,27 +93,14 @@ def _automatic(
             )
         reasons.append(reason)
     why = "; ".join(reasons) if reasons else "no nsys was found"
-    if facts.program.is_python:
-        return _embedded(options, facts, why)
-    untraced = Finding(
-        "untraced",
-        Severity.ERROR,
-        f"{options.script} ran without a tracer: {why}; the embedded tracer records Python programs only",
-        f"`{INSTALL_NSYS}` gets Nsight Systems without root; `perfharness doctor` lists what is missing",
-    )
-    return TracerDecision(TracerRecord(kind="none", reason=why), findings=(untraced,))
+    return _embedded(options, facts, why)
 
 
 def _embedded(
     options: LaunchOptions, facts: MachineFacts, reason: str, kind: TracerKind = "embedded"
 ) -> TracerDecision:
-    if not facts.program.is_python:
-        return _refused(
-            UsageError(
-                f"--tracer {kind} records Python programs only, and {options.script} is another program"
-                + ("; take --tracer nsys" if options.tracer == "embedded" else "")
-            )
-        )
+    if not facts.program.is_python:  # the tracer follows each Python that it starts
+        return TracerDecision(TracerRecord(kind=kind, version=VERSION, reason=reason))
     if not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
         return _refused(
             UsageError(
@@ -134,7 +121,7 @@ def _nsys_record(install: NsysInstall, reason: str) -> TracerRecord:
 
 def _deaf(install: NsysInstall, facts: MachineFacts) -> str | None:
     nvtx = facts.interpreter.nvtx
-    if not facts.program.is_python or pair(install, nvtx) is not Pair.BAD:
+    if not facts.program.script.is_python or pair(install, nvtx) is not Pair.BAD:
         return None
     return f"nsys {install.version_text} records no range of nvtx {nvtx} (newer than {NVTX_PINNED})"
 
@@ -142,7 +129,7 @@ def _deaf(install: NsysInstall, facts: MachineFacts) -> str | None:
 def _pair_finding(install: NsysInstall, facts: MachineFacts) -> Finding | None:
     nvtx = facts.interpreter.nvtx
     judged = pair(install, nvtx)
-    if not facts.program.is_python or judged is Pair.GOOD:
+    if not facts.program.script.is_python or judged is Pair.GOOD:
         return None
     return Finding(
         "nvtx-too-new-for-nsys",

@@ -282,10 +282,12 @@ def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annota
 
 def read_notes(folder: Path) -> list[FunctionNote] | None:
     """The notes of the process, with what its children found and called; None where there are none."""
-    notes = _read(folder / NOTES_NAME)
+    of_children = sorted(folder.glob(NOTES_OF_CHILDREN))
+    paths = [folder / NOTES_NAME, *of_children]  # a program that is no Python has none of its own
+    notes = next((found for path in paths if (found := _read(path)) is not None), None)
     if notes is None:
         return None
-    for path in sorted(folder.glob(NOTES_OF_CHILDREN)):
+    for path in of_children:
         for note, childs in zip(notes, _read(path) or [], strict=False):
             if childs.found and not note.found:
                 note.problem = None
