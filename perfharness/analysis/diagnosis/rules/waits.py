@@ -51,7 +51,10 @@ PEER_STEP = "Look at {}: make it faster, or ask for the next result before this 
 FILE_STEP = (
     "Read ahead or write behind in another thread, in larger pieces; no fsync for each batch; cache what is read."
 )
-NETWORK_STEP = "Ask ahead in another thread, for several items at a time, over a connection that stays open."
+NETWORK_STEP = (
+    "Ask ahead in another thread or task (asyncio.gather), for several items at a time, over a connection that stays "
+    "open."
+)
 EXCHANGE_STEP = (
     "Exchange less: fewer and larger messages, arrays in shared memory (multiprocessing.shared_memory), what both need "
     "sent once."
