@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfharness.analysis.frames import is_library
+from perfharness.analysis.host_profile import COMPUTING
 from perfharness.model.host_samples import Frame, HostSamples
 from perfharness.model.trace import Bool, Int64
 
@@ -27,7 +28,9 @@ SELECTS = "/selectors.py"
 
 
 def with_awaits(samples: HostSamples) -> HostSamples:
-    """The same samples; those in a waiting event loop have the coroutine on their stacks."""
+    """The same samples; those in a waiting event loop have the coroutine on their stacks. What the loop itself
+    computes, or waits for a CPU with, stays its own.
+    """
     is_loop = [_is_loop(frame) for frame in samples.frames]
     inside = [_inside_loop(stack, is_loop) for stack in samples.stacks]
     waits = np.asarray(
@@ -35,7 +38,7 @@ def with_awaits(samples: HostSamples) -> HostSamples:
     )
     own = [_own(samples.frames, stack, at) for stack, at in zip(samples.stacks, inside, strict=True)]
     steps = np.asarray([bool(numbers) for numbers in own] + [False])
-    waiting = np.flatnonzero(waits[samples.stack])
+    waiting = np.flatnonzero(waits[samples.stack] & ~np.isin(samples.state, COMPUTING))
     if not len(waiting):
         return samples
     last = _last_steps(samples, steps[samples.stack])[waiting]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from perfharness.analysis.awaits import with_awaits
 from perfharness.model.host_samples import HostSamples, HostState
+from perfharness.testing.made_batches import BATCH, US, diagnosed, nothing, stage_of
 from perfharness.testing.probe_builder import ProbeBuilder
 
 LIBRARY = "/usr/lib/python3.11"
@@ -35,13 +40,15 @@ def test_a_waiting_loop_has_the_coroutine_of_its_stage_below_its_wait() -> None:
     for number, (stack, stage) in enumerate(sampled):
         state = HostState.SOCKET if stack is WAITS else HostState.RUNNING
         probe.sample(number * 1000, stack, stage=stage, state=state)
+    for state in (HostState.RUNNING, HostState.RUNNABLE):  # the loop is at work, or would be
+        probe.sample((len(sampled) + state) * 1000, WAITS, stage=EMBED, state=state)
     before = probe.build().samples
     after = with_awaits(before)
     loop = [frame.partition("@")[0] for frame in LOOP]
     embeds, counts = ["EpollSelector.select", "encode", "embed", *loop], ["EpollSelector.select", "cluster", *loop]
     found = functions(after)
     assert [found[1], found[4], found[5]] == [embeds, embeds, counts]
-    unchanged = [0, 2, 3, 6]
+    unchanged = [0, 2, 3, 6, 7, 8]
     assert [found[number] for number in unchanged] == [functions(before)[number] for number in unchanged]
     assert (after.state == before.state).all()
 
@@ -62,3 +69,17 @@ def test_a_native_loop_has_no_frames_of_its_own() -> None:
     probe.sample(0, ("embed@user.py:9", *native), stage=EMBED)
     probe.sample(1000, native, stage=EMBED, state=HostState.SOCKET)
     assert functions(with_awaits(probe.build().samples))[1] == ["embed", "Runner.run", "main"]
+
+
+def test_a_loop_that_was_woken_and_waits_for_a_cpu_is_no_function_to_make_cheaper(tmp_path: Path) -> None:
+    """Of 1 ms, 600 us are ready in the selector on a busy machine, and the user's own function computes for 400."""
+    probe = ProbeBuilder(100 * US)
+    for index in range(12):
+        begin = (index + 1) * BATCH
+        probe.samples(begin, begin + 600 * US, [*WAITS], state=HostState.RUNNABLE)
+        probe.samples(begin + 600 * US, begin + 1000 * US, ["digest@user.py:5", "main@user.py:90"])
+    first = stage_of(diagnosed(tmp_path, nothing, probe=probe)).causes[0]
+    assert first.code == "cpu-bound"
+    assert first.where is not None
+    assert first.where.function == "digest"
+    assert first.where.self_ms == pytest.approx(0.4)

@@ -103,20 +103,28 @@ LIBRARIES: Mapping[str, Names] = {
 }
 
 
+SELECTOR = "/selectors.py"
+"""End of the file of Python's selectors."""
+
+
 @dataclass(frozen=True)
 class KnownStacks:
-    """Which stacks have a frame of each kind of library, and which compiler is at work on each (its place in
-    `COMPILERS`, -1: none); last entries, False and -1, are for samples without a stack.
+    """Which stacks have a frame of each kind of library, which compiler is at work on each (its place in `COMPILERS`,
+    -1: none), and which are in a selector, where a thread that is ready has been woken and has nothing to compute; last
+    entries, False and -1, are for samples without a stack.
     """
 
     on: Mapping[str, Bool]
     compiler: Int64
+    selects: Bool
 
 
 def known_stacks(samples: HostSamples) -> KnownStacks:
     """Of all stacks that were sampled."""
     on = {kind: stacks_with(samples, frames_named(samples.frames, names)) for kind, names in LIBRARIES.items()}
-    return KnownStacks(on, compilers_of_stacks(samples.frames, samples.stacks))
+    selects = [bool(stack) and samples.frames[stack[0]].file.endswith(SELECTOR) for stack in samples.stacks]
+    compilers = compilers_of_stacks(samples.frames, samples.stacks)
+    return KnownStacks(on, compilers, np.asarray([*selects, False], dtype=np.bool_))
 
 
 def stacks_with(samples: HostSamples, frames: Sequence[int]) -> Bool:
@@ -150,7 +158,7 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
     work = _work(samples, rows, events.spans, known.on)
     work_lines = {kind: line for kind, chosen in work.items() if (line := busiest(chosen)) is not None}
     work_ms = {kind: float(samples.length_ns[work[kind]].sum()) * ms_per_ns for kind in work_lines}
-    computing = rows[np.isin(state, COMPUTING)]
+    computing = rows[np.isin(state, COMPUTING) & ~known.selects[samples.stack[rows]]]
     own = busiest(computing)
     called = [] if own is None else functions_inside(samples, computing, ms_per_ns, own)
     return HostEvidence(
