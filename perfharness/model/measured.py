@@ -7,6 +7,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from perfharness.model.checks import Int64, MeasuredFolder, TraceName, UnixNs
 
 
+def is_part_of(asked: str | None, folder: str) -> bool:
+    """Whether a measured process is meant by the folder that was asked for, None: by all. That of a launched process
+    means all that it started too.
+    """
+    return asked is None or folder == asked or folder.startswith(f"{asked}/")
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -127,6 +127,9 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
     records = [record for record in manifest.measured_processes if process in (None, record.folder)]
     path = folder / (BENCHMARK_MEAN_NAME if process is None else f"{process}/{BENCHMARK_NAME}")
     tree = read_results(path)
+    below = [one.folder for one in manifest.measured_processes if process and one.folder.startswith(f"{process}/")]
+    if tree is None and below:
+        raise ResultError(f"{process} measured nothing itself; name a process that it started: {', '.join(below[:5])}")
     if tree is None:
         raise ResultError(f"{path} is not there; write it again: perfharness analyze {folder}")
     try:

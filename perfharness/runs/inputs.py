@@ -12,6 +12,7 @@ from pathlib import Path
 from perfharness.errors import PerfHarnessError, ResultError
 from perfharness.files import is_plain, is_plain_folder
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
+from perfharness.model.measured import is_part_of
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.run_swap import settle
 from perfharness.runs.journals import TRACE_NAME
@@ -71,7 +72,7 @@ class Located:
 
     def names_process(self, folder: str) -> bool:
         """Whether a measured process of a run is meant; the folder of a launched one means all that it started too."""
-        return self.process is None or folder == self.process or folder.startswith(f"{self.process}/")
+        return is_part_of(self.process, folder)
 
     def processes_of(self, run_dir: Path, manifest: RunManifest) -> Iterator[tuple[str, ProcessRecord]]:
         """The measured processes of one of the runs that were named; of several runs, names begin with the run's."""

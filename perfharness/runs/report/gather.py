@@ -33,6 +33,7 @@ from perfharness.model.bench import Estimate
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.diagnosis import Diagnosis, StageDiagnosis
 from perfharness.model.manifest import RunManifest, TracerRecord
+from perfharness.model.measured import is_part_of
 from perfharness.model.result import RESERVED_KEYS, TIMES, Float64, ProcessResult, Statistics, Tree
 from perfharness.model.result import Path as StagePath
 from perfharness.model.telemetry import TELEMETRY_NAME
@@ -168,7 +169,7 @@ class _Seen:
 
     def visit(self, process: str, analysis: Analysis) -> None:
         """See one process."""
-        if self.only not in (None, process):
+        if not is_part_of(self.only, process):
             return
         self.timelines[process] = batch_timelines(analysis, process)
         self.rests[process] = rest_of_batches(analysis)
@@ -186,11 +187,13 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
     seen = _Seen(manifest, process)
     summary = analyze_run(run_dir, manifest, read_as, write=False, visit=seen.visit)
     mean, findings = summary.mean, summary.findings
-    included = mean["meta"]["processes"] if process is None else [process]  # those that the statistics are made of
+    included = mean["meta"]["processes"]  # those that the statistics are made of
+    if process is not None:
+        included = [one for one in summary.results if is_part_of(process, one)]
     results = {of: result for of, result in summary.results.items() if of in included}
     if process is not None:
         mean = {**combine(results, with_data=False), "meta": mean["meta"]}
-        findings = [finding for finding in findings if finding.process in (None, process)]
+        findings = [finding for finding in findings if finding.process is None or is_part_of(process, finding.process)]
     energy = _energy(mean)
     made = Throughput.model_validate(mean["throughput"])
     measured = Measured(
@@ -212,7 +215,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
                 max_rss_bytes=one.max_rss_bytes,
             )
             for one in manifest.measured_processes
-            if process in (None, one.folder)
+            if is_part_of(process, one.folder)
         ],
         sampled="gpu_metrics" in mean,
         explained=manifest.explained,
