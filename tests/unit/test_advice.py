@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import rich.console
@@ -258,3 +259,12 @@ def test_a_stage_is_named_by_the_end_of_its_path_that_no_other_has(paths: list[t
 def test_names_of_stages_are_short() -> None:
     paths = [("r", "p"), ("r", "p", "det"), ("r", "p", "det", "run"), ("r", "p", "rec"), ("r", "p", "rec", "run")]
     assert list(stage_names(paths).values()) == ["p", "det", "det/run", "rec", "rec/run"]
+
+
+def test_files_in_a_sentence_are_short_where_the_cause_has_no_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    held = f"It is held by encode ({tmp_path}/serve.py:9), in dumps (/x/lib/python3.11/site-packages/fast/json.py:3)."
+    text = printed(stage("a", replace(cause(saves_ms=5.0), what=held)), width=400)
+    assert "encode (serve.py:9), in dumps (fast/json.py:3)" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from perfharness.render.terminal.console import markdown_text, say, styled
 MOST_VALUABLE = 3
 """Sentences of a launch; `diagnose` has them all."""
 LISTED_STAGES = 3
+FILE_AND_LINE = re.compile(r"\((/[^():]+):(\d+)\)")
+"""In the sentence of a cause, which has whole paths."""
 
 VERDICT_STYLE = {Verdict.GPU_BOUND.value: "green", Verdict.CANNOT_TELL.value: "dim"}
 DEFAULT_STYLE = "yellow"
@@ -123,8 +126,9 @@ def advice_text(advice: Advice, stages: Sequence[str], processes: int = 1) -> Te
 
 
 def _with_short_files(cause: Cause) -> str:
-    """What the cause is, the file of its line as in `place_text`."""
-    return cause.what if cause.where is None else cause.what.replace(cause.where.file, short_file(cause.where.file))
+    """What the cause is, the files of its lines as in `place_text`."""
+    what = cause.what if cause.where is None else cause.what.replace(cause.where.file, short_file(cause.where.file))
+    return FILE_AND_LINE.sub(lambda found: f"({short_file(found[1])}:{found[2]})", what)
 
 
 def _listed(names: Sequence[str]) -> str:
