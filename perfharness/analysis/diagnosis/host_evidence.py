@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perfharness.analysis.awaits import SELECTS
 from perfharness.analysis.diagnosis.call_roles import ROLE_NAMES
 from perfharness.analysis.diagnosis.compilers import (
     COMPILERS,
@@ -103,10 +104,6 @@ LIBRARIES: Mapping[str, Names] = {
 }
 
 
-SELECTOR = "/selectors.py"
-"""End of the file of Python's selectors."""
-
-
 @dataclass(frozen=True)
 class KnownStacks:
     """Which stacks have a frame of each kind of library, which compiler is at work on each (its place in `COMPILERS`,
@@ -122,7 +119,7 @@ class KnownStacks:
 def known_stacks(samples: HostSamples) -> KnownStacks:
     """Of all stacks that were sampled."""
     on = {kind: stacks_with(samples, frames_named(samples.frames, names)) for kind, names in LIBRARIES.items()}
-    selects = [bool(stack) and samples.frames[stack[0]].file.endswith(SELECTOR) for stack in samples.stacks]
+    selects = [bool(stack) and samples.frames[stack[0]].file.endswith(SELECTS) for stack in samples.stacks]
     compilers = compilers_of_stacks(samples.frames, samples.stacks)
     return KnownStacks(on, compilers, np.asarray([*selects, False], dtype=np.bool_))
 
