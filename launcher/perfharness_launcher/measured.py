@@ -21,11 +21,11 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.measured import MeasuredProcess, ProcessFacts, RankRecord
+from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.trace import ID_MASK
 from perfharness.trace.processes import TracedProcess, find_processes
 from perfharness.tracer.output import CHILD_TRACE
 
-TRACE = "trace.sqlite"
 UNFOLLOWED = ".unfollowed_"
 """How the notes begin that `perfharness/boot/follow/sitecustomize.py` leaves."""
 
@@ -170,7 +170,7 @@ def _find(folder: Path, launched_pid: int, trace: str | None) -> dict[int, _Proc
             one = process(journal.pid)
             one.journal, one.journal_path = journal, path
     own = [path for path in sorted(folder.iterdir()) if CHILD_TRACE.fullmatch(path.name)]
-    own += [path for one in below if (path := one / TRACE).exists()]
+    own += [path for one in below if (path := one / TRACE_NAME).exists()]
     for path in [*([folder / trace] if trace is not None else []), *own]:
         if not is_plain(path):
             continue
@@ -214,7 +214,7 @@ def _is_below(process: _Process, pids: Collection[int]) -> bool:
 def _remove_empty(folder: Path, processes: Sequence[_Process]) -> None:
     """Remove what processes left that measured nothing, as workers that only made the recorder of their module."""
     for one in processes:
-        own_trace = None if one.trace is None or one.trace == folder / TRACE else one.trace
+        own_trace = None if one.trace is None or one.trace == folder / TRACE_NAME else one.trace
         for path in (one.journal_path, own_trace):
             if path is not None:
                 path.unlink(missing_ok=True)
@@ -231,7 +231,7 @@ def _trace_name(folder: Path, name: str, process: _Process) -> str | None:
     """What its trace is called once it is in its folder, relative to the folder of the launched process."""
     if process.trace is None:
         return None
-    return TRACE if process.trace == folder / TRACE else f"{name}/{TRACE}"
+    return TRACE_NAME if process.trace == folder / TRACE_NAME else f"{name}/{TRACE_NAME}"
 
 
 def _move(folder: Path, processes: Mapping[int, tuple[str, _Process]]) -> None:
@@ -239,8 +239,8 @@ def _move(folder: Path, processes: Mapping[int, tuple[str, _Process]]) -> None:
     moves = []
     for pid, (name, process) in processes.items():
         (folder / name).mkdir(exist_ok=True)
-        own_trace = None if process.trace == folder / TRACE else process.trace
-        for path, file in ((process.journal_path, JOURNAL_NAME), (own_trace, TRACE)):
+        own_trace = None if process.trace == folder / TRACE_NAME else process.trace
+        for path, file in ((process.journal_path, JOURNAL_NAME), (own_trace, TRACE_NAME)):
             if path is not None and path != folder / name / file:
                 aside = folder / f".{pid}.{file}"
                 path.replace(aside)

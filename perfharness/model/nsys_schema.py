@@ -5,6 +5,9 @@ Facts read off exports of nsys 2022.4 to 2025.3 (schema versions 2.x and 3.x). D
 
 from __future__ import annotations
 
+TRACE_NAME = "trace.sqlite"
+"""What a launch calls the trace of a process; journals next to a file of another name may belong to another trace."""
+
 NVTX_CATEGORY_EVENT = 33
 NVTX_MARK_EVENT = 34
 NVTX_PUSH_POP_RANGE = 59

@@ -13,9 +13,9 @@ from perfharness.errors import PerfHarnessError, ResultError
 from perfharness.files import is_plain, is_plain_folder
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.measured import is_part_of
+from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.run_swap import settle
-from perfharness.runs.journals import TRACE_NAME
 from perfharness.runs.repeat_file import OVERHEAD_NAME, TRACED, repeated_launches
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.share.archive import is_archive, unpacked

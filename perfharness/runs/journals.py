@@ -14,11 +14,9 @@ from perfharness.files import read_regular, reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
 from perfharness.model.manifest import ProcessRecord
+from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.trace import Trace
 from perfharness.trace.host_samples import RecordedProbe, read_host_probe
-
-TRACE_NAME = "trace.sqlite"
-"""What a launch calls the trace of a process; journals next to a file of another name may belong to another trace."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from perfharness.files import is_plain, is_plain_folder, locked, read_regular, r
 from perfharness.model.environment import LOGGING_TRACERS
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
+from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace, TraceMeta
@@ -52,7 +53,7 @@ from perfharness.runs.explain import (
     with_explained,
 )
 from perfharness.runs.gpu_sharing import GpuSharing
-from perfharness.runs.journals import TRACE_NAME, Journals, host_probe_of, journals_of
+from perfharness.runs.journals import Journals, host_probe_of, journals_of
 from perfharness.runs.meta import mean_meta, process_meta
 from perfharness.runs.process_traces import ProcessTraces
 from perfharness.runs.ranks import RankComparison, sharing_of, with_ranks

@@ -10,6 +10,7 @@ import sys
 
 from perfharness import host_probe, script
 from perfharness.model import environment
+from perfharness.tracer.ending import write
 from perfharness.tracer.session import Session
 
 USAGE = "usage: python -m perfharness.tracer [-m MODULE | SCRIPT.py] [arguments of the script]"
@@ -26,16 +27,6 @@ def main(compile_script: script.Compile = script.compile_plainly) -> None:
             f"perfharness.tracer: {environment.OUTPUT_DIR} is not set: it is the folder of trace.sqlite; "
             "set it, or use `perfharness launch --tracer embedded`"
         )
-    session = Session.start(os.path.abspath(output_dir), _write_trace)  # noqa: PTH100 - pathlib costs start-up time
+    session = Session.start(os.path.abspath(output_dir), write)  # noqa: PTH100 - pathlib costs start-up time
     host_probe.start()
     script.run(arguments, session.end_by_sigint, compile_script)
-
-
-def _write_trace(session: Session) -> None:
-    """Of ranges alone the launcher makes the trace, so that the process ends as it would without a tracer."""
-    only_ranges = os.environ.get(environment.TRACER) == environment.ONLY_RANGES
-    if only_ranges and session.log_name in os.listdir(session.output_dir) and not session.diagnostics:  # noqa: PTH208
-        return
-    from perfharness.tracer.output import write_trace
-
-    write_trace(session)

@@ -13,9 +13,10 @@ def start(*, uses_gpu: bool) -> None:
     if not output_dir:
         return
     if os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
+        from perfharness.tracer.ending import write
         from perfharness.tracer.session import Session
 
-        session = Session.current or Session.follow(os.path.abspath(output_dir))  # noqa: PTH100 - start-up time
+        session = Session.current or Session.follow(os.path.abspath(output_dir), write)  # noqa: PTH100 - start-up time
         if uses_gpu:
             session.start_gpu()
     if os.environ.get(environment.EXPLAIN) == "1":

@@ -17,11 +17,11 @@ from perfharness.model.conventions import printable
 from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX, NAMES_SUFFIX, LogFacts
 from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_table
+from perfharness.tracer.cuda_use import maps_cuda
 from perfharness.tracer.gpu import cuda_was_used
 from perfharness.tracer.gpu_spool import FILE_PREFIX, FILE_SUFFIX
 from perfharness.tracer.ranges import read_end, read_facts, read_log
 from perfharness.tracer.records import Columns, LayoutError, check_lengths, decode
-from perfharness.tracer.session import TRACE_NAME, maps_cuda
 from perfharness.tracer.sqlite_file import TraceFile
 from perfharness.tracer.tables import SCHEMA_VERSION
 
@@ -68,7 +68,7 @@ def complete_traces(folder: Path, launched_pid: int | None = None, *, of_running
     for log in log_paths(folder):
         if of_running or not _is_alive(log):
             logs.setdefault(_pid_of(log), []).append(log)
-    path = folder / TRACE_NAME
+    path = folder / schema.TRACE_NAME
     if path.is_symlink():
         raise OSError(f"{path} is a link")
     if launched_pid is None and not path.exists():

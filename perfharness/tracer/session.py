@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from perfharness.tracer.gpu import GpuTrace
 
-TRACE_NAME = "trace.sqlite"
-
 GPU_DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-ctrl-gpu", "/dev/nvgpu")
 """A machine with a usable NVIDIA GPU has one of these: discrete, WSL, Tegra."""
 
@@ -59,7 +57,7 @@ class Session:
         self.end_ns = 0
         self.gpu_present = any(os.path.exists(path) for path in GPU_DEVICE_FILES)  # noqa: PTH110 - start-up time
         self.log = range_log.RangeLog(output_dir, gpu_present=self.gpu_present)
-        self.trace_name = TRACE_NAME
+        self.trace_name = schema.TRACE_NAME
         self.is_launched = True
         self.gpu: GpuTrace | None = None
         self.gpu_reason: str | None = None
@@ -85,9 +83,9 @@ class Session:
         return session
 
     @classmethod
-    def follow(cls, output_dir: str) -> Session:
+    def follow(cls, output_dir: str, write: Callable[[Session], object]) -> Session:
         """Begin in a process that a launched one started. CUPTI is left until a module is imported that uses it."""
-        session = cls(output_dir, write_followed)
+        session = cls(output_dir, write)
         session._become_child()
         session._sys_path = sys.path[:]
         session._install()
@@ -138,7 +136,7 @@ class Session:
                 self._write(self)
         except Exception as error:
             sys.stderr.write(
-                f"perfharness: {os.path.join(self.output_dir, TRACE_NAME)} could not be written: "  # noqa: PTH118
+                f"perfharness: {os.path.join(self.output_dir, schema.TRACE_NAME)} could not be written: "  # noqa: PTH118
                 f"{type(error).__name__}: {error}; this process has no trace\n"
             )
         if self._exit_signal is not None:
@@ -166,7 +164,6 @@ class Session:
         self.pid = os.getpid()
         self.is_launched = False
         self.trace_name = f"trace_{self.pid}.sqlite"
-        self._write = write_followed
         self._finished, self._exit_signal = False, None
 
     def _begin_in_child(self) -> None:
@@ -183,28 +180,3 @@ class Session:
                 self.gpu_reason = "CUDA was in use before the process was forked"
         if self.gpu is None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def write_followed(session: Session) -> None:
-    """Of a process that did not use the GPU the launch makes the trace: it ends as it would without a tracer."""
-    used = session.gpu_present and maps_cuda()
-    if used:
-        from perfharness.tracer.gpu import cuda_was_used
-
-        used = cuda_was_used()
-    if used and session.gpu is not None:
-        from perfharness.tracer.output import write_trace
-
-        write_trace(session)
-    else:
-        reason = session.gpu_reason or "CUDA was used by a library that the tracer does not know"
-        session.log.note_end(cuda_used=used, gpu_reason=reason, diagnostics=session.diagnostics)
-
-
-def maps_cuda() -> bool:
-    """Whether the CUDA driver is in this process's memory; true where the system does not show it."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123 - start-up time
-            return any("libcuda.so" in line for line in maps)
-    except OSError:
-        return True

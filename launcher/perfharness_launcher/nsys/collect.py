@@ -18,6 +18,7 @@ from pathlib import Path
 
 from perfharness.errors import LaunchError, ToolNotFoundError, TraceFormatError
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys.command_line import (
@@ -28,7 +29,6 @@ from perfharness_launcher.nsys.command_line import (
     import_command,
 )
 
-TRACE = "trace.sqlite"
 REPORT_SUFFIX = ".nsys-rep"
 TOOL_TIMEOUT_S = 1800.0
 POLL_S = 0.1
@@ -75,7 +75,7 @@ def collect_one(
     launched_pid: int | None = None,
 ) -> Collected:
     """Import and export as far as needed."""
-    trace = folder / TRACE
+    trace = folder / TRACE_NAME
     if nsys is None:
         log = folder / TRACER_LOG
         if log.exists() and log.stat().st_size == 0:
@@ -100,25 +100,25 @@ def collect_one(
         if report.exists():
             run_tool(export_command(nsys, report, trace), folder, interrupts, patience_s)
     except (LaunchError, OSError) as error:
-        what = f"the report of {folder.name} could not be turned into {TRACE}"
+        what = f"the report of {folder.name} could not be turned into {TRACE_NAME}"
         failures.append(_import_failed(folder, report, f"{what}: {error}"))
     whole = trace.exists() and trace.stat().st_size > 0
-    return Collected(TRACE if whole else None, (*tracer_findings(lines, folder.name), *failures))
+    return Collected(TRACE_NAME if whole else None, (*tracer_findings(lines, folder.name), *failures))
 
 
 def _complete(folder: Path, launched_pid: int | None) -> Collected:
     """The embedded tracer's files, and those made of what processes left that were killed, or left that to us."""
     from perfharness.tracer.output import complete_traces  # here, for verbs that read a run need no tracer
 
-    trace = folder / TRACE
+    trace = folder / TRACE_NAME
     try:
         complete_traces(folder, launched_pid)
     except (OSError, sqlite3.Error) as error:
-        message = f"the ranges that processes left in {folder.name} could not be put into {TRACE}: {error}"
+        message = f"the ranges that processes left in {folder.name} could not be put into {TRACE_NAME}: {error}"
         hint = f"make room on the disk; `perfharness analyze` takes {LOG_PREFIX}*{LOG_SUFFIX} in then"
         finding = Finding("trace-import-failed", Severity.ERROR, message, hint, folder.name)
-        return Collected(TRACE if trace.exists() else None, (finding,))
-    return Collected(TRACE if trace.exists() else None, ())
+        return Collected(TRACE_NAME if trace.exists() else None, (finding,))
+    return Collected(TRACE_NAME if trace.exists() else None, ())
 
 
 def _import_failed(folder: Path, kept: Path, message: str) -> Finding:

@@ -20,10 +20,10 @@ from pydantic import BaseModel, Field
 from perfharness.errors import ResultError, TraceFormatError, UsageError
 from perfharness.files import is_plain, is_plain_folder, read_regular, reason_of, replacing
 from perfharness.model.manifest import RunManifest
+from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.result import BENCHMARK_NAME
 from perfharness.model.version import VERSION
 from perfharness.runs.inputs import Located, locate
-from perfharness.runs.journals import TRACE_NAME
 from perfharness.runs.json_files import json_bytes, read_results
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.share.archive import ENDING, write_archive
