@@ -50,7 +50,7 @@ def test_the_folder_is_known_by_its_end() -> None:
 
 
 def run_with_hook(code: str, *options: str, **environ: str) -> str:
-    path = os.pathsep.join([str(FOLLOW), os.environ["PYTHONPATH"]])
+    path = os.pathsep.join(part for part in (str(FOLLOW), os.environ.get("PYTHONPATH")) if part)
     given = {name: value for name, value in os.environ.items() if not name.startswith("PERFHARNESS_")}
     done = subprocess.run(
         [sys.executable, *options, "-c", code],
@@ -70,7 +70,7 @@ def test_the_users_own_hook_fails_as_it_does_without_ours(tmp_path: Path) -> Non
     (tmp_path / "sitecustomize.py").write_text("import not_there_at_all\n")
     code = "import sys; print(sys.path.count(''), 'sitecustomize' in sys.modules)"
     for first in (str(FOLLOW), ""):
-        path = os.pathsep.join(part for part in (first, str(tmp_path), os.environ["PYTHONPATH"]) if part)
+        path = os.pathsep.join(part for part in (first, str(tmp_path), os.environ.get("PYTHONPATH")) if part)
         done = subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
             check=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -314,6 +315,8 @@ def test_the_examples_of_the_document_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PERFHARNESS_STORE", str(tmp_path / "runs.sqlite"))
     assert run_cli(["analyze", str(tmp_path / "out")]) == 0
     assert run_cli(["runs", "add", str(tmp_path / "out")]) == 0
+    for name in ("before", "after"):
+        shutil.copytree(tmp_path / "out", tmp_path / name)
     monkeypatch.chdir(tmp_path)
     known: dict[str, Any] = {}
     for block in blocks:
