@@ -34,9 +34,9 @@ def main() -> None:
     compile_script = script_compiler(runtime)
     logs = os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS
     if logs and is_child:
-        from perfharness.tracer.session import Session
+        from perfharness.tracer.follow import followed
 
-        session = Session.current or Session.follow(folder)
+        session = followed(folder)
         host_probe.start()
         script.run(arguments, session.end_by_sigint, compile_script)
     elif logs:

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from perfharness.model import environment
+
+if TYPE_CHECKING:
+    from perfharness.tracer.session import Session
+
+
+def followed(output_dir: str) -> Session:
+    """The session of this process, begun where there is none yet."""
+    from perfharness.tracer.ending import write
+    from perfharness.tracer.session import Session
+
+    return Session.current or Session.follow(output_dir, write)
 
 
 def start(*, uses_gpu: bool) -> None:
@@ -13,10 +25,7 @@ def start(*, uses_gpu: bool) -> None:
     if not output_dir:
         return
     if os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
-        from perfharness.tracer.ending import write
-        from perfharness.tracer.session import Session
-
-        session = Session.current or Session.follow(os.path.abspath(output_dir), write)  # noqa: PTH100 - start-up time
+        session = followed(os.path.abspath(output_dir))  # noqa: PTH100 - start-up time
         if uses_gpu:
             session.start_gpu()
     if os.environ.get(environment.EXPLAIN) == "1":
