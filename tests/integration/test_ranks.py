@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "samples" / "tensor_parallel.py"
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 SMALL = ("--batches", "16", "--layers", "2", "--width", "64", "--length", "16", "-b", "2")
-SLOW = ("--slow-rank", "1", "--slow-host-ms", "20")
+SLOW = ("--slow-rank", "1", "--slow-host-ms", "100")
 
 
 def perfharness(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
