@@ -18,9 +18,9 @@ from perfharness.boot import RUN_MODULE
 from perfharness.import_hook import ImportHook
 from perfharness.model import environment
 from perfharness.model.annotations import MAIN, Annotations
+from perfharness.python_command import read_python_command
 
 WORKERS_MAIN = "__mp_main__"
-WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def start() -> None:
@@ -39,22 +39,14 @@ def start() -> None:
         ImportHook({"runpy"}, lambda module, _: _annotate_workers_main(module, runtime)).install()
 
 
-def _own_command(argv: list[str]) -> list[str] | None:
+def _own_command(words: list[str]) -> list[str] | None:
     """`python [options] SCRIPT …` or `python [options] -m MODULE …`, run by perfharness; None of any other."""
-    place = 1
-    while place < len(argv) and argv[place].startswith("-"):
-        word = argv[place]
-        if word in WITH_VALUE:
-            place += 2
-        elif word == "-m" and place + 1 < len(argv):
-            break
-        elif word.startswith("--") or not set(word[1:]) <= set("bBdEiIOPqRsSuvWX") or len(word) == 1:
-            return None
-        else:
-            place += 1
-    if place >= len(argv):
+    command = read_python_command(["python", *words[1:]])
+    if command is None:
         return None
-    return [sys.executable, *argv[1:place], str(RUN_MODULE), "perfharness.annotate", *argv[place:]]
+    module = ("-m",) if command.is_module else ()
+    runner = (str(RUN_MODULE), "perfharness.annotate")
+    return [sys.executable, *command.options, *runner, *module, command.target, *command.arguments]
 
 
 def _annotate_workers_main(runpy: ModuleType, runtime: Runtime) -> None:

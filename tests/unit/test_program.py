@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from perfharness.errors import UsageError
+from perfharness.python_command import read_python_command
 from perfharness_launcher.plan.launch_plan import make_plan
 from perfharness_launcher.plan.machine import ask_interpreter, gather
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.plan.program import Program, find_program
-from perfharness_launcher.plan.python_command import read_python_command
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from perfharness.errors import UsageError
 from perfharness.files import read_toml
 from perfharness.model.environment import STORE_OFF
 from perfharness.model.manifest import SettingsRecord
-from perfharness_launcher.plan.python_command import read_python_command
+from perfharness.python_command import read_python_command
 
 CpuBind = Literal["auto", "none", "numa", "cores"]
 

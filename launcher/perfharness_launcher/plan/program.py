@@ -9,8 +9,8 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from perfharness.python_command import PYTHON_NAME, read_python_command
 from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.python_command import PYTHON_NAME, read_python_command
 from perfharness_launcher.plan.ranks import rank_options
 
 FIRST_BYTES = 1024

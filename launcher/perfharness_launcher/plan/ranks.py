@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from perfharness.errors import UsageError
+from perfharness.python_command import PYTHON_NAME, read_python_command
 from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.python_command import PYTHON_NAME, read_python_command
 
 PLACEHOLDER = "{ranks}"
 
