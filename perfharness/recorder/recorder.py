@@ -242,6 +242,9 @@ class PerfRecorder:
             color, domain, category: as in `push_range`.
             shared: as in `batch`.
         """
+        if compiled_code.tracing is not None and compiled_code.tracing():
+            compiled_code.note_range(message)
+            return enumerate(iterable, start)
         if items is not None and not callable(items):
             check_items(items, message)
         return self._batches(iterable, items, start, range_key(message, color, domain, category), shared)

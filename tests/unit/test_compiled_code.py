@@ -48,18 +48,20 @@ def test_ranges_in_compiled_code_are_left_out_and_named() -> None:
             perf.push_range("pushed")
             x = double(x)
             perf.pop_range()
+            for _, one in perf.batches([x], items=len, start=3, message="looped"):
+                x = one + 1
             with perf.batch(0) as inner:
                 inner.total_items = 3
-                return x - 1
+                return x - 2
 
         run = compiled(forward)
         for index in range(3):
             with perf.batch(index, total_items=4):
                 assert run(torch.ones(4)).tolist() == [3.0] * 4
         assert messages(log) == ["batch"] * 3
-        assert compiled_code.ranges == {"block", "pushed", "decorated", "batch"}
+        assert compiled_code.ranges == {"block", "pushed", "decorated", "looped", "batch"}
         assert forward(torch.ones(4)).tolist() == [3.0] * 4
-        assert messages(log)[3:] == ["block", "pushed", "decorated", "batch"]
+        assert messages(log)[3:] == ["block", "pushed", "decorated", "looped", "batch"]
         perf.finalize()
 
 
