@@ -97,6 +97,24 @@ def test_a_store_in_the_file(folder: Path, text: str, expected: str) -> None:
     assert (made.store, made.stored) == (expected, False)
 
 
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (("torchrun", "--nproc-per-node", "2", SCRIPT, "other.py"), 3),
+        (("python", "-m", "torch.distributed.run", SCRIPT), 3),
+        (("tool", "other.py"), 1),
+        (("project/tool", "other.py"), 3),  # next to SCRIPT itself, where that is a file
+        (("other.py", SCRIPT), 1),
+    ],
+)
+def test_the_file_next_to_what_a_launcher_of_ranks_starts(folder: Path, words: tuple[str, ...], count: int) -> None:
+    (folder / "perfharness.toml").write_text("[launch]\nnum-processes = 3\n")
+    (folder / "tool").write_text("")
+    (folder.parent / "other.py").write_text("")
+    made, _ = launch_options(words[0], words[1:], {})
+    assert made.num_processes == count
+
+
 def test_paths_are_relative_to_the_file(folder: Path) -> None:
     (folder / "perfharness.toml").write_text(
         '[launch]\noutput-dir = "runs/a"\nannotate = "/abs/a.toml"\npython = ".venv/bin/python"\nplots = true\n'

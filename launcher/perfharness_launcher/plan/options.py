@@ -358,16 +358,18 @@ KEYS = {option.key: name for name, option in options_of(_FileSettings).items()}
 """Fields by their names in a file."""
 
 
-def read_settings(script: str, config: Path | None = None) -> tuple[dict[str, Any], SettingsRecord | None]:
+def read_settings(words: Sequence[str], config: Path | None = None) -> tuple[dict[str, Any], SettingsRecord | None]:
     """The settings of a file, by field, and which they are; paths in it are relative to it.
 
     Args:
-        config: the file; None: `perfharness.toml` or `pyproject.toml` next to the script, where there is one.
+        words: SCRIPT and its arguments.
+        config: the file; None: `perfharness.toml` or `pyproject.toml` next to the script, where there is one. Where
+            SCRIPT is no file (torchrun, a module), next to the first Python file among its arguments.
 
     Raises:
         UsageError: it cannot be read, or has a setting that does not exist or a value of a wrong type.
     """
-    for path in _candidates(script) if config is None else [config]:
+    for path in _candidates(words) if config is None else [config]:
         content = read_toml(path, "--config" if config is not None else "")
         table = content.get("tool", {}).get("perfharness", {}) if path.name == PROJECT_NAME else content
         name = f"[tool.perfharness.{TABLE}]" if path.name == PROJECT_NAME else f"[{TABLE}]"
@@ -381,9 +383,11 @@ def read_settings(script: str, config: Path | None = None) -> tuple[dict[str, An
     return {}, None
 
 
-def _candidates(script: str) -> Iterator[Path]:
-    if Path(script).is_file():
-        yield from (path for name in (SETTINGS_NAME, PROJECT_NAME) if (path := Path(script).with_name(name)).is_file())
+def _candidates(words: Sequence[str]) -> Iterator[Path]:
+    files = (Path(word) for word in words if word == words[0] or word.endswith(".py"))
+    script = next((path for path in files if path.is_file()), None)
+    if script is not None:
+        yield from (path for name in (SETTINGS_NAME, PROJECT_NAME) if (path := script.with_name(name)).is_file())
 
 
 def _checked(table: Any, where: str, folder: Path) -> dict[str, Any]:
@@ -427,7 +431,7 @@ def launch_options(
         UsageError: a setting does not exist or has a wrong type.
     """
     script, script_arguments, of_python = _without_python([str(script), *map(str, script_arguments)], given)
-    values, record = read_settings(script, config)
+    values, record = read_settings([script, *script_arguments], config)
     if record is not None:
         record = record.model_copy(update={"names": [_key(name) for name in values if name not in given]})
     values |= {**given, **of_python}
