@@ -44,6 +44,10 @@ MARK_COLLECTING = "perfharness.collecting"
 """Mark made together with `MARK_READY_TIME`, once the garbage collector has run on the thread; its int64 payload is for
 how long it has until then, in nanoseconds."""
 
+MARK_COMPILING = "perfharness.compiling"
+"""Mark made together with `MARK_READY_TIME`, once torch.compile or JAX has compiled on the thread; its int64 payload is
+for how long it has until then, in nanoseconds."""
+
 MARK_CROWDED = "perfharness.crowded"
 """Mark made together with `MARK_READY_TIME`, once the thread has waited for a CPU while its own process used almost all
 that it may use; its int64 payload is for how long it has until then, in nanoseconds."""

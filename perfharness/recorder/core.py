@@ -17,7 +17,7 @@ from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
 from perfharness.model import conventions, range_log
 from perfharness.own_work import own_work
-from perfharness.recorder import barrier, capture, collecting, startup, tasks
+from perfharness.recorder import barrier, capture, collecting, compiling, startup, tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.nvtx_channels import choose_sink, forget_definitions
 from perfharness.recorder.spec import (
@@ -269,6 +269,7 @@ class RecorderCore:
             if is_batch:
                 node.ready_mark = channel.attributes_with_value(conventions.MARK_READY_TIME, color, node.category)
                 node.collecting_mark = channel.attributes_with_value(conventions.MARK_COLLECTING, color, node.category)
+                node.compiling_mark = channel.attributes_with_value(conventions.MARK_COMPILING, color, node.category)
                 node.crowded_mark = channel.attributes_with_value(conventions.MARK_CROWDED, color, node.category)
                 collecting.follow()
         return node
@@ -441,8 +442,8 @@ class RecorderCore:
 
 
 def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
-    """Mark how long the thread has run or waited for a CPU until now, how long it has collected garbage, and how long
-    its own process kept it from running, where the last such mark is old enough.
+    """Mark how long the thread has run or waited for a CPU until now, how long it has collected garbage, how long it
+    has compiled, and how long its own process kept it from running, where the last such mark is old enough.
     """
     thread, now_ns = stack.thread, monotonic_ns()
     if now_ns < thread.ready_time_due_ns:
@@ -457,6 +458,9 @@ def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
     spent_ns = collecting.spent_ns()
     if spent_ns:
         channel.mark_value(batch.collecting_mark, spent_ns)
+    compiling.follow()  # libraries may have been imported since
+    if compiled_ns := compiling.spent_ns():
+        channel.mark_value(batch.compiling_mark, compiled_ns)
     crowded_ns = thread.crowding.read(now_ns, queued_ns)
     if crowded_ns:
         channel.mark_value(batch.crowded_mark, crowded_ns)

@@ -37,6 +37,7 @@ class Node:
         "children",
         "collecting_mark",
         "color",
+        "compiling_mark",
         "count",
         "crowded_mark",
         "domain",
@@ -83,6 +84,7 @@ class Node:
         self.shared_mark: Any = None
         self.ready_mark: Any = None  # of a batch
         self.collecting_mark: Any = None  # of a batch
+        self.compiling_mark: Any = None  # of a batch
         self.crowded_mark: Any = None  # of a batch
         # The channel's calls; None saves the call.
         self.push: Callable[[Any], object] | None = None

@@ -17,7 +17,13 @@ from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.cpu_time import CpuTime, thread_ready_time
 from perfharness.analysis.diagnosis.rules import RULES, judge
 from perfharness.analysis.diagnosis.rules.evidence import Compiling, Figures, Issuing, KeptCpu, Peer, Recompiling
-from perfharness.model.conventions import MARK_COLLECTING, MARK_CROWDED, MARK_READY_TIME, MARK_RECORDER
+from perfharness.model.conventions import (
+    MARK_COLLECTING,
+    MARK_COMPILING,
+    MARK_CROWDED,
+    MARK_READY_TIME,
+    MARK_RECORDER,
+)
 from perfharness.model.diagnosis import Cause, NativeFunction, NativeProfile, StageDiagnosis, Verdict, native_text
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind, OsWaitKind
@@ -363,6 +369,27 @@ def test_collections_read_in_batches(collected_us: int, least: float | None, tmp
             assert first.share == pytest.approx(share)
             assert first.saves_ms is None
             assert sum(cause.share for cause in others) <= 1 - share + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("compiled_us", "batches", "least"),
+    [(370, 12, 0.1), (365, 12, None), (950, 12, 650 / 700), (950, 7, None)],  # of which the second half has one
+)
+def test_compilations_read_in_batches(compiled_us: int, batches: int, least: float | None, tmp_path: Path) -> None:
+    """Of batches of 1 ms whose stage takes 700 us, 300 of what was compiled may have been beside it."""
+    builder = TraceBuilder()
+    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    for index in range(12):
+        begin, until = (index + 1) * BATCH, (min(index, batches), min(index + 1, batches))
+        for at, count in ((begin, until[0]), (begin + BATCH - 1, until[1])):
+            builder.mark(MARK_COMPILING, at, domain="r", category="r", payload=count * compiled_us * US)
+        builder.range("batch", begin, begin + BATCH - 1, domain="r", category="r", payload=index)
+        builder.range("stage", begin + 100 * US, begin + 800 * US, domain="r", category="r")
+    causes = stage_of(diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))), "stage").causes
+    assert (causes[0].code == "recompilation") is (least is not None)
+    if least is not None:
+        assert causes[0].share == pytest.approx(least, abs=1e-4)
+        assert sum(cause.share for cause in causes) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize(("crowded_us", "least"), [(440, 0.2), (430, None)])

@@ -5,7 +5,11 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -18,9 +22,9 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import range_log
-from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_READY_TIME
+from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_COMPILING, MARK_READY_TIME
 from perfharness.model.range_log import RangeLog
-from perfharness.recorder import collecting, core, crowding
+from perfharness.recorder import collecting, compiling, core, crowding
 from perfharness.recorder.recorder import SCOPES_KEPT
 from perfharness.recorder.stacks import NODES_KEPT
 from tests.unit.recorder_events import drawn, events, recording
@@ -165,6 +169,7 @@ def test_ready_time_is_marked_in_batches_every_5_ms(
     monkeypatch.setattr(core, "monotonic_ns", lambda: 1_000_000_000 + now_us * 1000)
     monkeypatch.setattr(core, "_cpu_times_ns", lambda: (now_us * 3, now_us * 4))
     monkeypatch.setattr(collecting, "spent_ns", lambda: now_us * 2)
+    monkeypatch.setattr(compiling, "spent_ns", lambda: now_us * 6)
     for form, begin_us, end_us in (
         ("call", 0, 4999),
         ("with", 5000, 5500),
@@ -182,6 +187,8 @@ def test_ready_time_is_marked_in_batches_every_5_ms(
     every = [event for event in events(log, clock_marks=True) if event.message != MARK_CLOCK]
     collected = [event.payload for event in every if event.message == MARK_COLLECTING]
     assert collected == [2 * each for each in (5000, 10000, 90000)]  # none before the first collection
+    compiled = [event.payload for event in every if event.message == MARK_COMPILING]
+    assert compiled == [6 * each for each in (5000, 10000, 90000)]
     marked = [event.payload for event in every if event.message == MARK_READY_TIME]
     assert marked == [7 * each for each in (0, 5000, 10000, 90000)]
     assert [event.op for event in every if event.op != "mark" or event.message == MARK_READY_TIME] == [
@@ -212,6 +219,57 @@ def test_the_time_of_collections_is_counted_on_the_thread_that_they_run_on() -> 
     finally:
         gc.enable()
     assert len(kept) == 200_000
+
+
+def test_the_time_of_compilations_is_counted_on_the_thread_that_they_run_on() -> None:
+    torch: Any = pytest.importorskip("torch")
+    taken_ns: list[int] = []
+
+    def compiler(graph: Any, _: Any) -> Any:
+        began_ns = time.monotonic_ns()
+        while time.monotonic_ns() < began_ns + 20_000_000:
+            pass
+        taken_ns.append(time.monotonic_ns() - began_ns)
+        return graph.forward
+
+    def compile_once() -> None:
+        torch.compile(lambda x: x + 1, backend=compiler, dynamic=False)(torch.ones(2 + len(taken_ns)))
+
+    compile_once()  # PyTorch's compiler is imported by now
+    torch.compiler.reset()
+    compiling.follow()
+    compiling.follow()
+    before, began_ns = compiling.spent_ns(), time.monotonic_ns()
+    compile_once()
+    elapsed_ns, here = time.monotonic_ns() - began_ns, compiling.spent_ns()
+    assert taken_ns[-1] <= here - before <= elapsed_ns
+    elsewhere = threading.Thread(target=compile_once)
+    elsewhere.start()
+    elsewhere.join()
+    assert (len(taken_ns), compiling.spent_ns()) == (3, here)
+    torch.compiler.reset()
+
+
+JAX_COMPILES = """
+import time, jax
+from perfharness.recorder import compiling
+compiling.follow()
+jax.jit(lambda x: x + 1)(1.0).block_until_ready()
+before, began_ns = compiling.spent_ns(), time.monotonic_ns()
+again = jax.jit(lambda x: (x * 3).sum())
+again(1.0).block_until_ready()
+spent_ns = compiling.spent_ns() - before
+assert 0 < spent_ns < time.monotonic_ns() - began_ns, spent_ns
+before = compiling.spent_ns()
+again(2.0).block_until_ready()
+assert compiling.spent_ns() == before
+"""
+
+
+def test_what_jax_compiles_is_counted() -> None:
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed")
+    subprocess.run([sys.executable, "-c", JAX_COMPILES], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
 
 
 def test_where_the_system_does_not_count_ready_time_it_is_asked_once(

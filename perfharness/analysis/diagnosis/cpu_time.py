@@ -99,8 +99,8 @@ class _Window:
 
 @dataclass(frozen=True)
 class ThreadReadings:
-    """How long threads had done something (run or waited for a CPU, collected garbage, waited for a CPU that their own
-    process had), read in their batches; aligned columns, ordered by thread and time.
+    """How long threads had done something (run or waited for a CPU, collected garbage, compiled, waited for a CPU that
+    their own process had), read in their batches; aligned columns, ordered by thread and time.
     """
 
     thread: Int64
@@ -137,6 +137,11 @@ def thread_ready_time(trace: Trace) -> ThreadReadings:
 def thread_collecting_time(trace: Trace) -> ThreadReadings:
     """How long threads had run the garbage collector, as recorders left it in a trace."""
     return _readings(trace, conventions.MARK_COLLECTING)
+
+
+def thread_compiling_time(trace: Trace) -> ThreadReadings:
+    """How long threads had compiled, as recorders left it in a trace."""
+    return _readings(trace, conventions.MARK_COMPILING)
 
 
 def thread_crowded_time(trace: Trace) -> ThreadReadings:

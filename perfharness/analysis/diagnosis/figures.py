@@ -6,7 +6,6 @@ import numpy as np
 
 from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.calls import host_memory, stays_inside
-from perfharness.analysis.diagnosis.cpu_time import ThreadReadings
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
 from perfharness.analysis.diagnosis.host_waits import find_concurrent_stage, find_handover
 from perfharness.analysis.diagnosis.issuing import issuing
@@ -56,8 +55,8 @@ def stage_figures(
         recompiling=recompiling,
         waiting_share=waiting_share,
         ready_share=ready_share,
-        collecting_share=_least_share(events, workload.thread_collecting_time),
-        crowded_share=_least_share(events, workload.thread_crowded_time),
+        collecting_share=events.least_share(workload.thread_collecting_time),
+        crowded_share=events.least_share(workload.thread_crowded_time),
         api_is_complete=workload.api_is_complete,
         without_calls=0.0 if workload.api_is_complete else _without_calls(events),
         limits=limits,
@@ -87,13 +86,6 @@ def _ready_shares(events: StageEvents) -> tuple[float | None, float | None]:
     if of_threads is not None:
         return of_threads
     return None if used is None or (thread != thread[0]).any() else used.waiting_share(start, end), None
-
-
-def _least_share(events: StageEvents, readings: ThreadReadings) -> float | None:
-    """Of the host time, what its threads did (as collecting garbage) at least, by readings in their batches."""
-    thread = events.workload.stages.thread[events.stage.rows]
-    shares = readings.shares(thread, events.start_ns, events.end_ns)
-    return None if shares is None else shares[1]
 
 
 def _without_calls(events: StageEvents) -> float:

@@ -38,13 +38,30 @@ def find_recompiling(events: StageEvents) -> Recompiling | None:
     loads = loading >= np.maximum(LOADING_SHARE * spent, 1)
     if _recurs(loads):
         candidates.append(Recompiling(float(loading.sum()), int(loads.sum()), "Modules and kernels are loaded"))
-    candidates += _tuning(events, of_row, spent)
+    candidates += [*_compiling(events, batches), *_tuning(events, of_row, spent)]
     is_new = np.zeros(count, dtype=np.bool_)
     is_new[of_row[events.launch_of[workload.is_new_kernel[events.operation]]]] = True
     if _recurs(is_new) and not is_new.all():
         more = _more_than_others(spent, is_new)
         candidates.append(Recompiling(more, int(is_new.sum()), "Kernels that had not run before appear"))
     return max(candidates, key=lambda one: one.lost_ns, default=None)
+
+
+def _compiling(events: StageEvents, batches: Int64) -> list[Recompiling]:
+    """What torch.compile or JAX compiled, by what the recorder read in the batches (rows of stages)."""
+    readings, stages = events.workload.thread_compiling_time, events.workload.stages
+    share = events.least_share(readings)
+    if not share:
+        return []
+    begin, end = stages.start_ns[batches], stages.end_ns[batches]
+    grown = np.r_[False, (np.diff(readings.spent_ns) > 0) & (np.diff(readings.thread) == 0)]
+    at = np.sort(readings.time_ns[grown])
+    compiles = np.searchsorted(at, end, "right") > np.searchsorted(at, begin)
+    if not _recurs(compiles):
+        return []
+    lost = share * events.wall
+    sign = "torch.compile or JAX compiles"
+    return [Recompiling(lost, int(compiles.sum()), sign, min(lost, events.wall - float(events.time_in_calls.sum())))]
 
 
 def _tuning(events: StageEvents, of_row: Int64, spent: Float64) -> list[Recompiling]:

@@ -17,6 +17,7 @@ from perfharness.analysis.diagnosis.cpu_time import (
     CpuTime,
     ThreadReadings,
     thread_collecting_time,
+    thread_compiling_time,
     thread_crowded_time,
     thread_ready_time,
 )
@@ -97,6 +98,7 @@ class Workload:
     host_probe: HostProbe | None = None
     cpu_time: CpuTime | None = None
     thread_collecting_time: ThreadReadings = field(kw_only=True)
+    thread_compiling_time: ThreadReadings = field(kw_only=True)
     thread_crowded_time: ThreadReadings = field(kw_only=True)
     thread_ready_time: ThreadReadings = field(kw_only=True)
     """Of the process, on the trace's clock; None: not sampled."""
@@ -163,7 +165,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
     return Workload(
         trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
         thread_collecting_time=thread_collecting_time(trace), thread_ready_time=thread_ready_time(trace),
-        thread_crowded_time=thread_crowded_time(trace),
+        thread_compiling_time=thread_compiling_time(trace), thread_crowded_time=thread_crowded_time(trace),
         stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
         launch_lines=launch_lines, latency_ns=narrow(latency), queued_ns=queued, calls=calls, busy=busy,
         compute=compute, busy_of=busy_of, gpus=gpus, kernels=kernels, overlapped_ns=overlapped,
@@ -294,6 +296,11 @@ class StageEvents:
     def per_batch(self) -> float:
         """Sums times this are means over the batches."""
         return 1.0 / self.stage.batches
+
+    def least_share(self, readings: ThreadReadings) -> float | None:
+        """Of the host time, what its threads did (as collecting garbage) at least, by readings in their batches."""
+        shares = readings.shares(self.workload.stages.thread[self.stage.rows], self.start_ns, self.end_ns)
+        return None if shares is None else shares[1]
 
     @cached_property
     def operation_kind(self) -> Integers:

@@ -100,6 +100,8 @@ class Recompiling:
     lost_ns: float
     batches: int
     sign: str
+    computing_ns: float = 0.0
+    """Of it, known to be outside of CUDA calls."""
 
 
 @dataclass(frozen=True)

@@ -149,9 +149,11 @@ def _unrecorded(f: Figures) -> str | None:
 def _compiling(f: Figures) -> float:
     """Of the computing, ns: what is a compiler's, where that is a cause of its own."""
     match = recompilation(f)
-    if f.host is None or f.host.compiling is None or match is None or not match.is_cause:
+    if match is None or not match.is_cause:
         return 0.0
-    return f.sum_ns(f.host.compiling.computing_ms)
+    if f.host is None:
+        return 0.0 if f.recompiling is None else f.recompiling.computing_ns
+    return 0.0 if f.host.compiling is None else f.sum_ns(f.host.compiling.computing_ms)
 
 
 def _native_evidence(f: Figures) -> list[str]:
