@@ -32,12 +32,13 @@ __all__ = [
     "report",
     "share",
     "startup_range",
+    "stress",
     "sweep_processes",
     "sweep_ranks",
 ]
 
-# The module, and the name in it where that is another one. `report` is of a layer that imports this package, so type
-# checkers know it as any function.
+# The module, and the name in it where that is another one. `report` and `stress` are of layers that import this
+# package, so type checkers know them as any function.
 USE_CASES = {
     "analyze": "perfharness.runs.analyze",
     "cold_start": "perfharness.runs.cold_start",
@@ -48,6 +49,7 @@ USE_CASES = {
     "repeat": "perfharness.runs.repeat",
     "report": "perfharness.render.report.files",
     "share": "perfharness.runs.share.share",
+    "stress": "perfharness.load.stress",
     "sweep_processes": "perfharness.runs.sweep",
     "sweep_ranks": "perfharness.runs.sweep",
 }

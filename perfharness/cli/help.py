@@ -22,6 +22,7 @@ VERBS = {
     "export": "Write a timeline for trace viewers, or tables for notebooks.",
     "share": "Write a run for others, without secrets and names.",
     "bench": "Measure models over backends, precisions and batch sizes.",
+    "stress": "Put a target under load: latency from the intended moment, and what it comes from.",
     "compare-engines": "Compare engines that make a map of an image.",
     "compare-layers": "Find where the outputs of two ONNX models begin to differ.",
     "runs": "List, show, tag and delete what was measured before.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -15,10 +15,19 @@ from perfharness_launcher.plan.options import Option, options_of
 Verb = Callable[..., None]
 
 
-def with_settings(*models: type[BaseModel]) -> Callable[[Verb], Verb]:
-    """Give a verb an option for each setting of the models, in place of its `**settings`."""
+def with_settings(*models: type[BaseModel], only: Collection[str] | None = None) -> Callable[[Verb], Verb]:
+    """Give a verb an option for each setting of the models, in place of its `**settings`.
+
+    Args:
+        only: names of fields; None: all of them.
+    """
     return with_parameters(
-        [_parameter(name, option, model) for model in models for name, option in options_of(model).items()]
+        [
+            _parameter(name, option, model)
+            for model in models
+            for name, option in options_of(model).items()
+            if only is None or name in only
+        ]
     )
 
 

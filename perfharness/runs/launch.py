@@ -128,13 +128,18 @@ def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:
 
 
 def run_plan(
-    plan: LaunchPlan, command: Sequence[str], observer: Observer, companions: Sequence[Companion] = ()
+    plan: LaunchPlan,
+    command: Sequence[str],
+    observer: Observer,
+    companions: Sequence[Companion] = (),
+    complete: Callable[[FinishedRun], None] = lambda run: None,
 ) -> LaunchResult:
     """Run a plan and analyse what it measured.
 
     Args:
         command: the command line of perfharness itself, for the manifest.
         companions: that run in addition to those that the options ask for.
+        complete: called with the run, analysed and not in place yet; may write further results into its folder.
 
     Raises:
         LaunchError: no process could be started, or results could not be written; the message says where what was
@@ -151,6 +156,7 @@ def run_plan(
         from perfharness.runs.run_folder import analyze_run
 
         summary = analyze_run(run.folder, run.manifest)
+        complete(run)
         place = run.put_in_place(whole=summary.not_written is None)
     is_aside = place != plan.options.output_dir.absolute()
     result = LaunchResult(run.manifest, place, summary, is_aside, explaining_interrupted=explaining_interrupted)

@@ -1,0 +1,161 @@
+"""`perfharness stress`: put a target under load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from perfharness.cli.help import GroupedCommand, HelpAll
+from perfharness.cli.launch import Shown
+from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
+from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
+from perfharness.cli.settings import given, with_settings
+from perfharness.load.profile import profile_of
+from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, plan_stress, run_stress
+from perfharness.render.terminal.load import print_load
+from perfharness_launcher.plan.options import LaunchOptions
+
+LOAD = "Load"
+LIMITS = "Limits"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("stress", cls=GroupedCommand, context_settings=CONTEXT, epilog=EPILOG)(stress_verb)
+
+
+EPILOG = "`perfharness stress --help-all` shows all options. docs/guides/load.md: phases, mixes, files of arrivals."
+
+
+@with_settings(LaunchOptions, only=LAUNCH_SETTINGS)
+def stress_verb(
+    context: typer.Context,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="module:function, or path/file.py:function.", show_default=False)
+    ],
+    *,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile", metavar="FILE.toml", help="The load, in a table [load].", rich_help_panel=LOAD),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", help="Requests a second (open loop); without it a closed loop.", rich_help_panel=LOAD, min=0
+        ),
+    ] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            "--arrivals",
+            metavar="constant|poisson|bursty",
+            help="When requests are due. [default: constant]",
+            rich_help_panel=LOAD,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            metavar="N",
+            help="Requests in service at a time, of each process. [default: 1]",
+            rich_help_panel=LOAD,
+        ),
+    ] = None,
+    duration: Annotated[
+        str | None,
+        typer.Option("--duration", metavar="TIME", help="As 30s, 10m. [default: 10s]", rich_help_panel=LOAD),
+    ] = None,
+    warmup: Annotated[
+        str | None,
+        typer.Option(
+            "--warm-up", metavar="TIME", help="The same load before, which does not count.", rich_help_panel=LOAD
+        ),
+    ] = None,
+    think: Annotated[
+        str | None,
+        typer.Option(
+            "--think",
+            metavar="TIME",
+            help="Pause of a closed loop after each answer.",
+            rich_help_panel=LOAD,
+            hidden=True,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Of random arrivals. [default: 0]", rich_help_panel=LOAD, hidden=True)
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective", metavar="[pN=]TIME", help="What is in time, as 50ms or p95=50ms.", rich_help_panel=LIMITS
+        ),
+    ] = None,
+    request_timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--request-timeout", metavar="TIME", help="An answer after that is an error.", rich_help_panel=LIMITS
+        ),
+    ] = None,
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            "--grace",
+            metavar="TIME",
+            help="How long late answers are awaited. [default: 10s]",
+            rich_help_panel=LIMITS,
+            hidden=True,
+        ),
+    ] = None,
+    max_error_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--max-error-rate",
+            metavar="SHARE",
+            help="Stop when more than this part of the answers are errors.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
+    output_format: FormatOption = Format.TEXT,
+    quiet: RareQuietOption = False,
+    verbose: RareVerboseOption = False,
+    help_all: HelpAll = False,
+    **settings: Any,
+) -> None:
+    """Put TARGET under load, traced: each request is a batch of the trace.
+
+    Latency counts from the moment at which a request is due. Results go to stdout, progress and messages to stderr.
+
+    Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed, or errors ended it early.
+    """
+    del help_all
+    output = Output.of(output_format, quiet=quiet, verbose=verbose)
+    load = profile_of(
+        {
+            "rate": rate, "arrivals": arrivals, "concurrency": concurrency, "duration_s": duration,
+            "warmup_s": warmup, "think_s": think, "seed": seed, "objective": objective,
+            "request_timeout_s": request_timeout, "grace_s": grace, "max_error_rate": max_error_rate,
+        },
+        profile,
+    )  # fmt: skip
+    plan = plan_stress(target, load, given(context, settings))
+    with Shown(output).watching(plan.launch) as observer:
+        result = run_stress(plan, command_line(), observer)
+    raise typer.Exit(show_stress(result, output))
+
+
+def show_stress(result: StressResult, output: Output) -> int:
+    """Print what was measured, then what was found; returns the exit code."""
+    if output.is_json:
+        output.json(result.load.model_dump(mode="json"))
+    else:
+        print_load(output.results, result.load)
+    output.findings(result.findings)
+    output.message(f"results: {result.launch.folder}")
+    if result.load.status == "stopped-by-errors":
+        return EXIT_CHECK_FAILED
+    if result.load.status != "ok" or not result.launch.all_processes_well:
+        return EXIT_FAILED
+    return exit_code(result.findings) or EXIT_OK

@@ -1,0 +1,119 @@
+"""One process's part of a load: its phases, one after the other."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+import numpy as np
+
+from perfharness.load.arrivals import arrivals_of
+from perfharness.load.generator.schedule import ClosedSchedule, OpenSchedule, Schedule
+from perfharness.load.generator.timer import wait_until
+from perfharness.load.generator.workers import AnyWorkers, Served
+from perfharness.load.profile import Phase, Profile
+from perfharness.load.windows import WindowLog
+from perfharness.model.load import Status
+
+LEAD_NS = 20_000_000
+"""Between the begin of the clock and the first request: all workers wait by then."""
+
+LEAST_ANSWERS = 20
+"""The share of errors is judged from that many answers on."""
+
+
+@dataclass
+class LoadRun:
+    """Sends a profile to the workers' targets.
+
+    Args:
+        process: index of this process among `processes`; each sends its share.
+        before_clock: called when all is ready; may wait for other processes.
+    """
+
+    profile: Profile
+    workers: AnyWorkers
+    log: WindowLog
+    process: int = 0
+    processes: int = 1
+    before_clock: Callable[[], None] = lambda: None
+    status: Status = field(default="ok", init=False)
+    reason: str | None = field(default=None, init=False)
+    _next_id: int = field(default=0, init=False)
+
+    def interrupt(self) -> None:
+        """End as soon as possible, with what was measured; also from a signal handler."""
+        if self.status == "ok":
+            self.status = "interrupted"
+        self.log.stop.set()
+
+    def run(self) -> None:
+        """All phases. The workers have been opened."""
+        self.before_clock()
+        with _collected_rarely():
+            self.log.begin(
+                perf_counter_ns(), process=self.process, processes=self.processes, concurrency=self.profile.concurrency
+            )
+            self.log.on_window = self._judge
+            for index, phase in enumerate(self.profile.phases):
+                if self.log.stop.is_set():
+                    break
+                self.workers.replace_abandoned()
+                self._run_phase(index, phase)
+
+    def _run_phase(self, index: int, phase: Phase) -> None:
+        profile = self.profile
+        schedule = self._schedule(index, phase)
+        due = schedule.due_ns if isinstance(schedule, OpenSchedule) else np.empty(0, np.int64)
+        users = phase.concurrency or profile.concurrency
+        self.log.begin_phase(
+            index, phase.name, schedule.start_ns, schedule.end_ns, due, loop=phase.loop, is_warmup=phase.warmup,
+            concurrency=users,
+        )  # fmt: skip
+        timeout_ns = None if profile.request_timeout_s is None else round(profile.request_timeout_s * 1e9)
+        self.workers.serve(Served(schedule, self.log.add, self.log.stop, timeout_ns, round(profile.grace_s * 1e9)))
+        wait_until(schedule.end_ns, self.log.stop)
+        self.log.end_phase()
+        if isinstance(schedule, ClosedSchedule):
+            self._next_id = next(schedule.ids) if self.processes == 1 else self._next_id + CLOSED_IDS
+
+    def _schedule(self, index: int, phase: Phase) -> Schedule:
+        profile = self.profile
+        if phase.loop == "open":
+            arrivals = arrivals_of(profile, index, self._next_id, self.process, self.processes)
+            self._next_id = arrivals.next_id
+            return OpenSchedule(phase, perf_counter_ns() + LEAD_NS, arrivals, profile.mix)
+        ids = itertools.count(self._next_id + self.process, self.processes)
+        random = np.random.default_rng([profile.seed, index, self.process])
+        users = phase.concurrency or profile.concurrency
+        return ClosedSchedule(phase, perf_counter_ns() + LEAD_NS, users, ids, profile.mix, random)
+
+    def _judge(self, window: dict[str, object]) -> None:
+        """Stop where too much fails."""
+        limit, log = self.profile.max_error_rate, self.log
+        del window
+        if limit is None or self.log.stop.is_set() or log.completed < LEAST_ANSWERS:
+            return
+        if log.failed > limit * log.completed:
+            self.status = "stopped-by-errors"
+            self.reason = f"{log.failed} of {log.completed} answers were errors, more than {limit:.1%}"
+            self.log.stop.set()
+
+
+CLOSED_IDS = 1 << 24
+"""Ids that a closed phase of several processes may use, for how many the others need is not known."""
+
+
+@contextmanager
+def _collected_rarely() -> Iterator[None]:
+    """What exists now is not looked at by the garbage collector any more; what the target makes is, as always."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

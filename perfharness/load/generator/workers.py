@@ -1,0 +1,322 @@
+"""Workers that serve a phase: threads, or tasks of one event loop. Each has a target of its own.
+
+In an open loop one worker at a time waits for the next due request; the others sleep on a lock. So a request that is
+due while a worker is free is sent at its moment, and one that finds all of them busy is sent when the next is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns, sleep
+from typing import cast
+
+from perfharness.errors import PerfHarnessError
+from perfharness.load.generator.schedule import ClosedSchedule, OpenSchedule, Schedule
+from perfharness.load.generator.timer import Stop, wait_until, wait_until_async
+from perfharness.load.request import (
+    TIMEOUT,
+    UNANSWERED,
+    Answer,
+    AnyTarget,
+    AsyncTarget,
+    LoadRequest,
+    MakeTarget,
+    Target,
+    error_of,
+)
+from perfharness.load.windows import NEVER_NS, Done
+
+POLL_S = 0.01
+
+
+@dataclass
+class Served:
+    """One phase as its workers see it.
+
+    Args:
+        add: takes each record.
+        stop: ends the phase early: nothing more is sent.
+        timeout_ns: longest time from sending to the answer.
+        grace_ns: how long after the end of the phase answers are awaited.
+    """
+
+    schedule: Schedule
+    add: Callable[[Done], None]
+    stop: Stop
+    timeout_ns: int | None
+    grace_ns: int
+
+
+def record_of(
+    request: LoadRequest, ready_ns: int, sent_ns: int, done_ns: int, answer: Answer, limit: int | None
+) -> Done:
+    """The record of an answer; one that took too long, from the real sending, is an error."""
+    error, message, items = answer.error, answer.message, answer.items
+    if error is None and limit is not None and done_ns - sent_ns > limit:
+        error, message = TIMEOUT, f"answered after {(done_ns - sent_ns) / 1e9:.3f} s"
+    return Done(
+        request.id, request.input, request.items if items is None or error else items, request.intended_ns, ready_ns,
+        sent_ns, answer.begun_ns or NEVER_NS, done_ns, error, message,
+    )  # fmt: skip
+
+
+def given_up(request: LoadRequest, sent_ns: int = NEVER_NS) -> Done:
+    """The record of a request that has no answer."""
+    message = "not sent: no worker was free in time" if sent_ns == NEVER_NS else "sent, and not answered in time"
+    return Done(
+        request.id, request.input, request.items, request.intended_ns, NEVER_NS, sent_ns, NEVER_NS, NEVER_NS,
+        UNANSWERED, message,
+    )  # fmt: skip
+
+
+@dataclass
+class _Thread:
+    index: int
+    target: Target
+    phases: queue.SimpleQueue[_ThreadPhase | None] = field(default_factory=queue.SimpleQueue)
+    opened: queue.SimpleQueue[BaseException | None] = field(default_factory=queue.SimpleQueue)
+    serving: tuple[LoadRequest, int] | None = None
+    """The request in service, and when it was sent."""
+
+    is_abandoned: bool = False
+
+
+@dataclass
+class _ThreadPhase:
+    served: Served
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    quit: threading.Event = field(default_factory=threading.Event)
+    """Nobody takes another request."""
+
+    idle: list[int] = field(default_factory=list)
+    """Workers that have ended it."""
+
+
+class ThreadWorkers:
+    """A thread a worker; a target keeps its thread for the whole run."""
+
+    def __init__(self, make_target: MakeTarget, count: int) -> None:
+        self._make_target = make_target
+        self._threads: list[_Thread] = []
+        self._has_abandoned = False
+        self._count = count
+
+    def open(self) -> None:
+        """One after the other: two that load the same model at once are no use."""
+        for index in range(self._count):
+            self._threads.append(self._start(index))
+
+    def _start(self, index: int) -> _Thread:
+        made = _Thread(index, cast("Target", self._make_target()))
+        threading.Thread(target=self._run, args=(made,), name=f"load-{index}", daemon=True).start()
+        if (error := made.opened.get()) is not None:
+            raise error
+        return made
+
+    def _run(self, mine: _Thread) -> None:
+        try:
+            mine.target.open()
+        except BaseException as error:  # raised again where `open` was called
+            mine.opened.put(error)
+            return
+        mine.opened.put(None)
+        while (phase := mine.phases.get()) is not None:
+            self._serve(mine, phase)
+            phase.idle.append(mine.index)
+        mine.target.close()
+        mine.opened.put(None)
+
+    def _serve(self, mine: _Thread, phase: _ThreadPhase) -> None:
+        served = phase.served
+        free_ns = perf_counter_ns()
+        while not mine.is_abandoned:
+            request = _next_request(mine.index, phase, free_ns)
+            if request is None:
+                return
+            ready_ns, sent_ns = free_ns, perf_counter_ns()
+            mine.serving = request, sent_ns
+            try:
+                answer = mine.target.call(request)
+            except Exception as error:
+                answer = error_of(error)
+            free_ns = perf_counter_ns()
+            mine.serving = None
+            if not mine.is_abandoned:
+                served.add(record_of(request, ready_ns, sent_ns, free_ns, answer, served.timeout_ns))
+
+    def serve(self, served: Served) -> None:
+        """Serve a phase."""
+        phase = _ThreadPhase(served)
+        for one in self._threads:
+            one.phases.put(phase)
+        grace_ns = served.schedule.end_ns + served.grace_ns
+        while len(phase.idle) < len(self._threads):
+            sleep(POLL_S)
+            if served.stop.is_set() or perf_counter_ns() > grace_ns:
+                phase.quit.set()
+                self._abandon(phase)
+                break
+        if isinstance(served.schedule, OpenSchedule):
+            for request in served.schedule.left(min(perf_counter_ns(), served.stop.at_ns)):
+                served.add(given_up(request))
+
+    def _abandon(self, phase: _ThreadPhase) -> None:
+        """Give up what is not answered; a thread cannot be ended, so another takes its place in the next phase."""
+        grace_ns = phase.served.grace_ns if phase.served.stop.is_set() else 0
+        limit_ns = perf_counter_ns() + grace_ns
+        while len(phase.idle) < len(self._threads) and perf_counter_ns() < limit_ns:
+            sleep(POLL_S)
+        for place, one in enumerate(self._threads):
+            serving = one.serving
+            if one.index in phase.idle or serving is None:
+                continue
+            one.is_abandoned = self._has_abandoned = True
+            phase.served.add(given_up(*serving))
+            self._threads[place] = _Thread(one.index, one.target, is_abandoned=True)
+
+    @property
+    def has_abandoned(self) -> bool:
+        """Whether a request never came back."""
+        return self._has_abandoned
+
+    def replace_abandoned(self) -> None:
+        """New workers in place of those that did not come back. Raises what a target raises."""
+        for place, one in enumerate(self._threads):
+            if one.is_abandoned:
+                self._threads[place] = self._start(one.index)
+
+    def close(self) -> None:
+        """Close the targets, but for those that still have a request."""
+        for one in self._threads:
+            if not one.is_abandoned:
+                one.phases.put(None)
+                one.opened.get()
+
+
+def _next_request(index: int, phase: _ThreadPhase, free_ns: int) -> LoadRequest | None:
+    """Wait for the worker's next request; None: there is none for it."""
+    schedule, quit_ = phase.served.schedule, phase.quit
+    if isinstance(schedule, ClosedSchedule):
+        request = None if quit_.is_set() else schedule.take(index, free_ns)
+        return request if request is not None and wait_until(request.intended_ns, quit_) else None
+    with phase.turn:
+        request = None if quit_.is_set() else schedule.take(index, free_ns)
+        if request is None:
+            return None
+        if wait_until(request.intended_ns, quit_) and request.intended_ns < phase.served.stop.at_ns:
+            return request
+        schedule.give_back()
+        return None
+
+
+class TaskWorkers:
+    """Tasks of one event loop, for targets with `call_async`."""
+
+    def __init__(self, make_target: MakeTarget, count: int) -> None:
+        self._targets: Sequence[AsyncTarget] = [cast("AsyncTarget", make_target()) for _ in range(count)]
+        self._loop = asyncio.new_event_loop()
+
+    def open(self) -> None:
+        """Open all targets."""
+        for target in self._targets:
+            target.open()
+
+    def serve(self, served: Served) -> None:
+        """Serve a phase."""
+        self._loop.run_until_complete(self._serve_all(served))
+
+    async def _serve_all(self, served: Served) -> None:
+        turn = asyncio.Lock()
+        serving: dict[int, tuple[LoadRequest, int]] = {}
+        tasks = {
+            asyncio.ensure_future(self._serve(index, served, turn, serving)) for index in range(len(self._targets))
+        }
+        waiting = tasks
+        grace_ns = served.schedule.end_ns + served.grace_ns
+        while waiting:
+            _, waiting = await asyncio.wait(waiting, timeout=10 * POLL_S)
+            if served.stop.is_set():
+                grace_ns = min(grace_ns, perf_counter_ns() + served.grace_ns)
+            if perf_counter_ns() > grace_ns:
+                break
+        for task in waiting:
+            task.cancel()
+        for found in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(found, PerfHarnessError):
+                raise found
+        for request, sent_ns in serving.values():
+            served.add(given_up(request, sent_ns))
+        if isinstance(served.schedule, OpenSchedule):
+            for request in served.schedule.left(min(perf_counter_ns(), served.stop.at_ns)):
+                served.add(given_up(request))
+
+    async def _serve(
+        self, index: int, served: Served, turn: asyncio.Lock, serving: dict[int, tuple[LoadRequest, int]]
+    ) -> None:
+        target, schedule, limit_ns = self._targets[index], served.schedule, served.timeout_ns
+        free_ns = perf_counter_ns()
+        while (request := await _next_request_async(index, served, turn, free_ns)) is not None:
+            ready_ns, sent_ns = free_ns, perf_counter_ns()
+            serving[index] = request, sent_ns
+            try:
+                if limit_ns is None:
+                    answer = await target.call_async(request)
+                else:
+                    answer = await asyncio.wait_for(target.call_async(request), limit_ns / 1e9)
+            except Exception as error:
+                answer = error_of(error)
+            free_ns = perf_counter_ns()
+            del serving[index]
+            served.add(record_of(request, ready_ns, sent_ns, free_ns, answer, limit_ns))
+            if not isinstance(schedule, OpenSchedule):
+                await asyncio.sleep(0)
+
+    @property
+    def has_abandoned(self) -> bool:
+        """Never: a task that does not come back is cancelled."""
+        return False
+
+    def replace_abandoned(self) -> None:
+        """Nothing: a task that does not come back is cancelled."""
+
+    def close(self) -> None:
+        """Close the targets."""
+        for target in self._targets:
+            target.close()
+        self._loop.close()
+
+
+async def _next_request_async(index: int, served: Served, turn: asyncio.Lock, free_ns: int) -> LoadRequest | None:
+    schedule, stop = served.schedule, served.stop
+    if isinstance(schedule, ClosedSchedule):
+        request = None if stop.is_set() else schedule.take(index, free_ns)
+        return request if request is not None and await wait_until_async(request.intended_ns, stop) else None
+    async with turn:
+        request = None if stop.is_set() else schedule.take(index, free_ns)
+        if request is None:
+            return None
+        try:
+            if await wait_until_async(request.intended_ns, stop):
+                return request
+        except asyncio.CancelledError:
+            schedule.give_back()
+            raise
+        schedule.give_back()
+        return None
+
+
+AnyWorkers = ThreadWorkers | TaskWorkers
+
+
+def workers_for(make_target: MakeTarget, count: int) -> AnyWorkers:
+    """The workers that the targets need."""
+    first: list[AnyTarget] = [make_target()]
+
+    def make() -> AnyTarget:
+        return first.pop() if first else make_target()
+
+    return TaskWorkers(make, count) if first[0].is_async else ThreadWorkers(make, count)

@@ -1,0 +1,253 @@
+"""The load that is asked for: phases, arrivals, the mix; from a TOML file, or from a few options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from typing_extensions import Self
+
+from perfharness.errors import UsageError
+from perfharness.files import read_toml
+from perfharness.model.load import Loop, Objective
+
+TABLE = "load"
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+TYPICAL_DAY = (3, 2, 2, 1, 1, 2, 3, 5, 8, 10, 11, 11, 10, 10, 10, 10, 9, 9, 9, 10, 10, 9, 7, 5)
+"""Relative rate of each hour: low at night, high from morning to evening."""
+
+
+def parse_seconds(value: Any) -> Any:
+    """`10`, `"10s"`, `"1.5m"`, `"200ms"`, `"1h"` -> seconds; anything else is left to the model to refuse."""
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*(ms|s|m|h|)\s*", value)):
+        try:
+            return float(match[1]) * UNITS_S[match[2]]
+        except ValueError:
+            return value
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(parse_seconds)]
+
+
+def parse_objective(value: Any) -> Any:
+    """`50ms` or `p95=50ms` -> an objective."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(?:p(\d+(?:\.\d+)?)\s*[=<]\s*)?([\d.]+\s*(?:ms|s|m))\s*", value)
+    seconds = parse_seconds(match[2]) if match else None
+    percentile = float(match[1] or 99) if match else 0.0
+    if not isinstance(seconds, float) or seconds <= 0 or not 0 < percentile < 100:
+        raise ValueError(f"{value!r} is no objective; give a latency, or a percentile and one, as 50ms or p95=50ms")
+    return Objective(latency_ms=seconds * 1000, percentile=percentile)
+
+
+class _Settings(BaseModel):
+    """Keys are the fields' names, without the unit, with dashes or underscores."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=lambda name: name.removesuffix("_s").replace("_", "-")
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        known = {field.alias for field in cls.model_fields.values()}
+        return {next((one for one in _spellings(key) if one in known), key): value for key, value in values.items()}
+
+
+def _spellings(key: Any) -> tuple[str, ...]:
+    with_dashes = str(key).replace("_", "-")
+    return with_dashes, with_dashes.removesuffix("-s")
+
+
+class MixEntry(_Settings):
+    """One kind of request."""
+
+    name: str
+    items: int = Field(default=1, ge=1)
+    """The batch size."""
+
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """How often, relative to the others."""
+
+
+class Phase(_Settings):
+    """A part of the profile. With a rate it is an open loop, without one a closed loop."""
+
+    name: str = ""
+    duration_s: Seconds = Field(gt=0, allow_inf_nan=False)
+    rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Requests a second; of a ramp and of steps at the begin, of a day on average."""
+
+    arrivals: Literal["constant", "poisson", "bursty"] = "constant"
+    shape: Literal["flat", "ramp", "steps", "daily"] = "flat"
+    rate_to: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """At the end of a ramp, and of the last step."""
+
+    steps: int = Field(default=5, ge=2)
+    burst: int = Field(default=10, ge=2)
+    """Requests that arrive at the same moment, of bursty arrivals."""
+
+    day: tuple[float, ...] = TYPICAL_DAY
+    """Relative rates over the duration, evenly long."""
+
+    replay: Path | None = None
+    """A file of arrival times in seconds (CSV, JSONL, Parquet), from the begin of the phase."""
+
+    speed: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Of a replay: 2 halves the time between arrivals."""
+
+    concurrency: int | None = Field(default=None, ge=1)
+    """Of a closed loop: users, each with one request at a time; at most the profile's."""
+
+    think_s: Seconds = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Of a closed loop: what a user waits after each answer."""
+
+    think_times: Literal["constant", "exponential"] = "constant"
+    warmup: bool = False
+
+    @property
+    def loop(self) -> Loop:
+        """Whether requests are due at given times, or when the last one is answered."""
+        return "open" if self.rate is not None or self.replay is not None else "closed"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.replay is not None and self.rate is not None:
+            raise ValueError("a replay has the rate of its file; leave rate away")
+        if self.loop == "closed" and (self.shape != "flat" or self.arrivals != "constant"):
+            raise ValueError("arrivals and shape need a rate")
+        if self.shape in ("ramp", "steps") and self.rate_to is None:
+            raise ValueError(f"shape {self.shape} needs rate-to")
+        if self.rate_to is not None and self.shape not in ("ramp", "steps"):
+            raise ValueError("rate-to needs shape ramp or steps")
+        if self.loop == "open" and (self.think_s or self.concurrency is not None):
+            raise ValueError("think and the concurrency of a phase belong to a closed loop, which has no rate")
+        if len(self.day) < 2 or any(one < 0 or not isfinite(one) for one in self.day) or not sum(self.day):
+            raise ValueError("day needs two or more relative rates, not all of them 0")
+        return self
+
+
+class Profile(_Settings):
+    """What `perfharness stress` sends."""
+
+    seed: int = 0
+    concurrency: int = Field(default=1, ge=1, le=10_000)
+    """Workers of each process: how many requests can be in service at a time."""
+
+    phases: tuple[Phase, ...] = Field(min_length=1)
+    mix: tuple[MixEntry, ...] = ()
+    request_timeout_s: Seconds | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """An answer that takes longer, from the real sending, is an error."""
+
+    grace_s: Seconds = Field(default=10.0, ge=0, allow_inf_nan=False)
+    """How long late answers are awaited after a phase; what has not come then is `unanswered`."""
+
+    max_error_rate: float | None = Field(default=None, ge=0, le=1)
+    """Stop when more than that share of the answers are errors."""
+
+    objective: Annotated[Objective | None, BeforeValidator(parse_objective)] = None
+
+    @field_validator("phases")
+    @classmethod
+    def _named(cls, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+        named = tuple(
+            phase if phase.name else phase.model_copy(update={"name": "warm-up" if phase.warmup else f"phase {index}"})
+            for index, phase in enumerate(phases, 1)
+        )
+        if len({phase.name for phase in named}) < len(named):
+            raise ValueError("two phases have the same name")
+        return named
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len({entry.name for entry in self.mix}) < len(self.mix):
+            raise ValueError("two entries of the mix have the same name")
+        for phase in self.phases:
+            if (phase.concurrency or 1) > self.concurrency:
+                raise ValueError(
+                    f"{phase.name} has {phase.concurrency} users, and the profile's concurrency is {self.concurrency}"
+                )
+        if all(phase.warmup for phase in self.phases):
+            raise ValueError("all phases are warm-up, so nothing would be measured")
+        return self
+
+    @property
+    def duration_s(self) -> float:
+        """Of all phases, without grace periods."""
+        return sum(phase.duration_s for phase in self.phases)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written in a file, defaults left out; the seed stays."""
+        return {"seed": self.seed, **self.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
+
+
+PHASE_SETTINGS = ("rate", "arrivals", "duration_s", "think_s")
+
+
+def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
+    """The profile of a file, with the options over it; or of the options alone.
+
+    Args:
+        given: fields of `Profile`, and of its only phase: `rate`, `arrivals`, `duration_s`, `think_s`; also `warmup_s`,
+            a warm-up phase of the same load in front, and `items`, the batch size.
+
+    Raises:
+        UsageError: a setting does not exist, has a wrong type, or contradicts another.
+    """
+    values = {name: value for name, value in given.items() if value is not None}
+    of_phase = {name: values.pop(name) for name in PHASE_SETTINGS if name in values}
+    warmup_s, items = values.pop("warmup_s", None), values.pop("items", None)
+    where = "the load"
+    table: dict[str, Any] = {}
+    if file is not None:
+        where = str(file)
+        table = _table_of(file)
+        if of_phase or warmup_s is not None:
+            names = ", ".join(sorted([*of_phase, *(["warmup_s"] if warmup_s is not None else [])]))
+            raise UsageError(f"{file} has the phases of the load, so {names} cannot be given too; leave one away")
+    else:
+        phase = {"duration_s": "10s", "name": "load", **of_phase}
+        warm = [{**phase, "name": "warm-up", "duration_s": warmup_s, "warmup": True}] if warmup_s is not None else []
+        table["phases"] = [*warm, phase]
+        if items is not None:
+            table["mix"] = [{"name": f"{items} items", "items": items}]
+    return checked_profile({**table, **values}, where)
+
+
+def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profile:
+    """The profile of its settings. Raises `UsageError`."""
+    try:
+        return Profile.model_validate(values)
+    except ValidationError as error:
+        problems = error.errors()  # of a list with a bad entry also that it is too short
+        own = [problem for problem in problems if problem["type"] != "too_short"] or problems
+        raise UsageError("\n".join(f"{where}: {_sentence(problem)}" for problem in own)) from None
+
+
+def _sentence(problem: Any) -> str:
+    place = " ".join(str(part + 1) if isinstance(part, int) else str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"the setting {place} does not exist; docs/guides/load.md lists them"
+    text = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if problem["type"] == "value_error" or not place:
+        return f"{place}: {text}" if place else text
+    return f"{place} = {problem['input']!r} {text}"
+
+
+def _table_of(file: Path) -> dict[str, Any]:
+    content = read_toml(file, "--profile")
+    table = content.get(TABLE, content if "phases" in content else None)
+    if not isinstance(table, dict):
+        raise UsageError(f"{file} has no table [{TABLE}]; docs/guides/load.md shows one")
+    for phase in table.get("phases", []):
+        if isinstance(phase, dict) and isinstance(phase.get("replay"), str):
+            phase["replay"] = str(file.parent / phase["replay"])
+    return table

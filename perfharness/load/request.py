@@ -1,0 +1,114 @@
+"""A request, its answer, and what a target is."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+UNANSWERED = "unanswered"
+TIMEOUT = "timeout"
+OUT_OF_MEMORY = "out-of-memory"
+LONGEST_MESSAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """One unit of load.
+
+    Args:
+        id: counts from 0 over the whole run and over its processes; the index of its batch in the trace.
+        items: how many items it asks for.
+        input: name of the entry of the mix; None: the profile has no mix.
+        phase: name of the phase.
+        intended_ns: when the profile says that it is sent, on the monotonic clock.
+    """
+
+    id: int
+    items: int
+    input: str | None
+    phase: str
+    intended_ns: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a target returns.
+
+    Args:
+        error: its kind, as `timeout`, `refused`, `http-503`, `wrong-answer` or `exception:ValueError`; None: well.
+        message: of the error.
+        items: how many were answered, where it is not what was asked for.
+        begun_ns: when service began, where the target knows; monotonic clock.
+        first_token_ns: when the first token came, of a stream.
+        tokens: how many came.
+    """
+
+    error: str | None = None
+    message: str | None = None
+    items: int | None = None
+    begun_ns: int | None = None
+    first_token_ns: int | None = None
+    tokens: int | None = None
+
+
+class Target(Protocol):
+    """What receives requests: one object a worker, opened before the clock starts."""
+
+    is_async: bool
+    """Whether `call_async` is called, on the event loop that all workers share."""
+
+    def open(self) -> None:
+        """Get ready: load the model, connect."""
+
+    def call(self, request: LoadRequest) -> Answer:
+        """Serve one request. What it raises becomes an answer by `error_of`."""
+        ...
+
+    def close(self) -> None:
+        """Release what was opened."""
+
+
+@runtime_checkable
+class AsyncTarget(Protocol):
+    """A target with `is_async`."""
+
+    is_async: bool
+
+    def open(self) -> None:
+        """As of `Target`; not on the event loop."""
+
+    async def call_async(self, request: LoadRequest) -> Answer:
+        """As `Target.call`."""
+        ...
+
+    def close(self) -> None:
+        """As of `Target`; not on the event loop."""
+
+
+AnyTarget = Target | AsyncTarget
+MakeTarget = Callable[[], AnyTarget]
+"""Makes the target of one worker."""
+
+
+def error_of(error: BaseException) -> Answer:
+    """The answer that an exception comes to."""
+    message = f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
+    return Answer(error=kind_of(error), message=message)
+
+
+def kind_of(error: BaseException) -> str:
+    """The kind of error that an exception is; out-of-memory of any framework, by what it calls it."""
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        return TIMEOUT
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    if isinstance(error, (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)):
+        return "reset"
+    names = {kind.__name__ for kind in type(error).__mro__}
+    is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    if is_memory or "OutOfMemoryError" in names or "out of memory" in str(error).lower():
+        return OUT_OF_MEMORY
+    return f"exception:{type(error).__name__}"

@@ -1,0 +1,160 @@
+"""A Python callable as a target: `module:function`, or `path/file.py:function`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, cast
+
+from perfharness.errors import UsageError
+from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget
+from perfharness.recorder import PerfRecorder
+
+_MODULE = "perfharness_load_target"
+
+
+def load_callable(name: str) -> Callable[..., Any]:
+    """The object that the name means.
+
+    Raises:
+        UsageError: there is no such module, file or object, or it cannot be called.
+    """
+    place, _, path = name.rpartition(":")
+    module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
+    found: Any = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"{name}: {place} has no {path}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise UsageError(f"{name} is not callable; give a function, or a class whose objects are")
+    return found  # type: ignore[no-any-return]
+
+
+def _file_module(file: Path) -> Any:
+    if not file.is_file():
+        raise UsageError(f"{file} does not exist; the target is `module:function`, or `path/file.py:function`")
+    sys.path.insert(0, str(file.resolve().parent))
+    spec = importlib.util.spec_from_file_location(_MODULE, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[_MODULE] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _named_module(name: str) -> Any:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise  # a module that the target itself needs
+        raise UsageError(f"there is no module {name}; run in its folder, or give path/file.py:function") from error
+
+
+def arguments_of(function: Callable[..., Any], *, has_inputs: bool) -> tuple[str, ...]:
+    """What the function is called with: nothing, the request, the input, or the input and the request.
+
+    Raises `UsageError` where it needs more.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some built-in
+        return ()
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [one for one in parameters if one.default is inspect.Parameter.empty and one.kind in plain]
+    if len(needed) > 2 or (len(needed) == 2 and not has_inputs):
+        can = "the input and the request" if has_inputs else "the request; --input gives it data too"
+        raise UsageError(f"{function} needs {len(needed)} arguments, and can be given {can}")
+    return {0: (), 1: ("input",) if has_inputs else ("request",), 2: ("input", "request")}[len(needed)]
+
+
+class CallableTarget:
+    """Calls a function, each call a batch of the trace.
+
+    Args:
+        function: or a class: each worker has an object of it, made before the clock starts; `close()` ends it.
+        inputs: by entry of the mix; empty: the function gets the request.
+        warmup: names of phases whose requests are no batches.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        recorder: PerfRecorder,
+        inputs: Mapping[str, Any] | None = None,
+        warmup: frozenset[str] = frozenset(),
+    ) -> None:
+        self._made = function
+        self._function: Callable[..., Any] = function
+        self._recorder = recorder
+        self._inputs = inputs or {}
+        self._warmup = warmup
+        self._arguments: tuple[str, ...] = ()
+        self.is_async = _is_async(function)
+
+    def open(self) -> None:
+        """Make the object, where the target is a class."""
+        if inspect.isclass(self._made):
+            self._function = cast("Callable[..., Any]", self._made())
+        self._arguments = arguments_of(self._function, has_inputs=bool(self._inputs))
+
+    def call(self, request: LoadRequest) -> Answer:
+        """Call it; an exception deletes the batch from the trace's results."""
+        begun_ns = perf_counter_ns()
+        with self._scope(request):
+            result = self._function(*self._values(request))
+        return _answer(result, begun_ns)
+
+    async def call_async(self, request: LoadRequest) -> Answer:
+        """The same of a coroutine function."""
+        begun_ns = perf_counter_ns()
+        with self._scope(request):
+            result = await self._function(*self._values(request))
+        return _answer(result, begun_ns)
+
+    def _scope(self, request: LoadRequest) -> Any:
+        if request.phase in self._warmup:
+            return self._recorder.range("warm-up request")
+        return self._recorder.batch(request.id, request.items, message="request")
+
+    def _values(self, request: LoadRequest) -> list[Any]:
+        given = {"request": request, "input": self._inputs.get(request.input or "")}
+        return [given[name] for name in self._arguments]
+
+    def close(self) -> None:
+        """Close the object of a class."""
+        close = getattr(self._function, "close", None)
+        if self._function is not self._made and callable(close):
+            close()
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    called = getattr(function, "__call__", None) if inspect.isclass(function) else function  # noqa: B004
+    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _answer(result: Any, begun_ns: int) -> Answer:
+    if isinstance(result, Answer):
+        result.begun_ns = result.begun_ns or begun_ns
+        return result
+    return Answer(begun_ns=begun_ns)
+
+
+def callable_targets(
+    name: str, recorder: PerfRecorder, inputs: Mapping[str, Any], warmup: frozenset[str]
+) -> MakeTarget:
+    """Makes targets of a name. Raises `UsageError`."""
+    function = load_callable(name)
+
+    def make() -> AnyTarget:
+        return CallableTarget(function, recorder, inputs, warmup)
+
+    return make

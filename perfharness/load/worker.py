@@ -1,0 +1,100 @@
+"""`python -m perfharness.load.worker SPEC`: sends the load to a target in this process, inside a launch.
+
+SPEC is the JSON of a `WorkerSpec`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.load.generator.run import LoadRun
+from perfharness.load.generator.workers import workers_for
+from perfharness.load.profile import Profile
+from perfharness.load.request import MakeTarget
+from perfharness.load.requests import RequestTable
+from perfharness.load.targets.callable import callable_targets
+from perfharness.load.windows import WindowLog
+from perfharness.model import environment
+from perfharness.model.load import TargetKind
+from perfharness.recorder import PerfRecorder, barrier
+
+MODULE = "perfharness.load.worker"
+RECORDER = "load"
+
+
+class WorkerSpec(BaseModel):
+    """What a worker is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: TargetKind
+    target: str
+    profile: Profile
+
+    def to_text(self) -> str:
+        """For the command line of the process."""
+        return self.model_dump_json(exclude_defaults=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the load; returns the exit code."""
+    spec = WorkerSpec.model_validate_json(arguments[0])
+    folder = Path(os.environ[environment.OUTPUT_DIR])
+    recorder = PerfRecorder(RECORDER, args={"target": spec.target})
+    try:
+        run_worker(spec, folder, recorder)
+    except UsageError as error:
+        print(f"perfharness: {error}", file=sys.stderr)
+        return 2
+    except PerfHarnessError as error:
+        print(f"perfharness: {error}", file=sys.stderr)
+        return 1
+    sys.stdout.flush()
+    return 0
+
+
+def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder) -> None:
+    """Open the targets, send the load, write what it came to."""
+    profile = spec.profile
+    table = RequestTable(seed=profile.seed)
+    objective = profile.objective
+    objective_ns = None if objective is None else round(objective.latency_ms * 1e6)
+    workers = workers_for(make_targets(spec, recorder), profile.concurrency)
+    workers.open()
+    log = WindowLog(folder, objective_ns, table.add)
+    run = LoadRun(profile, workers, log, *_place(), before_clock=_wait_for_others)
+    signal.signal(signal.SIGINT, lambda *_: run.interrupt())
+    signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
+    run.run()
+    table.write(folder)
+    log.close(run.status, run.reason, requests_kept=table.kept)
+    workers.close()
+    if not workers.has_abandoned:  # their batches are open, and stay so
+        recorder.finalize()
+
+
+def make_targets(spec: WorkerSpec, recorder: PerfRecorder) -> MakeTarget:
+    """Makes the targets of the workers. Raises `UsageError`."""
+    warmup = frozenset(phase.name for phase in spec.profile.phases if phase.warmup)
+    return callable_targets(spec.target, recorder, {}, warmup)
+
+
+def _place() -> tuple[int, int]:
+    """The index of this process, and how many there are."""
+    return int(os.environ.get(environment.PROCESS_INDEX, "0")), int(os.environ.get(environment.NUM_PROCESSES, "1"))
+
+
+def _wait_for_others() -> None:
+    """All processes of the launch start their clocks together; so the first request does not wait for them."""
+    if (gate := barrier.active()) is not None:
+        gate.wait(RECORDER)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

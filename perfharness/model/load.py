@@ -1,0 +1,219 @@
+"""What a load test measured: `load.json`, and a line of `load_windows.jsonl`.
+
+Times are milliseconds unless the name says otherwise. What could not be measured is null, with the reason beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from perfharness.model.manifest import FindingRecord
+
+LOAD_NAME = "load.json"
+WINDOWS_NAME = "load_windows.jsonl"
+REQUESTS_NAME = "requests.parquet"
+LOAD_VERSION = 1
+
+Loop = Literal["open", "closed"]
+Status = Literal["ok", "interrupted", "stopped-by-errors", "killed"]
+TargetKind = Literal["callable", "backend", "script", "http"]
+
+TIMES = ("latency", "queueing", "service", "lateness")
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
+LEAST_BEYOND = 10
+"""A percentile needs that many values beyond it."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class LoadFigure(_Model):
+    """A number with its 95 % interval, where there is one."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: str | None = None
+    """Why the number, or its interval, is null."""
+
+
+class LoadTimes(_Model):
+    """One kind of time over the requests of a phase, ms.
+
+    Requests that were never answered count as slower than all others: a percentile that falls among them is null.
+    """
+
+    count: int = 0
+    """Requests that have it."""
+
+    mean: LoadFigure = LoadFigure()
+    p50: LoadFigure = LoadFigure()
+    p90: LoadFigure = LoadFigure()
+    p95: LoadFigure = LoadFigure()
+    p99: LoadFigure = LoadFigure()
+    p99_9: LoadFigure = LoadFigure()
+    max: LoadFigure = LoadFigure()
+    reason: str | None = None
+    """Why there is none of it."""
+
+    histogram: str | None = None
+    """HDR histogram of the values in ns, 3 digits, V2 encoding."""
+
+
+class Objective(_Model):
+    """What an answer in time is: the percentile of the latency that has to be below `latency_ms`."""
+
+    latency_ms: float
+    percentile: float = 99.0
+
+
+class TargetRecord(_Model):
+    """What received the load."""
+
+    kind: TargetKind
+    name: str
+    processes: int = 1
+
+
+class PhaseResult(_Model):
+    """A part of the profile."""
+
+    name: str
+    loop: Loop
+    is_warmup: bool = False
+    """Excluded from `overall`, the findings and the trace's batches."""
+
+    asked_rate: float | None = None
+    """Requests a second that the profile asks for, on average; null in a closed loop."""
+
+    achieved_rate: float | None = None
+    """Requests a second that were sent, over the phase."""
+
+    concurrency: int
+    """Workers of all processes: how many requests can be in service at a time."""
+
+    start_s: float
+    """Since the begin of the run."""
+
+    duration_s: float
+    """Without the time in which late answers were awaited."""
+
+    arrivals: int
+    """Requests that were due."""
+
+    sent: int
+    completed: int
+    """Answers, errors included."""
+
+    ok: int
+    items: int
+    """Of the answers without error."""
+
+    items_per_second: float | None = None
+    goodput: float | None = None
+    """Answers without error within the objective, a second; null without an objective."""
+
+    within_objective: int | None = None
+    latency: LoadTimes
+    """From the intended moment of sending to the answer."""
+
+    queueing: LoadTimes
+    """From the intended moment to the begin of service."""
+
+    service: LoadTimes
+    """From the begin of service to the answer."""
+
+    lateness: LoadTimes
+    """What the generator itself was late."""
+
+    errors: dict[str, int] = Field(default_factory=dict)
+    """By kind; a request that got no answer in time is `unanswered`."""
+
+
+class LoadWindow(_Model):
+    """One second of the run, or of one process."""
+
+    index: int
+    phase: str
+    start_s: float
+    end_s: float
+    arrivals: int
+    completed: int
+    ok: int
+    errors: dict[str, int] = Field(default_factory=dict)
+    items: int
+    in_flight_max: int | None = None
+    """Most requests that were due and not answered, at a time."""
+
+    rss_mb: float | None = None
+    """Memory of the process that holds the target; of all of them, where there are several."""
+
+    p50_ms: float | None = None
+    """Of the latency."""
+
+    p99_ms: float | None = None
+    """Null where fewer than 10 values are beyond it."""
+
+
+class FirstError(_Model):
+    """The first error of a kind."""
+
+    request: int
+    at_s: float
+    message: str | None = None
+
+
+class ErrorKind(_Model):
+    """Requests that failed in one way."""
+
+    kind: str
+    count: int
+    first: FirstError | None = None
+
+
+class Capacity(_Model):
+    """What the generator can do by itself, with a target that does nothing."""
+
+    rate: float | None = None
+    """Highest rate tried, a second and process, whose lateness was below `limit_ms` in 99 of 100 requests."""
+
+    is_limit: bool = False
+    """Whether a higher rate was tried and failed; else more may be possible."""
+
+    lateness_p99_ms: float | None = None
+    limit_ms: float = 1.0
+    how: str | None = None
+    """How it was measured, or why it was not."""
+
+
+class LoadResult(_Model):
+    """`load.json`: a load test."""
+
+    schema_version: int = LOAD_VERSION
+    target: TargetRecord
+    profile: dict[str, Any]
+    """As it was given, seed included."""
+
+    status: Status
+    status_reason: str | None = None
+    objective: Objective | None = None
+    created: str
+    duration_s: float
+    phases: list[PhaseResult]
+    windows: list[LoadWindow]
+    errors: list[ErrorKind] = Field(default_factory=list)
+    capacity: Capacity = Capacity()
+    generator_limited: bool = False
+    """Whether the generator, not the target, explains the latency."""
+
+    requests_kept: str | None = None
+    """Which requests `requests.parquet` has, where it is not all of them."""
+
+    findings: list[FindingRecord] = Field(default_factory=list)
+
+    def phase(self, name: str) -> PhaseResult:
+        """By its name. Raises `KeyError`."""
+        return next(phase for phase in self.phases if phase.name == name)

@@ -1,0 +1,70 @@
+"""A load test on the terminal."""
+
+from __future__ import annotations
+
+from perfharness.model.load import LoadFigure, LoadResult, LoadTimes, PhaseResult
+from perfharness.render.terminal.console import Column, Console, print_table, say
+
+NOT_KNOWN = "-"
+FIGURES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")
+
+
+def print_load(console: Console, result: LoadResult) -> None:
+    """Phases with their rates and latencies, where the time of a request went, and the errors."""
+    say(console, f"{result.target.name}: {_status(result)}")
+    limit = "in time/s" if result.objective else ""
+    columns = [Column(name) for name in ("asked/s", "achieved/s", "requests", "errors", *([limit] if limit else []))]
+    latency = [Column(f"{name.replace('p99_9', 'p99.9')} ms") for name in FIGURES]
+    print_table(
+        console,
+        [Column("phase", is_text=True, is_whole=True), *columns, *latency],
+        [_phase_row(phase, has_objective=bool(limit)) for phase in result.phases],
+    )
+    rows = [
+        [name, str(times.count), *_figures(times)]
+        for phase in result.phases
+        if not phase.is_warmup
+        for name, times in _parts(phase, several=len(result.phases) > 1)
+        if times.count
+    ]
+    print_table(console, [Column("of which", is_text=True, is_whole=True), Column("requests"), *latency], rows)
+    for error in result.errors:
+        first = f": {error.first.message}" if error.first and error.first.message else ""
+        say(console, f" {error.count} {error.kind}{first}")
+
+
+def _status(result: LoadResult) -> str:
+    reason = f" ({result.status_reason})" if result.status_reason else ""
+    return f"{result.status}{reason}, {result.duration_s:.1f} s"
+
+
+def _phase_row(phase: PhaseResult, *, has_objective: bool) -> list[str]:
+    name = f"{phase.name} (excluded)" if phase.is_warmup else phase.name
+    asked = "closed" if phase.asked_rate is None else _number(phase.asked_rate)
+    errors = str(sum(phase.errors.values()))
+    in_time = [_number(phase.goodput)] if has_objective else []
+    return [name, asked, _number(phase.achieved_rate), str(phase.arrivals), errors, *in_time, *_figures(phase.latency)]
+
+
+def _parts(phase: PhaseResult, *, several: bool) -> list[tuple[str, LoadTimes]]:
+    prefix = f"{phase.name}: " if several else ""
+    return [
+        (f"{prefix}queueing", phase.queueing),
+        (f"{prefix}service", phase.service),
+        (f"{prefix}generator late", phase.lateness),
+    ]
+
+
+def _figures(times: LoadTimes) -> list[str]:
+    return [_figure(getattr(times, name)) for name in FIGURES]
+
+
+def _figure(figure: LoadFigure) -> str:
+    return _number(figure.value)
+
+
+def _number(value: float | None) -> str:
+    """Four digits, or all before the point."""
+    if value is None:
+        return NOT_KNOWN
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,84 @@
+"""`perfharness stress`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import perfharness as api
+from perfharness.model.load import LoadResult
+from tests.integration.launches import perfharness
+
+TARGET = """
+from time import sleep
+
+class Model:
+    made = 0
+
+    def __init__(self):
+        Model.made += 1
+        assert Model.made <= 2
+
+    def __call__(self, request):
+        sleep(0.001)
+        if request.id == 7:
+            raise ValueError("planted")
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    (tmp_path / "app.py").write_text(TARGET)
+    return f"{tmp_path / 'app.py'}:Model"
+
+
+def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str) -> None:
+    out = tmp_path / "out"
+    done = perfharness(
+        "stress", target, "--rate", 40, "--duration", "1s", "--warm-up", "500ms", "--concurrency", 2,
+        "--tracer", "ranges", "--no-telemetry", "--format", "json", "-o", out, PERFHARNESS_STORE="off",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = LoadResult.model_validate(json.loads(done.stdout))
+    assert found == LoadResult.model_validate_json((out / "load.json").read_text())
+    warm, load = found.phases
+    assert (warm.arrivals, warm.errors) == (20, {"exception:ValueError": 1})
+    assert (load.arrivals, load.ok, load.concurrency) == (40, 40, 2)
+    batches = api.open_run(out).batches()
+    assert sorted(batches["batch_index"].to_pylist()) == list(range(20, 60))
+    process = out / "proc_0_gpu_0"
+    rows = {row["id"]: row for row in pq.read_table(process / "requests.parquet").to_pylist()}
+    assert sorted(rows) == list(range(60))
+    assert rows[7]["error"] == "exception:ValueError"
+
+
+def test_two_processes_share_the_load(tmp_path: Path, target: str) -> None:
+    done = api.stress(
+        target, rate=30, duration_s=1, num_processes=2, tracer="none", telemetry=False, stored=False,
+        output_dir=tmp_path / "out",
+    )  # fmt: skip
+    assert done.load.phases[0].arrivals == 30
+    shares = [pq.read_table(tmp_path / "out" / f"proc_{one}_gpu_0" / "requests.parquet")["id"] for one in (0, 1)]
+    assert sorted(shares[0].to_pylist()) == list(range(0, 30, 2))
+    assert sorted(shares[1].to_pylist()) == list(range(1, 30, 2))
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("{target}", "--rate", "30", "--max-error-rate", "0", "--duration", "20s"), 3),
+        (("{target}x", "--rate", "30"), 1),  # found when the process imports it
+        (("nowhere", "--rate", "30"), 2),
+        (("{target}", "--arrivals", "often", "--rate", "3"), 2),
+        (("{target}", "--rate", "0"), 2),
+    ],
+)
+def test_exit_codes(tmp_path: Path, target: str, words: tuple[str, ...], code: int) -> None:
+    given = [word.format(target=target) for word in words]
+    fast = ("--tracer", "none", "--no-telemetry", "--no-store", "-o", tmp_path / "out")
+    done = perfharness("stress", *given, *fast)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,132 @@
+"""What is asked for, and when it is due."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from perfharness.errors import UsageError
+from perfharness.load.arrivals import arrival_times_s, arrivals_of, read_arrivals
+from perfharness.load.profile import Phase, checked_profile, profile_of
+
+
+def times(**settings: Any) -> np.ndarray[Any, Any]:
+    return arrival_times_s(Phase(**settings), np.random.default_rng(1))
+
+
+def test_constant_arrivals_are_evenly_apart() -> None:
+    np.testing.assert_allclose(times(duration_s=2, rate=5), np.arange(10) / 5)
+
+
+def test_poisson_arrivals_have_exponential_gaps_and_the_rate() -> None:
+    found = times(duration_s=1000, rate=20, arrivals="poisson")
+    assert abs(len(found) - 20_000) < 4 * 20_000**0.5
+    assert stats.kstest(np.diff(found), stats.expon(scale=1 / 20).cdf).pvalue > 0.001
+
+
+def test_bursts_arrive_together_at_the_rate() -> None:
+    found = times(duration_s=1000, rate=20, arrivals="bursty", burst=4)
+    moments, sizes = np.unique(found, return_counts=True)
+    assert set(sizes) == {4}
+    assert abs(len(moments) - 5000) < 4 * 5000**0.5
+
+
+def test_a_ramp_has_as_many_as_its_area() -> None:
+    found = times(duration_s=10, rate=10, rate_to=30, shape="ramp")
+    assert len(found) == 200
+    # 10 t + t^2 arrivals up to t
+    np.testing.assert_allclose(10 * found + found**2, np.arange(200), atol=0.01)
+
+
+def test_steps_and_days_follow_their_rates() -> None:
+    steps = times(duration_s=6, rate=10, rate_to=30, shape="steps", steps=3)
+    assert np.histogram(steps, 3, (0, 6))[0].tolist() == [20, 40, 60]
+    day = times(duration_s=4, rate=10, shape="daily", day=(1, 0, 2, 1))
+    assert np.histogram(day, 4, (0, 4))[0].tolist() == [10, 0, 20, 10]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "time_s,what\n0.5,x\n0.25,y\n3,z\n"),
+        ("a.jsonl", '0.5\n{"time_s": 0.25}\n\n3\n'),
+        ("a.txt", "0.25\n0.5\n3"),
+    ],
+)
+def test_a_replay_has_the_times_of_its_file(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert read_arrivals(tmp_path / name).tolist() == [0.25, 0.5, 3.0]
+    assert times(duration_s=1, replay=tmp_path / name, speed=2).tolist() == [0.125, 0.25]
+
+
+def test_a_file_that_has_no_times_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1\nsoon\n")
+    with pytest.raises(UsageError, match=r"a\.csv"):
+        read_arrivals(tmp_path / "a.csv")
+
+
+@given(st.integers(1, 5), st.integers(0, 10_000))
+def test_processes_share_the_arrivals_of_one(processes: int, seed: int) -> None:
+    mix = [{"name": "a", "weight": 3}, {"name": "b", "items": 8}]
+    profile = checked_profile(
+        {"phases": [{"duration": "2s", "rate": 30, "arrivals": "poisson"}], "mix": mix, "seed": seed}
+    )
+    whole = arrivals_of(profile, 0, 100)
+    shares = [arrivals_of(profile, 0, 100, one, processes) for one in range(processes)]
+    assert sorted(np.concatenate([share.ids for share in shares])) == whole.ids.tolist()
+    assert whole.ids.tolist() == list(range(100, whole.next_id))
+    found = {int(one): (int(at), int(kind)) for share in shares
+             for one, at, kind in zip(share.ids, share.offsets_ns, share.kinds, strict=True)}  # fmt: skip
+    expected = zip(whole.ids.tolist(), whole.offsets_ns.tolist(), whole.kinds.tolist(), strict=True)
+    assert found == {one: (at, kind) for one, at, kind in expected}
+
+
+def test_weights_of_a_mix() -> None:
+    mix = [{"name": "a", "weight": 3}, {"name": "b", "weight": 1}]
+    found = arrivals_of(checked_profile({"phases": [{"duration": 100, "rate": 100}], "mix": mix}), 0)
+    assert abs((found.kinds == 0).mean() - 0.75) < 4 * (0.75 * 0.25 / 10_000) ** 0.5
+
+
+def test_options_and_a_file_say_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "load.toml"
+    file.write_text(
+        '[load]\nconcurrency = 2\nobjective = "p95=50ms"\nrequest-timeout = "2s"\n'
+        '[[load.phases]]\nname = "warm-up"\nduration = "500ms"\nrate = 5\nwarmup = true\n'
+        '[[load.phases]]\nname = "load"\nduration = "1m"\nrate = 5\n'
+    )
+    options = {"concurrency": 2, "objective": "p95=50ms", "request_timeout_s": "2s"}
+    given_ = {**options, "rate": 5.0, "duration_s": "1m", "warmup_s": "500ms"}
+    assert profile_of({}, file) == profile_of(given_)
+    assert profile_of({"seed": 3}, file).seed == 3
+    assert checked_profile(profile_of({}, file).to_json()) == profile_of({}, file)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rate": -1.0},
+        {"duration_s": "soon"},
+        {"arrivals": "poisson"},  # needs a rate
+        {"objective": "fast"},
+        {"max_error_rate": 2.0},
+        {"rate": 5.0, "think_s": "1s"},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        profile_of(values)
+
+
+def test_phases_come_from_the_file_or_the_options(tmp_path: Path) -> None:
+    file = tmp_path / "load.toml"
+    file.write_text("[load]\n[[load.phases]]\nduration = 1\nrat = 5\n")
+    with pytest.raises(UsageError, match="rat does not exist"):
+        profile_of({}, file)
+    with pytest.raises(UsageError, match="rate"):
+        profile_of({"rate": 3.0}, file)
