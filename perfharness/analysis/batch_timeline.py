@@ -135,12 +135,12 @@ def batch_timelines(analysis: Analysis, process: str) -> list[BatchTimeline]:
     rows = max(loops, key=lambda one: float(np.nansum(cpu_ms[one])))
     counted = rows[~times.warmup[rows]]
     rows = counted if len(counted) else rows
-    return [
-        _timeline(analysis, process, which, int(rows[at])) for which, at in typical_best_worst(cpu_ms[rows]).items()
-    ]
+    chosen = typical_best_worst(cpu_ms[rows])
+    return [batch_timeline(analysis, process, which, int(rows[at])) for which, at in chosen.items()]
 
 
-def _timeline(analysis: Analysis, process: str, which: Which, batch: int) -> BatchTimeline:
+def batch_timeline(analysis: Analysis, process: str, which: Which, batch: int) -> BatchTimeline:
+    """Of one batch, by its row in the stage table."""
     stages, times = analysis.stages, analysis.stage_times
     start = int(stages.start_ns[batch])
     host_end = end = int(stages.end_ns[batch])

@@ -15,6 +15,7 @@ VERBS = {
     "explain": "Run a script twice, or a run once more, and say what explains its times.",
     "analyze": "Compute the results again from what is on disk.",
     "diagnose": "Say why each stage takes its time, and what to try next.",
+    "slowest": "Show the slowest requests beside the typical one, and what was different.",
     "compare": "Compare versions: which stages are faster or slower, and a gate on that.",
     "ranges": "Print one row for each range.",
     "report": "Write a page with all that is known of runs, for people.",

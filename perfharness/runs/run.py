@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from perfharness.analysis.activity import ProcessActivity, process_activity
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.slowest.results import Slowest
 from perfharness.analysis.trace_clock import tie_trace_clock
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity
@@ -34,7 +35,7 @@ from perfharness.model.trace import (
 from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.inputs import Located, locate
-from perfharness.runs.journals import journals_of
+from perfharness.runs.journals import host_probe_of, journals_of
 from perfharness.runs.json_files import read_results
 from perfharness.runs.process_traces import ProcessTraces
 from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, read_manifest
@@ -45,6 +46,7 @@ from perfharness.runs.tables.operations import operation_rows
 from perfharness.runs.tables.ranges import range_rows
 from perfharness.telemetry.store import read_sample_log
 from perfharness.trace import open_trace
+from perfharness.trace.host_samples import RecordedProbe
 
 T = TypeVar("T")
 
@@ -133,6 +135,13 @@ class Process:
         if self._traces is not None and self.record is not None:
             return Analysis(self._traces.open(self.record), self._options)
         return Analysis(open_trace(self.trace_path, parents=journals_of(self.trace_path).parents), self._options)
+
+    @property
+    def host_probe(self) -> RecordedProbe | None:
+        """What was sampled of it, on its own clock; None: nothing."""
+        if self._traces is not None and self.record is not None:
+            return self._traces.host_probe(self.record)
+        return None if self.trace_path is None else host_probe_of(self.trace_path)
 
     @property
     def measured(self) -> MeasuredProcess | None:
@@ -246,6 +255,17 @@ class Run:
     def graphs(self) -> pa.Table:
         """One row per replay of a CUDA graph that was traced as a whole."""
         return self.table("graphs")
+
+    def slowest(self, most: int = 10, *, explained: bool = False) -> Slowest:
+        """The slowest batches (requests) of each loop beside the typical one: what was different (`slowest.slowest`).
+
+        Args:
+            most: so many of each loop.
+            explained: of the explaining pass, in which more was recorded.
+        """
+        from perfharness.runs.slowest import slowest
+
+        return slowest(self, most, explained=explained).result
 
     @cached_property
     def explaining(self) -> Run | None:

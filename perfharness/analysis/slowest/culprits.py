@@ -1,0 +1,87 @@
+"""Who had what a thread waited for, and which line of code it was at."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.grouping import distinct
+from perfharness.analysis.host_profile import lines_during
+from perfharness.analysis.slowest.parts import host_events
+from perfharness.analysis.slowest.results import Reason
+from perfharness.analysis.timeline import BusyLine
+from perfharness.model.host_samples import HostEventKind
+from perfharness.model.result import path_text
+from perfharness.model.trace import PROCESS_MASK, Int64, tid_of
+
+MOST_OF_IT = 0.5
+"""Of a wait: what another thread did for less of it is not named."""
+WAITS = (Reason.LOCK, Reason.INTERPRETER_LOCK, Reason.OFF_CPU, Reason.CROWDED)
+
+
+class Culprits:
+    """Of one trace."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+
+    def meanwhile(self, reason: Reason, thread: int, start_ns: Int64, end_ns: Int64) -> str | None:
+        """What another thread of the process did while this one waited so, for most of the time; None: not known."""
+        if reason not in WAITS or not len(start_ns):
+            return None
+        waits = BusyLine(start_ns, end_ns)
+        holder = self._lock_holder(thread, waits) if reason is Reason.INTERPRETER_LOCK else None
+        stage = self._stage_of_others(thread, waits, holder)
+        if holder is not None:
+            return f"held by thread {_tid(holder)}" + ("" if stage is None else f" in {stage[1]}")
+        return None if stage is None else f"meanwhile thread {_tid(stage[0])} was in {stage[1]}"
+
+    def line(self, thread: int, start_ns: Int64, end_ns: Int64) -> str | None:
+        """The line that the thread was at in most samples of these stretches; None: there are none."""
+        probe = self._analysis.host_probe
+        if probe is None or not len(start_ns):
+            return None
+        lines = lines_during(probe.samples, thread, start_ns, end_ns, own_code=True)
+        return None if not lines else f"{lines[0].function} ({lines[0].file}:{lines[0].line})"
+
+    def _lock_holder(self, thread: int, waits: BusyLine) -> int | None:
+        """The thread that held the interpreter lock for most of it."""
+        held: dict[int, float] = {}
+        for events in host_events(self._analysis, HostEventKind.GIL_HELD):
+            at = np.flatnonzero((events.kind == HostEventKind.GIL_HELD) & (events.thread != thread))
+            length = waits.within(events.start_ns[at], events.end_ns[at])
+            for one in distinct(events.thread[at]):
+                held[one] = held.get(one, 0.0) + float(length[events.thread[at] == one].sum())
+        probe = self._analysis.host_probe
+        if not held and probe is not None:
+            samples = probe.samples
+            at = np.flatnonzero((samples.thread == thread) & (samples.gil_holder != 0) & (samples.gil_holder != thread))
+            length = waits.within(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
+            for one in distinct(samples.gil_holder[at]):
+                held[one] = float(length[samples.gil_holder[at] == one].sum())
+        best = max(held, key=lambda one: held[one], default=None)
+        return best if best is not None and held[best] >= MOST_OF_IT * waits.length else None
+
+    def _stage_of_others(self, thread: int, waits: BusyLine, holder: int | None) -> tuple[int, str] | None:
+        """The innermost stage of another thread (or of the holder) that was open for most of it."""
+        stages = self._analysis.stages
+        begin, stop = int(waits.start.min()), int(waits.end.max())
+        other = (stages.thread != thread) & (stages.thread & PROCESS_MASK == thread & PROCESS_MASK)
+        other &= (stages.start_ns < stop) & (stages.end_ns > begin)
+        if holder is not None:
+            other &= stages.thread == holder
+        at = np.flatnonzero(other)
+        open_ns: dict[tuple[int, int], float] = {}
+        length = waits.within(stages.start_ns[at], stages.end_ns[at])
+        pairs = zip(stages.thread[at].tolist(), stages.paths.code[at].tolist(), length.tolist(), strict=True)
+        for of_thread, path, took in pairs:
+            open_ns[of_thread, path] = open_ns.get((of_thread, path), 0.0) + took
+        enough = [one for one, took in open_ns.items() if took >= MOST_OF_IT * waits.length]
+        if not enough:
+            return None
+        of_thread, path = max(enough, key=lambda one: (len(stages.paths.names(one[1])), open_ns[one]))
+        return of_thread, path_text(stages.paths.names(path))
+
+
+def _tid(thread: int) -> int:
+    return int(tid_of(np.asarray([thread]))[0])

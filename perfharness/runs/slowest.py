@@ -1,0 +1,232 @@
+"""The slowest requests of a run beside the typical one: `perfharness slowest`, `open_run(…).slowest()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.batch_timeline import BatchTimeline
+from perfharness.analysis.host_profile import on_trace_clock
+from perfharness.analysis.slowest.find import ProcessLoop, Requests, pool_loops, slowest_of_process
+from perfharness.analysis.slowest.results import Slowest
+from perfharness.errors import ResultError, UsageError
+from perfharness.files import is_plain
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.trace import Bool, Int64
+from perfharness.runs.clocks import machine_clock, on_utc
+from perfharness.runs.telemetry import RunTelemetry
+from perfharness.trace.host_samples import RecordedProbe
+
+DEFAULT_MOST = 10
+REQUESTS_NAME = "requests.parquet"
+NEEDED = ("id", "intended_ns", "done_ns")
+
+NOT_EXPLAINED = (
+    "The measured pass has no stacks, locks, or waits by kind: host time is host time. `perfharness launch --explain` "
+    "records them in a second pass, whose slowest requests `--explained` shows"
+)
+NO_CALLS = (
+    "CUDA calls that only wait were not recorded: host time while the batch's own GPU work ran counts as waiting for "
+    "it where that work took longer"
+)
+NO_GPU = "GPU work was not traced: {}"
+
+
+class TracedProcess(Protocol):
+    """What is needed of `run.Process`, which knows of this module."""
+
+    name: str
+    folder: Path
+    trace_path: Path | None
+    record: ProcessRecord | None
+
+    @property
+    def analysis(self) -> Analysis | None:
+        """None where there is no trace."""
+
+    @property
+    def host_probe(self) -> RecordedProbe | None:
+        """What was sampled of it."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Doubts about its numbers."""
+
+    def problem(self) -> Finding | None:
+        """Why its trace cannot be read."""
+
+    def release(self) -> None:
+        """Drop its trace."""
+
+
+class TracedRun(Protocol):
+    """The same of `run.Run`."""
+
+    path: Path
+    manifest: RunManifest | None
+
+    @property
+    def processes(self) -> Sequence[TracedProcess]:
+        """The measured ones."""
+
+    @property
+    def launch_findings(self) -> list[Finding]:
+        """What the launcher found."""
+
+    @property
+    def explaining(self) -> TracedRun | None:
+        """The explaining pass."""
+
+
+@dataclass(frozen=True)
+class FoundSlowest:
+    """What `slowest` found.
+
+    Attributes:
+        result: the document.
+        timelines: in its order, of each request its own and that of a typical batch.
+        findings: about the traces, and what could not be read.
+    """
+
+    result: Slowest
+    timelines: list[list[BatchTimeline]]
+    findings: list[Finding]
+
+
+def slowest(
+    run: TracedRun, most: int = DEFAULT_MOST, *, explained: bool = False, timelines: bool = False
+) -> FoundSlowest:
+    """The slowest batches (requests) of each loop path, over all processes, each beside the typical one.
+
+    Traces are read one at a time and released.
+
+    Args:
+        run: what was opened.
+        most: so many of each loop path.
+        explained: of the explaining pass, in which more was recorded.
+        timelines: make those of the requests and of typical batches.
+
+    Raises:
+        UsageError: `most` is below 1, or there is no explaining pass.
+        ResultError: nothing has a trace that can be read.
+    """
+    if most < 1:
+        raise UsageError(f"{most} requests are not a number to show; ask for 1 or more.")
+    if explained:
+        if run.explaining is None:
+            raise UsageError(
+                f"{run.path} has no explaining pass; `perfharness explain RUN` or `launch --explain` makes one."
+            )
+        run = run.explaining
+    telemetry = None if run.manifest is None else RunTelemetry(run.path, run.manifest)
+    found: list[ProcessLoop] = []
+    findings, notes, any_trace = run.launch_findings, dict[str, None](), False
+    for process in run.processes:
+        if (problem := process.problem()) is not None:
+            findings.append(problem)
+            continue
+        analysis = _analysis(run, process)
+        if analysis is None:
+            continue
+        any_trace = True
+        requests, wrong = _requests(run, process)
+        findings += [*process.findings, *wrong]
+        notes.update(dict.fromkeys(_notes(analysis)))
+        throttled = _throttled(telemetry, process, analysis)
+        found += slowest_of_process(analysis, process.name, most, requests, throttled, timelines=timelines)
+        del analysis
+        process.release()
+    if not any_trace:
+        raise ResultError(f"{run.path} holds no trace that can be read, so there are no slow requests to show.")
+    loops, beside = pool_loops(found, most)
+    return FoundSlowest(Slowest(asked=most, loops=loops, notes=list(notes)), beside, findings)
+
+
+def _analysis(run: TracedRun, process: TracedProcess) -> Analysis | None:
+    """Of a process, on UTC where the run's clock is known, with what was sampled of it."""
+    analysis = process.analysis
+    if analysis is None:
+        return None
+    trace = on_utc(analysis.trace, None if run.manifest is None else machine_clock(run.manifest))
+    recorded = process.host_probe
+    return replace(analysis, trace=trace, host_probe=None if recorded is None else on_trace_clock(recorded, trace))
+
+
+def _throttled(telemetry: RunTelemetry | None, process: TracedProcess, analysis: Analysis) -> Mapping[str, Bool] | None:
+    utc = analysis.trace.meta.session_start_unix_ns
+    if telemetry is None or process.record is None or utc is None:
+        return None
+    throttling = telemetry.throttling(process.record)
+    stages = analysis.stages
+    return None if throttling is None else throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
+
+
+def _notes(analysis: Analysis) -> list[str]:
+    meta, notes = analysis.trace.meta, []
+    if analysis.host_probe is None and analysis.trace.os_calls is None:
+        notes.append(NOT_EXPLAINED)
+    if meta.gpu_coverage == "untraced":
+        notes.append(NO_GPU.format(meta.gpu_coverage_reason))
+    if meta.gpu_coverage == "traced" and not meta.has_all_calls:
+        notes.append(NO_CALLS)
+    return notes
+
+
+def _requests(run: TracedRun, process: TracedProcess) -> tuple[Requests | None, list[Finding]]:
+    """The requests of a process: in its own folder, or the only ones of the run (a generator beside the server)."""
+    own = process.folder / REQUESTS_NAME
+    if run.manifest is not None and not own.exists():
+        folders = [run.path / one.folder for one in run.manifest.processes]
+        there = [folder / REQUESTS_NAME for folder in (run.path, *folders) if (folder / REQUESTS_NAME).exists()]
+        if len(there) != 1:
+            return None, []
+        own = there[0]
+    if process.trace_path is None or not own.exists():
+        return None, []
+    try:
+        if not is_plain(own):
+            raise ResultError("it is not a regular file")
+        return read_requests(own), []
+    except (ResultError, OSError, pa.ArrowException) as error:
+        message = f"{own} cannot be read ({error}), so slow is by the durations of batches."
+        return None, [Finding("requests-unreadable", Severity.WARNING, message, process=process.name)]
+
+
+def read_requests(path: Path) -> Requests:
+    """Recorded requests. Raises `ResultError` where needed columns are missing, or what is no integer is in them."""
+    table = pq.read_table(path)
+    missing = [name for name in NEEDED if name not in table.column_names]
+    if missing:
+        raise ResultError(f"it lacks {', '.join(missing)}")
+    for name in NEEDED:
+        if not pa.types.is_integer(table.schema.field(name).type):
+            raise ResultError(f"{name} is {table.schema.field(name).type} and no integer")
+    done = table.filter(pa.compute.and_(*(pa.compute.is_valid(table[name]) for name in ("intended_ns", "done_ns"))))
+    numbers, texts = partial(_integers, done), partial(_texts, done)
+    return Requests(
+        id=numbers("id"), intended_ns=numbers("intended_ns"), begun_ns=numbers("begun_ns"), done_ns=numbers("done_ns"),
+        items=numbers("items"), phase=texts("phase"), input=texts("input"), error=texts("error"),
+    )  # fmt: skip
+
+
+def _integers(table: pa.Table, name: str) -> Int64:
+    """A column, -1 where it is null or not there."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, -1, dtype=np.int64)
+    column = table[name].cast(pa.int64()).fill_null(-1)
+    return np.asarray(column.to_numpy(), dtype=np.int64)
+
+
+def _texts(table: pa.Table, name: str) -> list[str | None]:
+    if name not in table.column_names:
+        return [None] * table.num_rows
+    return [None if one is None else str(one) for one in table[name].to_pylist()]

@@ -1,0 +1,147 @@
+"""`perfharness slowest` of real launches: a request with a planted cause, and a pipeline without."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import perfharness
+from tests.integration.launches import environment, run_to_the_end
+from tests.integration.launches import perfharness as verb
+
+ROOT = Path(__file__).parents[2]
+NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
+NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
+SLOW = 22
+SCRIPT = f"""
+import gc, sys, threading, time
+from perfharness import PerfRecorder
+
+mode = sys.argv[1]
+perf = PerfRecorder("pipe")
+lock, go, held = threading.Lock(), threading.Event(), threading.Event()
+heap = [[number] for number in range(1_000_000)] if mode == "collect" else []
+gc.disable()
+
+def holder():
+    go.wait()
+    with lock:
+        held.set()
+        time.sleep(0.25)
+
+def plant():
+    if mode == "collect":
+        gc.collect()
+    if mode == "sleep":
+        time.sleep(0.25)
+    if mode == "lock":
+        go.set()
+        held.wait()
+        with lock:
+            pass
+
+threading.Thread(target=holder, daemon=True).start()
+with perf.range("loop"):
+    for index, batch in perf.batches([[1, 2]] * 40, items=len):
+        with perf.range("decode"):
+            time.sleep(0.001)
+            if index == {SLOW}:
+                plant()
+        with perf.range("infer"):
+            time.sleep(0.001)
+perf.finalize()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "pipeline.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def slowest(out: Path, *options: object) -> dict[str, Any]:
+    """The one loop of the run."""
+    done = verb("slowest", out, "--format", "json", *options)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, json.loads((ROOT / "docs/schema/slowest.schema.json").read_text()))
+    (loop,) = document["loops"]
+    found: dict[str, Any] = loop
+    return found
+
+
+def causes(request: dict[str, Any]) -> list[tuple[str, str | None]]:
+    return [(part["reason"], part["stage"]) for part in request["parts"]]
+
+
+def launch(out: Path, script: Path, mode: str, *options: object, **environ: str) -> None:
+    site = environ.pop("site", None)
+    done = run_to_the_end(("--no-telemetry", *options, "-o", out, script, mode), environment(*([site] if site else [])))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_collection_is_named_by_the_measured_pass_alone(tmp_path: Path, script: Path) -> None:
+    launch(tmp_path / "out", script, "collect", "--tracer", "embedded")
+    loop = slowest(tmp_path / "out", "-n", 3)
+    assert (loop["batches"], loop["measured_by"], len(loop["requests"])) == (38, "duration", 3)
+    first = loop["requests"][0]
+    assert (first["index"], first["verdict"]) == (SLOW, "explained")
+    assert causes(first)[0] == ("garbage-collection", "decode")
+    took = {stage["stage"]: stage["slow_ms"] for stage in first["stages"]}
+    assert 0.5 * took["decode"] < first["parts"][0]["ms"] <= took["decode"]
+    assert sum(part["ms"] for part in first["parts"]) + first["small_ms"] + first["rest_ms"] == pytest.approx(
+        first["difference_ms"]
+    )
+    assert perfharness.open_run(tmp_path / "out").slowest(1).loops[0].requests[0].index == SLOW
+
+
+def test_without_a_plant_nobody_is_accused(tmp_path: Path, script: Path) -> None:
+    launch(tmp_path / "out", script, "none", "--tracer", "embedded")
+    reasons = {reason for one in slowest(tmp_path / "out")["requests"] for reason, _ in causes(one)}
+    assert reasons <= {"host-time", "off-cpu", "own-threads", "several"}  # whatever else the machine did
+
+
+@pytest.mark.parametrize(
+    "tracer",
+    [
+        "embedded",
+        pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.skipif(NSYS is None, reason="there is no nsys")]),
+    ],
+)
+def test_a_lock_is_named_by_the_explaining_pass(tmp_path: Path, script: Path, tracer: str) -> None:
+    options = ["--nsys", NSYS] if tracer == "nsys" else []
+    site = {"site": NVTX_SITE} if tracer == "nsys" and NVTX_SITE else {}
+    launch(tmp_path / "out", script, "lock", "--tracer", tracer, "--explain", *options, **site)
+    drawn = tmp_path / "timeline.json"
+    first = slowest(tmp_path / "out", "--explained", "-n", 1, "--timeline", drawn)["requests"][0]
+    assert (first["index"], causes(first)[0]) == (SLOW, ("lock", "decode"))
+    assert first["parts"][0]["ms"] == pytest.approx(250, abs=150)
+    assert "pipeline.py" in first["parts"][0]["where"]
+    measured = slowest(tmp_path / "out", "-n", 1)["requests"][0]
+    assert (measured["index"], causes(measured)[0]) == (SLOW, ("off-cpu", "decode"))
+    timeline = json.loads(drawn.read_text())
+    jsonschema.validate(timeline, json.loads((ROOT / "docs/schema/chrome_trace.schema.json").read_text()))
+    processes = {event["pid"] for event in timeline["traceEvents"]}
+    assert len(processes) == 2  # the request, and a typical one
+    longest = [
+        max(e["dur"] for e in timeline["traceEvents"] if e["ph"] == "X" and e["pid"] == one) for one in processes
+    ]
+    assert max(longest) > 10 * min(longest)
+
+
+def test_what_cannot_be_shown_is_one_sentence(tmp_path: Path, script: Path) -> None:
+    launch(tmp_path / "out", script, "none", "--tracer", "embedded")
+    nothing = verb("slowest", tmp_path / "out", "-w", 20)
+    assert (nothing.returncode, "no batch" in nothing.stderr) == (3, True)
+    for arguments, code in ((("--explained",), 2), (("-n", "0"), 2)):
+        done = verb("slowest", tmp_path / "out", *arguments)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    (tmp_path / "out" / "proc_0_gpu_0" / "requests.parquet").write_bytes(b"no parquet")
+    damaged = verb("slowest", tmp_path / "out", "-n", 1)
+    assert (damaged.returncode, "requests.parquet" in damaged.stderr) == (0, True)

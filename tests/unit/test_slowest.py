@@ -1,0 +1,431 @@
+"""The slowest batches beside the typical one: planted differences on made traces, in ms by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.slowest.find import Requests, pool_loops, slowest_of_process
+from perfharness.analysis.slowest.parts import batch_parts
+from perfharness.analysis.slowest.results import Part, Reason, SlowLoop, SlowRequest
+from perfharness.model import conventions
+from perfharness.model import nsys_schema as schema
+from perfharness.model.host_samples import HostEventKind, HostState
+from perfharness.model.trace import Bool, CopyKind
+from perfharness.testing.probe_builder import ProbeBuilder
+from perfharness.trace import open_trace
+from tests.unit.recorded_traces import MS, Recorded
+
+SLOW = 37
+COUNT = 60
+EVERY = 100
+"""ms between the begins of batches."""
+
+
+class Made(Recorded):
+    """Batches 100 ms apart of `decode` (0 to 2 ms) and `infer` (2 to 9 ms), which waits for a copy and a kernel; each a
+    little different. Times are ms; `extra` lengthens `infer` of one batch.
+    """
+
+    def __init__(self, plant: Callable[[Made, float], float] | None = None, count: int = COUNT, **more: object) -> None:
+        super().__init__(**more)  # type: ignore[arg-type]
+        self.probe = ProbeBuilder()
+        noise = np.random.default_rng(3).normal(0.0, 0.02, (count, 2))
+        for index in range(count):
+            at = EVERY * index + 10.0
+            extra = plant(self, at) if plant is not None and index == SLOW else 0.0
+            self.one(index, at, extra, *np.abs(noise[index]).tolist())
+
+    def one(self, index: int, at: float, extra: float, first: float, second: float) -> None:
+        """A batch."""
+        self.batch(index, at, at + 10 + extra + first + second, items=8)
+        self.stage("decode", at, at + 2 + first)
+        at += first
+        self.stage("infer", at + 2, at + 9 + extra + second)
+        if index != SLOW or extra == 0.0:
+            self.work(at, 0.0, second)
+
+    def work(
+        self, at: float, longer: float, second: float = 0.0, *, name: str = "gemm", copy_bytes: int = 1_000
+    ) -> None:
+        """A copy of 1 ms and a kernel of 3 ms, both waited for."""
+        self.copy(at + 3, at + 3.5, at + 4.5, copy_bytes)
+        self.kernel(
+            (int((at + 3.2) * MS), int((at + 3.3) * MS)),
+            (int((at + 4.5) * MS), int((at + 7.5 + longer) * MS)),
+            name=name,
+        )
+        self.call("cudaStreamSynchronize_v3020", int((at + 3.4) * MS), int((at + 8 + longer + second) * MS))
+
+    def copy(self, call: float, start: float, end: float, size: int) -> None:
+        correlation = self.call("cudaMemcpyAsync_v3020", int(call * MS), int((call + 0.1) * MS))
+        self.operation(
+            int(start * MS), int(end * MS), correlation, table=schema.TABLE_MEMCPY, bytes=size,
+            copyKind=int(CopyKind.HOST_TO_DEVICE), srcKind=1, dstKind=2,
+        )  # fmt: skip
+
+    def os_call(self, name: str, start: float, end: float, tid: int = 100) -> None:
+        self.row(
+            "OSRT_API", start=int(start * MS), end=int(end * MS), globalTid=schema.global_tid(100, tid),
+            nameId=self.string(name),
+        )  # fmt: skip
+
+    def analysis(self, folder: Path, warmup: int = 0) -> Analysis:
+        probe = self.probe.build() if self.probe.has_samples else None
+        return Analysis(open_trace(self.write(folder / "t.sqlite")), AnalysisOptions(warmup), host_probe=probe)
+
+
+def slowest(
+    made: Made, folder: Path, most: int = 1, requests: Requests | None = None, throttled: dict[str, Bool] | None = None
+) -> SlowLoop:
+    (found,) = slowest_of_process(made.analysis(folder), "p", most, requests, throttled)
+    ((loop,), _) = pool_loops([found], most)
+    return loop
+
+
+def first(made: Made, folder: Path) -> SlowRequest:
+    (request,) = slowest(made, folder).requests
+    assert request.index == SLOW
+    check_sum(request)
+    return request
+
+
+def check_sum(request: SlowRequest) -> None:
+    assert request.difference_ms is not None
+    assert request.small_ms is not None
+    assert request.rest_ms is not None
+    assert request.typical is not None
+    assert request.difference_ms == pytest.approx(request.ms - request.typical.ms)
+    parts = sum(part.ms for part in request.parts)
+    assert parts + request.small_ms + request.rest_ms == pytest.approx(request.difference_ms)
+    for part in request.parts:
+        assert part.ms == pytest.approx(part.slow_ms - part.typical_ms)
+
+
+def only(request: SlowRequest) -> Part:
+    assert request.verdict == "explained"
+    (part,) = request.parts
+    return part
+
+
+def longer_kernel(made: Made, at: float) -> float:
+    made.work(at, 12.0)
+    return 12.0
+
+
+def extra_copy(made: Made, at: float) -> float:
+    made.copy(at + 3.1, at + 7.5, at + 27.5, 64_000_000)
+    made.work(at, 20.0)
+    return 20.0
+
+
+def collection(made: Made, at: float) -> float:
+    made.work(at, 0.0)
+    made.probe.sample(int(at * MS))
+    made.probe.event(HostEventKind.COLLECTION, int((at + 8.1) * MS), int((at + 23.1) * MS), 2)
+    return 15.0
+
+
+def lock(made: Made, at: float) -> float:
+    made.work(at, 0.0)
+    made.os_call("pthread_mutex_lock", at + 8.2, at + 18.2)
+    made.stage("holder", at + 8, at + 19, tid=101)
+    return 10.0
+
+
+def file_read(made: Made, at: float) -> float:
+    made.work(at, 0.0)
+    made.os_call("read", at + 8.2, at + 14.2)
+    return 6.0
+
+
+def host_work(made: Made, at: float) -> float:
+    made.work(at, 0.0)
+    return 9.0
+
+
+def sampled_sleep(made: Made, at: float) -> float:
+    made.work(at, 0.0)
+    made.probe.samples(int((at + 8) * MS), int((at + 28) * MS), ("nap@/app/main.py:12",), state=HostState.SLEEP)
+    return 20.0
+
+
+def allocation(made: Made, at: float) -> float:
+    made.work(at, 0.0)
+    made.call("cudaMalloc_v3020", int((at + 8.1) * MS), int((at + 16.1) * MS))
+    return 8.0
+
+
+def others_work(made: Made, at: float) -> float:
+    """Another thread's kernel was on the GPU before the batch's own."""
+    made.kernel(
+        ((int((at + 1) * MS)), int((at + 1.1) * MS)), (int((at + 3.3) * MS), int((at + 10.5) * MS)), tid=101, name="x"
+    )
+    made.copy(at + 3, at + 10.5, at + 11.5, 1_000)
+    made.kernel(
+        (int((at + 3.2) * MS), int((at + 3.3) * MS)), (int((at + 11.5) * MS), int((at + 14.5) * MS)), name="gemm"
+    )
+    made.call("cudaStreamSynchronize_v3020", int((at + 3.4) * MS), int((at + 15) * MS))
+    return 7.0
+
+
+@pytest.mark.parametrize(
+    ("plant", "reason", "stage", "name", "ms"),
+    [
+        (longer_kernel, Reason.KERNEL_LONGER, "infer", "gemm", 12.0),
+        (collection, Reason.COLLECTION, "infer", None, 15.0),
+        (lock, Reason.LOCK, "infer", None, 10.0),
+        (file_read, Reason.FILE, "infer", None, 6.0),
+        (host_work, Reason.HOST, "infer", None, 9.0),
+        (allocation, Reason.ALLOCATE, "infer", "cudaMalloc", 8.0),
+        (others_work, Reason.OTHER_WORK, "infer", None, 7.0),
+        (sampled_sleep, Reason.SLEEP, "infer", None, 20.0),
+    ],
+)
+def test_what_was_planted_is_found_with_its_length(
+    tmp_path: Path, plant: Callable[[Made, float], float], reason: Reason, stage: str, name: str | None, ms: float
+) -> None:
+    request = first(Made(plant), tmp_path)
+    part = only(request)
+    assert request.rest_ms == pytest.approx(0.0, abs=0.1)
+    assert (part.reason, part.stage, part.name) == (reason, stage, name)
+    assert part.ms == pytest.approx(ms, abs=0.6)
+
+
+def test_one_more_copy_is_counted_with_its_bytes(tmp_path: Path) -> None:
+    part = only(first(Made(extra_copy), tmp_path))
+    assert (part.reason, part.stage, part.name) == (Reason.MORE_COPIES, "infer", "copy host to device")
+    assert (part.count, part.typical_count) == (2, 1.0)
+    assert (part.size_bytes, part.typical_size_bytes) == (64_001_000, 1_000.0)
+
+
+def test_a_larger_copy_is_not_one_more(tmp_path: Path) -> None:
+    def plant(made: Made, at: float) -> float:
+        made.copy(at + 3, at + 3.5, at + 8.5, 5_000)
+        made.kernel(
+            (int((at + 3.2) * MS), int((at + 3.3) * MS)), (int((at + 8.5) * MS), int((at + 11.5) * MS)), name="gemm"
+        )
+        made.call("cudaStreamSynchronize_v3020", int((at + 3.4) * MS), int((at + 12) * MS))
+        return 4.0
+
+    part = only(first(Made(plant), tmp_path))
+    assert (part.reason, part.count, part.size_bytes) == (Reason.COPY_LARGER, 1, 5_000)
+    assert part.ms == pytest.approx(4.0, abs=0.1)
+
+
+def test_two_causes_are_ranked(tmp_path: Path) -> None:
+    def plant(made: Made, at: float) -> float:
+        made.work(at, 12.0)
+        made.os_call("pthread_mutex_lock", at + 20.2, at + 25.2)
+        return 17.0
+
+    request = first(Made(plant), tmp_path)
+    assert [(part.reason, round(part.ms)) for part in request.parts] == [(Reason.KERNEL_LONGER, 12), (Reason.LOCK, 5)]
+
+
+def test_nothing_planted_has_no_cause(tmp_path: Path) -> None:
+    loop = slowest(Made(), tmp_path, most=5)
+    assert [one.verdict for one in loop.requests] == ["usual"] * 5
+    assert [one.parts for one in loop.requests] == [[]] * 5
+    assert (loop.common, loop.unexplained, loop.measured_by) == ([], 0, "duration")
+
+
+def test_who_held_the_lock(tmp_path: Path) -> None:
+    part = only(first(Made(lock), tmp_path))
+    assert part.detail == "meanwhile thread 101 was in toy/holder"
+
+
+def test_the_line_of_a_sampled_wait(tmp_path: Path) -> None:
+    part = only(first(Made(sampled_sleep), tmp_path))
+    assert (part.evidence, part.where) == ("samples", "nap (/app/main.py:12)")
+
+
+def test_the_interpreter_lock_and_its_holder(tmp_path: Path) -> None:
+    def plant(made: Made, at: float) -> float:
+        made.work(at, 0.0)
+        made.range("Waiting for GIL", int((at + 8.2) * MS), int((at + 16.2) * MS), domain="GIL Trace")
+        made.range("Holding GIL", int((at + 8.1) * MS), int((at + 16.2) * MS), domain="GIL Trace", tid=102)
+        return 8.0
+
+    part = only(first(Made(plant), tmp_path))
+    assert (part.reason, part.detail) == (Reason.INTERPRETER_LOCK, "held by thread 102")
+    assert part.ms == pytest.approx(8.0, abs=0.3)
+
+
+def test_throttled_batches_say_so(tmp_path: Path) -> None:
+    made = Made(longer_kernel)
+    analysis = made.analysis(tmp_path)
+    touched = analysis.stages.start_ns >= int((EVERY * SLOW) * MS)
+    touched &= analysis.stages.end_ns < int((EVERY * (SLOW + 1)) * MS)
+    (found,) = slowest_of_process(analysis, "p", 1, None, {"hw_thermal": touched})
+    (part,) = found.requests[0].parts
+    assert (part.reason, part.detail) == (Reason.THROTTLED, "hw_thermal")
+    (always,) = slowest_of_process(analysis, "p", 1, None, {"hw_thermal": np.ones_like(touched)})
+    assert always.requests[0].parts[0].reason == Reason.KERNEL_LONGER
+
+
+def marked(made: Made, kind: str, at: float, value_ms: float) -> None:
+    made.mark(kind, int(at * MS), domain="perfharness", category="toy", payload=int(value_ms * MS))
+
+
+class Read(Recorded):
+    """Batches of 10 ms in `decode`, one of them 30 ms long; counters of the thread read at the ends of batches."""
+
+    def __init__(self, collected_ms: float, ran_ms: float, is_slow: bool = True) -> None:
+        super().__init__()
+        ready = collected = 0.0
+        for index in range(20):
+            at, slow = 100.0 * index, index == 7 and is_slow
+            length = 30.0 if slow else 10.0
+            marked(self, conventions.MARK_READY_TIME, at + 0.01, ready)  # type: ignore[arg-type]
+            if collected:
+                marked(self, conventions.MARK_COLLECTING, at + 0.011, collected)  # type: ignore[arg-type]
+            ready += ran_ms if slow else 10.0
+            collected += collected_ms if slow else 0.0
+            marked(self, conventions.MARK_READY_TIME, at + length - 0.02, ready)  # type: ignore[arg-type]
+            if collected:
+                marked(self, conventions.MARK_COLLECTING, at + length - 0.019, collected)  # type: ignore[arg-type]
+            self.batch(index, at, at + length, items=None)
+            self.stage("decode", at + 0.005, at + length - 0.01)
+
+
+def slowest_read(made: Recorded, folder: Path) -> SlowRequest:
+    (found,) = slowest_of_process(Analysis(open_trace(made.write(folder / "t.sqlite"))), "p", 1)
+    check_sum(found.requests[0])
+    return found.requests[0]
+
+
+def test_the_recorders_counters_tell_of_garbage_collection(tmp_path: Path) -> None:
+    part = only(slowest_read(Read(collected_ms=19.8, ran_ms=29.97), tmp_path))
+    assert (part.reason, part.stage, part.evidence) == (Reason.COLLECTION, "decode", "readings")
+    assert part.ms == pytest.approx(19.8, abs=0.05)
+
+
+def test_the_recorders_counters_tell_of_waiting_but_not_for_what(tmp_path: Path) -> None:
+    part = only(slowest_read(Read(collected_ms=0.0, ran_ms=10.0), tmp_path))
+    assert (part.reason, part.stage, part.evidence) == (Reason.OFF_CPU, "decode", "readings")
+    assert part.ms == pytest.approx(20.0, abs=0.1)
+
+
+def test_without_a_counter_that_moved_it_is_host_time(tmp_path: Path) -> None:
+    part = only(slowest_read(Read(collected_ms=0.0, ran_ms=29.97), tmp_path))
+    assert (part.reason, part.stage, part.evidence) == (Reason.HOST, "decode", "trace")
+    assert part.ms == pytest.approx(20.0, abs=0.1)
+
+
+def requests_of(made_batches: int, queued_ms: dict[int, float], base_ns: int = 0) -> Requests:
+    """Requests that wait 1 ms for service, some longer; service is that of the batches of `Made`."""
+    ids = np.arange(made_batches)
+    begun = base_ns + (EVERY * ids + 10) * MS
+    queued = np.asarray([queued_ms.get(one, 1.0) for one in ids.tolist()]) * MS
+    count = len(ids)
+    return Requests(
+        id=ids, intended_ns=(begun - queued).astype(np.int64), begun_ns=begun, done_ns=begun + 10 * MS,
+        items=np.full(count, 8), phase=["steady"] * count, input=[None] * count, error=[None] * count,
+    )  # fmt: skip
+
+
+def test_a_queue_is_a_part_of_the_latency(tmp_path: Path) -> None:
+    loop = slowest(Made(), tmp_path, 1, requests_of(COUNT, {21: 40.0}))
+    (request,) = loop.requests
+    assert (loop.measured_by, request.index, request.phase) == ("latency", 21, "steady")
+    check_sum(request)
+    part = only(request)
+    assert (part.reason, part.stage) == (Reason.QUEUE, None)
+    assert (part.ms, request.queue_ms, request.ms) == pytest.approx((39.0, 40.0, 50.0))
+
+
+def test_a_request_without_a_batch_is_shown_and_not_compared(tmp_path: Path) -> None:
+    requests = requests_of(COUNT + 1, {COUNT: 500.0})
+    loop = slowest(Made(), tmp_path, 2, requests)
+    first_of_them = loop.requests[0]
+    assert (first_of_them.index, first_of_them.verdict) == (COUNT, "not-compared")
+    assert first_of_them.reason is not None
+
+
+def test_requests_of_a_warm_up_phase_do_not_count(tmp_path: Path) -> None:
+    requests = requests_of(COUNT, {0: 900.0, 21: 40.0})
+    requests.phase[0] = "warmup"
+    assert slowest(Made(), tmp_path, 1, requests).requests[0].index == 21
+
+
+def test_warm_up_batches_and_few_others(tmp_path: Path) -> None:
+    made = Recorded()
+    for index, length in enumerate((90, 10, 12, 11, 80)):
+        made.batch(index, 100 * index, 100 * index + length)
+    analysis = Analysis(open_trace(made.write(tmp_path / "t.sqlite")), AnalysisOptions(1))
+    (found,) = slowest_of_process(analysis, "p", 10)
+    assert [(one.index, one.verdict) for one in found.requests] == [
+        (2, "not-compared"), (3, "not-compared"), (1, "not-compared"),
+    ]  # fmt: skip
+    assert all(one.typical is None and one.difference_ms is None for one in found.requests)
+
+
+def test_batches_are_compared_with_those_of_as_many_items(tmp_path: Path) -> None:
+    made = Recorded()
+    for index in range(40):
+        large = index % 2
+        made.batch(index, 100 * index, 100 * index + (50 if large else 10) + 0.001 * index, items=64 if large else 8)
+    (found,) = slowest_of_process(Analysis(open_trace(made.write(tmp_path / "t.sqlite"))), "p", 1)
+    (request,) = found.requests
+    assert (request.index, request.verdict, request.items) == (39, "usual", 64)
+    assert request.typical is not None
+    assert (request.typical.batches, request.typical.of, request.typical.alike) == (19, 19, ["64 items"])
+
+
+def test_what_several_have_in_common(tmp_path: Path) -> None:
+    made = Recorded()
+    for index in range(60):
+        extra = 20.0 if index in (5, 25, 45) else 7.0 if index == 33 else 0.0
+        stage = "infer" if index == 33 else "decode"
+        at = 100.0 * index
+        made.batch(index, at, at + 10 + extra)
+        made.stage("decode", at, at + 4 + (extra if stage == "decode" else 0.0))
+        begin = at + 4 + (extra if stage == "decode" else 0.0)
+        made.stage("infer", begin, at + 10 + extra)
+    (found,) = slowest_of_process(Analysis(open_trace(made.write(tmp_path / "t.sqlite"))), "p", 4)
+    ((loop,), _) = pool_loops([found], 4)
+    assert [one.index for one in loop.requests] == [5, 25, 45, 33]
+    (common,) = loop.common
+    assert (common.reason, common.stage, common.requests, common.of) == (Reason.HOST, "decode", 3, 4)
+    assert common.median_ms == pytest.approx(20.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_the_parts_of_batches_sum_to_their_durations_and_differences_to_theirs(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever is nested, overlaps, or reaches over the ends of batches."""
+    made = Recorded()
+    moments = st.integers(0, 40)
+    for index in range(7):
+        at = 50 * index
+        length = data.draw(st.integers(0, 40))
+        made.batch(index, at, at + length)
+        for _ in range(data.draw(st.integers(0, 3))):
+            begin, end = sorted((data.draw(moments), data.draw(moments)))
+            made.stage(data.draw(st.sampled_from("ab")), at + min(begin, length), at + min(end, length))
+        for _ in range(data.draw(st.integers(0, 4))):
+            begin, end = sorted((data.draw(moments), data.draw(moments)))
+            name = data.draw(st.sampled_from(["cudaStreamSynchronize", "cudaMalloc", "cudaLaunchKernel"]))
+            correlation = made.call(name, (at + begin) * MS, (at + end) * MS)
+            if name == "cudaLaunchKernel":
+                run = sorted((data.draw(st.integers(0, 90)), data.draw(st.integers(0, 90))))
+                made.operation((at + run[0]) * MS, (at + run[1]) * MS, correlation)
+    folder = tmp_path_factory.mktemp("h")
+    analysis = Analysis(open_trace(made.write(folder / "t.sqlite")))
+    stages = analysis.stages
+    rows = np.flatnonzero(stages.is_batch)
+    parts = batch_parts(analysis, rows)
+    whole = parts.matrix(np.arange(len(rows)), np.arange(len(parts.keys))).sum(axis=1)
+    assert whole.tolist() == (stages.end_ns - stages.start_ns)[rows].tolist()
+    (found,) = slowest_of_process(analysis, "p", 7)
+    for request in found.requests:
+        check_sum(request)
