@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
@@ -95,6 +95,10 @@ class LaunchView(Observer):
         )
         self._due.set()
 
+    def details(self) -> list[str]:
+        """Lines below the table."""
+        return []
+
     def _add_changes(self, phases: Sequence[Phase]) -> None:
         before: Sequence[Phase | None] = self._phases or [None] * len(phases)
         for process, old, new in zip(self._processes, before, phases, strict=True):
@@ -120,7 +124,7 @@ class LaunchView(Observer):
         while self._lines:
             say(self._console, self._lines.popleft())
         if self._live is not None and self._processes and not ending:
-            self._live.update(self._table(time.monotonic()), refresh=True)
+            self._live.update(Group(self._table(time.monotonic()), *self.details()), refresh=True)
 
     def _mirrored(self, ending: bool) -> Iterator[list[str]]:
         for mirror in self._mirrors:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from perfharness.cli.help import GroupedCommand, HelpAll
-from perfharness.cli.launch import Shown
+from perfharness.cli.live import LaunchView
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
 from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
 from perfharness.cli.settings import given, with_settings
-from perfharness.load.profile import profile_of
+from perfharness.load.profile import Profile, profile_of
+from perfharness.load.progress import LoadProgress
 from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, plan_stress, run_stress
-from perfharness.render.terminal.load import print_load
+from perfharness.model.load import WINDOWS_NAME
+from perfharness.render.terminal.console import Console
+from perfharness.render.terminal.load import print_load, status_text
+from perfharness.render.terminal.plan import headline
 from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.processes.orphans import adopting_orphans
+from perfharness_launcher.processes.spawn import RunningProcess
+
+LINE_S, MOST_LINES = 5.0, 20
+"""How often a line says how the load goes, where there is no terminal."""
 
 LOAD = "Load"
 LIMITS = "Limits"
@@ -141,9 +152,38 @@ def stress_verb(
         profile,
     )  # fmt: skip
     plan = plan_stress(target, load, given(context, settings))
-    with Shown(output).watching(plan.launch) as observer:
-        result = run_stress(plan, command_line(), observer)
+    output.message(headline(plan.launch))
+    view = LoadView(output.messages, load)
+    with adopting_orphans(), view:
+        result = run_stress(plan, command_line(), view)
     raise typer.Exit(show_stress(result, output))
+
+
+class LoadView(LaunchView):
+    """The launch's view, and the load's last second: on a terminal below the table, elsewhere a line now and then."""
+
+    def __init__(self, console: Console, profile: Profile) -> None:
+        super().__init__(console)
+        self._profile = profile
+        self._progress: LoadProgress | None = None
+        self._next_line = 0.0
+
+    def started(self, processes: Sequence[RunningProcess]) -> None:
+        """Follow their files."""
+        super().started(processes)
+        self._progress = LoadProgress(self._profile, [process.folder / WINDOWS_NAME for process in processes])
+
+    def details(self) -> list[str]:
+        """The line of the load."""
+        status = None if self._progress is None else self._progress.poll()
+        return [] if status is None else [status_text(status)]
+
+    def _draw(self, ending: bool) -> None:
+        if not (self._console.is_terminal or self._stage or ending) and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + max(LINE_S, self._profile.duration_s / MOST_LINES)
+            for line in self.details():
+                self._add_line(line)
+        super()._draw(ending)
 
 
 def show_stress(result: StressResult, output: Output) -> int:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from perfharness.load.findings import GENERATOR_LIMITED, load_findings
 from perfharness.load.histogram import Histogram
 from perfharness.load.profile import Profile
-from perfharness.load.request import UNANSWERED
+from perfharness.load.request import TIMEOUT
 from perfharness.model.load import (
     LEAST_BEYOND,
     PERCENTILES,
     TIMES,
+    Capacity,
     ErrorKind,
     FirstError,
     LoadFigure,
@@ -25,6 +27,7 @@ from perfharness.model.load import (
     Status,
     TargetRecord,
 )
+from perfharness.model.manifest import FindingRecord
 
 Line = dict[str, Any]
 NOT_KNOWN = "when service began is known to the target only"
@@ -55,15 +58,23 @@ def load_result(target: TargetRecord, profile: Profile, processes: Sequence[Sequ
     origin_ns = min((run["start_ns"] for run in runs), default=0)
     windows = [line for lines in processes for line in lines if line["kind"] == "window"]
     begun = [line for lines in processes for line in lines if line["kind"] == "phase"]
+    ends = [next((line for line in lines if line["kind"] == "end"), None) for lines in processes]
+    statuses: list[Status] = [end["status"] if end else "killed" for end in ends]
     phases = [
-        _phase_result(profile, index, begins, [one for one in windows if one["phase"] == index], origin_ns)
+        _phase_result(
+            profile,
+            index,
+            begins,
+            [one for one in windows if one["phase"] == index],
+            origin_ns,
+            is_killed="killed" in statuses,
+        )
         for index in range(len(profile.phases))
         if (begins := [line for line in begun if line["index"] == index])
     ]
-    ends = [next((line for line in lines if line["kind"] == "end"), None) for lines in processes]
-    statuses: list[Status] = [end["status"] if end else "killed" for end in ends]
     last_ns = max((line["end_ns"] for line in windows), default=origin_ns)
-    return LoadResult(
+    capacity = _capacity([Capacity.model_validate(run["capacity"]) for run in runs if run.get("capacity")])
+    result = LoadResult(
         target=target,
         profile=profile.to_json(),
         status=min(statuses, key=WORST.index, default="killed"),
@@ -74,12 +85,31 @@ def load_result(target: TargetRecord, profile: Profile, processes: Sequence[Sequ
         phases=phases,
         windows=_windows(profile, windows, origin_ns),
         errors=_errors(windows),
+        capacity=capacity,
         requests_kept=next((end["requests_kept"] for end in ends if end and end.get("requests_kept")), None),
+    )
+    findings = load_findings(result)
+    return result.model_copy(
+        update={
+            "generator_limited": any(finding.code == GENERATOR_LIMITED for finding in findings),
+            "findings": [FindingRecord(**finding.to_json()) for finding in findings],
+        }
     )
 
 
+def _capacity(found: Sequence[Capacity]) -> Capacity:
+    """That of the process that can do least."""
+    return min(found, key=lambda one: one.rate or 0, default=Capacity(how="not measured"))
+
+
 def _phase_result(
-    profile: Profile, index: int, begins: Sequence[Line], windows: Sequence[Line], origin_ns: int
+    profile: Profile,
+    index: int,
+    begins: Sequence[Line],
+    windows: Sequence[Line],
+    origin_ns: int,
+    *,
+    is_killed: bool,
 ) -> PhaseResult:
     phase, added = profile.phases[index], _Sum()
     for line in windows:
@@ -90,7 +120,9 @@ def _phase_result(
     duration_s = (end_ns - start_ns) / 1e9
     last_ns = max((line["last_done_ns"] or 0 for line in windows), default=0)
     served_s = (max(last_ns, end_ns) - start_ns) / 1e9
-    unanswered, errors = added.total("unanswered"), dict(added.errors)
+    errors = dict(added.errors)
+    open_ended = added.total("arrivals") - added.total("completed") - added.total("unanswered") if is_killed else 0
+    slower = added.total("unanswered") + errors.get(TIMEOUT, 0) + max(open_ended, 0)
     within = None if profile.objective is None else added.total("within_objective")
 
     def per_second(count: float | None, seconds: float) -> float | None:
@@ -113,25 +145,25 @@ def _phase_result(
         items_per_second=per_second(added.total("items"), served_s),
         goodput=per_second(within, served_s),
         within_objective=within,
-        latency=times_of(added.times["latency"], unanswered),
-        queueing=times_of(added.times["queueing"], unanswered),
+        latency=times_of(added.times["latency"], slower),
+        queueing=times_of(added.times["queueing"], slower),
         service=times_of(added.times["service"]),
         lateness=times_of(added.times["lateness"]),
         errors=errors,
     )
 
 
-def times_of(histogram: Histogram, unanswered: int = 0) -> LoadTimes:
-    """Mean, percentiles and maximum of a histogram; requests without an answer are slower than all in it."""
+def times_of(histogram: Histogram, slower: int = 0) -> LoadTimes:
+    """Mean, percentiles and maximum of a histogram, and of further requests that took longer than all in it."""
     count = histogram.count
+    total = count + slower
+    why = f"{slower} of {total} requests ({slower / max(total, 1):.2g} of all) had no answer in time"
     if not count:
-        return LoadTimes(reason=f"{UNANSWERED}: {unanswered} requests" if unanswered else NOT_KNOWN)
-    total = count + unanswered
-    why = f"{unanswered} of {total} requests had no answer"
+        return LoadTimes(reason=why if slower else NOT_KNOWN, slower=slower)
     exact = {"mean": histogram.sum_ns / count / 1e6, "max": histogram.max_ns / 1e6}
-    figures = {name: LoadFigure(reason=why) if unanswered else LoadFigure(value=exact[name]) for name in exact}
+    figures = {name: LoadFigure(reason=why) if slower else LoadFigure(value=exact[name]) for name in exact}
     figures |= {name: _percentile(histogram, percent, total, why) for name, percent in PERCENTILES.items()}
-    return LoadTimes.model_validate({**figures, "count": count, "histogram": histogram.encode()})
+    return LoadTimes.model_validate({**figures, "count": count, "slower": slower, "histogram": histogram.encode()})
 
 
 def _percentile(histogram: Histogram, percent: float, total: int, why: str) -> LoadFigure:

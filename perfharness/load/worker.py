@@ -13,8 +13,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.load.generator.capacity import measure_capacity
 from perfharness.load.generator.run import LoadRun
-from perfharness.load.generator.workers import workers_for
+from perfharness.load.generator.workers import TaskWorkers, workers_for
 from perfharness.load.profile import Profile
 from perfharness.load.request import MakeTarget
 from perfharness.load.requests import RequestTable
@@ -55,6 +56,9 @@ def main(arguments: list[str]) -> int:
     except PerfHarnessError as error:
         print(f"perfharness: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("perfharness: interrupted before the load began", file=sys.stderr)
+        return 1
     sys.stdout.flush()
     return 0
 
@@ -66,9 +70,11 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder) -> None:
     objective = profile.objective
     objective_ns = None if objective is None else round(objective.latency_ms * 1e6)
     workers = workers_for(make_targets(spec, recorder), profile.concurrency)
+    process, processes = _place()
+    capacity = measure_capacity(profile, is_async=isinstance(workers, TaskWorkers), processes=processes)
     workers.open()
     log = WindowLog(folder, objective_ns, table.add)
-    run = LoadRun(profile, workers, log, *_place(), before_clock=_wait_for_others)
+    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, capacity=capacity)
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
     run.run()

@@ -43,11 +43,16 @@ class LoadFigure(_Model):
 class LoadTimes(_Model):
     """One kind of time over the requests of a phase, ms.
 
-    Requests that were never answered count as slower than all others: a percentile that falls among them is null.
+    Of latency and queueing, requests without an answer in time (`timeout`, `unanswered`, open when a process was
+    killed) count as slower than all others: mean and maximum are null then, and so is a percentile that falls among
+    them. Other errors (`refused`, `http-503`, an exception) come at once and have no latency; `errors` counts them.
     """
 
     count: int = 0
-    """Requests that have it."""
+    """Requests that were answered without error, and have it; of lateness, all that were sent."""
+
+    slower: int = 0
+    """Requests without an answer in time."""
 
     mean: LoadFigure = LoadFigure()
     p50: LoadFigure = LoadFigure()
@@ -90,7 +95,7 @@ class PhaseResult(_Model):
     """Requests a second that the profile asks for, on average; null in a closed loop."""
 
     achieved_rate: float | None = None
-    """Requests a second that were sent, over the phase."""
+    """Answers a second, errors included, from the begin of the phase to its end or its last answer, what is later."""
 
     concurrency: int
     """Workers of all processes: how many requests can be in service at a time."""
@@ -113,8 +118,11 @@ class PhaseResult(_Model):
     """Of the answers without error."""
 
     items_per_second: float | None = None
+    """Over the same time as `achieved_rate`."""
+
     goodput: float | None = None
-    """Answers without error within the objective, a second; null without an objective."""
+    """Answers without error within the objective, a second, over the same time: an answer in the grace period counts if
+    it is within the objective, and lengthens the time. Null without an objective."""
 
     within_objective: int | None = None
     latency: LoadTimes
@@ -134,7 +142,11 @@ class PhaseResult(_Model):
 
 
 class LoadWindow(_Model):
-    """One second of the run, or of one process."""
+    """One second of the run.
+
+    A request counts in `arrivals` when it was due, and in all else when it was done: during a stall requests arrive,
+    and the windows have none that were completed, while `in_flight_max` grows.
+    """
 
     index: int
     phase: str
@@ -152,7 +164,7 @@ class LoadWindow(_Model):
     """Memory of the process that holds the target; of all of them, where there are several."""
 
     p50_ms: float | None = None
-    """Of the latency."""
+    """Of the latency of the answers in this window."""
 
     p99_ms: float | None = None
     """Null where fewer than 10 values are beyond it."""

@@ -82,3 +82,17 @@ def test_exit_codes(tmp_path: Path, target: str, words: tuple[str, ...], code: i
     done = perfharness("stress", *given, *fast)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_crash_of_the_target_keeps_what_was_measured(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import os\n\ndef serve(request):\n    if request.id == 70:\n        os.abort()\n")
+    done = perfharness(
+        "stress", f"{tmp_path / 'app.py'}:serve", "--rate", 50, "--duration", "5s", "--tracer", "none",
+        "--no-telemetry", "--no-store", "--format", "json", "-o", tmp_path / "out",
+    )  # fmt: skip
+    assert done.returncode == 1
+    found = LoadResult.model_validate(json.loads(done.stdout))
+    assert found.status == "killed"
+    assert "load-cut-off" in {finding.code for finding in found.findings}
+    assert found.phases[0].completed == 50  # the first second; the crash was in the next one
+    assert found.phases[0].duration_s == pytest.approx(1)

@@ -9,17 +9,22 @@ from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from perfharness.load.findings import load_findings
+from perfharness.load.generator.capacity import measure_capacity, peak_rate
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import workers_for
+from perfharness.load.histogram import Histogram
 from perfharness.load.profile import checked_profile
+from perfharness.load.progress import LoadProgress
 from perfharness.load.request import Answer, AnyTarget, LoadRequest
 from perfharness.load.requests import RequestTable
-from perfharness.load.result import load_result
+from perfharness.load.result import load_result, times_of
 from perfharness.load.windows import Done, WindowLog, read_lines
-from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadResult, TargetRecord
+from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadResult, LoadTimes, PhaseResult, TargetRecord
 
 
 class Target:
@@ -129,8 +134,8 @@ def test_a_stall_counts_for_all_that_were_due_and_a_closed_loop_hides_it(tmp_pat
     closed = run(tmp_path / "closed", lambda: Target(stalls), phases=[{"duration": "1s", "think": "5ms"}])
     assert closed.phases[0].latency.max.value is not None
     assert closed.phases[0].latency.max.value >= 400
-    assert closed.phases[0].latency.p90.value is not None
-    assert closed.phases[0].latency.p90.value < 100
+    rows = pq.read_table(tmp_path / "closed" / REQUESTS_NAME).to_pylist()
+    assert sum(row["done_ns"] - row["intended_ns"] > 350e6 for row in rows) == 1
 
 
 def test_what_never_comes_is_slower_than_all(tmp_path: Path) -> None:
@@ -168,8 +173,11 @@ def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:
         return Answer()
 
     found = run(tmp_path, lambda: Target(slow), phases=[{"duration": "500ms", "rate": 10}], request_timeout_s=0.05)
-    assert found.phases[0].errors["timeout"] >= 1
-    assert found.errors[0].first is not None
+    (phase,) = found.phases
+    assert phase.errors["timeout"] >= 1
+    assert phase.latency.slower == phase.errors["timeout"]
+    assert phase.latency.max.value is None
+    assert phase.latency.count == 5 - phase.latency.slower
 
 
 def test_a_target_that_cannot_be_opened_says_why() -> None:
@@ -193,6 +201,71 @@ def test_a_kill_loses_the_last_window_only(tmp_path: Path) -> None:
     assert [window.arrivals for window in found.windows] == [50, 50]
     assert found.phases[0].duration_s == pytest.approx(2)
     assert found.phases[0].asked_rate == pytest.approx(50)
+
+
+def test_progress_follows_the_file_as_it_grows(tmp_path: Path) -> None:
+    asked = {"phases": [{"duration": "1.2s", "rate": 50}, {"name": "later", "duration": 7}]}
+    profile = checked_profile(asked)
+    (tmp_path / "whole").mkdir()
+    run(tmp_path / "whole", lambda: Target(well), phases=asked["phases"][:1])
+    lines = (tmp_path / "whole" / WINDOWS_NAME).read_text().splitlines(keepends=True)
+    file = tmp_path / WINDOWS_NAME
+    progress = LoadProgress(profile, [file])
+    assert progress.poll() is None
+    file.write_text("".join(lines[:3])[:-5])  # the window is not whole yet
+    assert progress.poll() is None
+    file.write_text("".join(lines[:4]))
+    status = progress.poll()
+    assert status is not None
+    assert (status.phase, status.completed, status.failed, status.left_s) == ("phase 1", 60, 0, 7)
+
+
+def late(rate: float, late_ms: float, share: float = 1.0) -> PhaseResult:
+    """A phase of 1000 requests of 10 ms, some of which the generator sends late."""
+    values = np.zeros(1000, np.int64)
+    values[: round(1000 * share)] = round(late_ms * 1e6)
+    histogram, latency = Histogram(), Histogram()
+    histogram.add(values)
+    latency.add(values + 10_000_000)
+    none = LoadTimes()
+    return PhaseResult(
+        name="load", loop="open", asked_rate=100, achieved_rate=rate, concurrency=1, start_s=0, duration_s=10,
+        arrivals=1000, sent=1000, completed=1000, ok=1000, items=1000, latency=times_of(latency), queueing=none,
+        service=none, lateness=times_of(histogram),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("phase", "codes"),
+    [
+        (late(100, 0.9), set()),
+        (late(100, 5), {"generator-limited"}),
+        (late(100, 5, share=0.02), {"generator-limited"}),  # the p99
+        (late(100, 5, share=0.005), set()),
+        (late(96, 0.1), {"rate-not-achieved"}),
+    ],
+)
+def test_who_is_slow(phase: PhaseResult, codes: set[str]) -> None:
+    target = TargetRecord(kind="callable", name="test")
+    result = LoadResult(target=target, profile={}, status="ok", created="", duration_s=10, phases=[phase], windows=[])
+    assert {finding.code for finding in load_findings(result)} == codes
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_capacity_is_measured_where_it_is_needed(is_async: bool) -> None:
+    found = measure_capacity(checked_profile({"phases": [{"duration": 1, "rate": 400}]}), is_async=is_async)
+    assert found.lateness_p99_ms is not None
+    assert found.rate is None or (found.rate >= 100 and found.lateness_p99_ms < found.limit_ms)
+    assert measure_capacity(checked_profile({"phases": [{"duration": 1}]}), is_async=is_async).rate is None
+
+
+def test_the_peak_of_a_profile_is_what_the_capacity_has_to_reach() -> None:
+    phases = [
+        {"duration": 1, "rate": 5, "rate-to": 70, "shape": "ramp"},
+        {"duration": 1, "rate": 30, "shape": "daily", "day": [1, 3]},
+        {"duration": 1},
+    ]
+    assert peak_rate(checked_profile({"phases": phases}), 2) == 35
 
 
 def test_of_many_requests_the_slowest_and_a_sample_stay(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
@@ -17,7 +17,7 @@ from perfharness.load.generator.timer import wait_until
 from perfharness.load.generator.workers import AnyWorkers, Served
 from perfharness.load.profile import Phase, Profile
 from perfharness.load.windows import WindowLog
-from perfharness.model.load import Status
+from perfharness.model.load import Capacity, Status
 
 LEAD_NS = 20_000_000
 """Between the begin of the clock and the first request: all workers wait by then."""
@@ -41,6 +41,12 @@ class LoadRun:
     process: int = 0
     processes: int = 1
     before_clock: Callable[[], None] = lambda: None
+    is_alone: bool = False
+    """The targets are in other processes, so how garbage is collected here is not part of what is measured."""
+
+    capacity: Capacity = field(default_factory=Capacity)
+    """Of the generator, for the file of windows."""
+
     status: Status = field(default="ok", init=False)
     reason: str | None = field(default=None, init=False)
     _next_id: int = field(default=0, init=False)
@@ -54,9 +60,12 @@ class LoadRun:
     def run(self) -> None:
         """All phases. The workers have been opened."""
         self.before_clock()
-        with _collected_rarely():
+        with _collected_rarely() if self.is_alone else nullcontext():
             self.log.begin(
-                perf_counter_ns(), process=self.process, processes=self.processes, concurrency=self.profile.concurrency
+                perf_counter_ns(),
+                process=self.process,
+                processes=self.processes,
+                capacity=self.capacity.model_dump(),
             )
             self.log.on_window = self._judge
             for index, phase in enumerate(self.profile.phases):

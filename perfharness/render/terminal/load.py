@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfharness.load.progress import LoadStatus
 from perfharness.model.load import LoadFigure, LoadResult, LoadTimes, PhaseResult
 from perfharness.render.terminal.console import Column, Console, print_table, say
 
@@ -31,6 +32,14 @@ def print_load(console: Console, result: LoadResult) -> None:
     for error in result.errors:
         first = f": {error.first.message}" if error.first and error.first.message else ""
         say(console, f" {error.count} {error.kind}{first}")
+
+
+def status_text(status: LoadStatus) -> str:
+    """The last second of a load that goes on, in a line."""
+    asked = "" if status.asked_rate is None else f"{_number(status.asked_rate)} asked, "
+    times = [f"{name} {_number(value)} ms" for name, value in (("p50", status.p50_ms), ("p99", status.p99_ms)) if value]
+    parts = [f"{asked}{_number(status.achieved_rate)} answered a second", *times, f"{status.failed} errors"]
+    return f"{status.phase}: {', '.join(parts)}; {status.left_s:.0f} s left"
 
 
 def _status(result: LoadResult) -> str:

@@ -1,0 +1,95 @@
+"""How a load test goes, from the files of windows as they grow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from perfharness.load.histogram import Histogram
+from perfharness.load.profile import Profile
+from perfharness.load.result import times_of
+
+
+@dataclass(frozen=True)
+class LoadStatus:
+    """The last full second of all processes together."""
+
+    phase: str
+    left_s: float
+    """Of all phases, without grace periods."""
+
+    asked_rate: float | None
+    """None: a closed loop."""
+
+    achieved_rate: float
+    p50_ms: float | None
+    p99_ms: float | None
+    completed: int
+    failed: int
+    """Of the run so far."""
+
+
+@dataclass
+class LoadProgress:
+    """Follows the files.
+
+    Args:
+        files: one a process; need not exist yet.
+    """
+
+    profile: Profile
+    files: Sequence[Path]
+    _offsets: dict[Path, int] = field(default_factory=dict, init=False)
+    _last: dict[Path, dict[str, Any]] = field(default_factory=dict, init=False)
+    _phases: dict[int, dict[str, Any]] = field(default_factory=dict, init=False)
+    _completed: int = field(default=0, init=False)
+    _failed: int = field(default=0, init=False)
+
+    def poll(self) -> LoadStatus | None:
+        """What is new; None before the first window."""
+        for file in self.files:
+            for line in self._new_lines(file):
+                if line["kind"] == "phase":
+                    self._phases[line["index"]] = line
+                elif line["kind"] == "window":
+                    self._last[file] = line
+                    self._completed += line["completed"]
+                    self._failed += sum(line["errors"].values())
+        return self._status() if self._last else None
+
+    def _new_lines(self, file: Path) -> list[dict[str, Any]]:
+        try:
+            with file.open("rb") as opened:
+                opened.seek(self._offsets.get(file, 0))
+                text = opened.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offsets[file] = self._offsets.get(file, 0) + len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def _status(self) -> LoadStatus:
+        index = max(line["phase"] for line in self._last.values())
+        lines = [line for line in self._last.values() if line["phase"] == index]
+        phase, latency = self.profile.phases[index], Histogram()
+        for line in lines:
+            latency.merge(Histogram.of_json(line["latency"]))
+        span_s = max(max(line["end_ns"] - line["start_ns"] for line in lines) / 1e9, 1e-9)
+        times = times_of(latency)
+        later_s = sum(one.duration_s for one in self.profile.phases[index + 1 :])
+        begun = self._phases.get(index)
+        left_s = 0.0 if begun is None else max((begun["end_ns"] - perf_counter_ns()) / 1e9, 0)
+        return LoadStatus(
+            phase=phase.name,
+            left_s=later_s + left_s,
+            asked_rate=sum(line["arrivals"] for line in lines) / span_s if phase.loop == "open" else None,
+            achieved_rate=sum(line["completed"] for line in lines) / span_s,
+            p50_ms=times.p50.value,
+            p99_ms=times.p99.value,
+            completed=self._completed,
+            failed=self._failed,
+        )
