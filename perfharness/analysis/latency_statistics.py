@@ -198,7 +198,7 @@ def _median_of_third(values: Float64) -> Estimate | None:
     """Few values are taken for independent here: a warning too many harms less than an interval too narrow."""
     if len(values) >= MIN_FOR_INTERVAL:
         return quantile_estimate(values, 0.5)
-    low, high = _binomial_ranks(len(values), 0.5)
+    low, high = binomial_ranks(len(values), 0.5)
     ordered = np.sort(values)
     return Estimate(value=float(np.median(values)), low=ordered[low], high=ordered[high])
 
@@ -253,13 +253,13 @@ def _ranks(values: Float64, value: float, quantile: float) -> tuple[int, int] | 
         return below
     independent = int(count / below.inflation)
     beyond = independent * min(quantile, 1 - quantile)
-    low, high = _binomial_ranks(independent, quantile) if beyond >= MIN_BEYOND else (-1, independent)
+    low, high = binomial_ranks(independent, quantile) if beyond >= MIN_BEYOND else (-1, independent)
     if low < 0 or high >= independent:
         return f"{count} iterations are worth {independent} independent ones, too few for this quantile"
     return floor(low * count / independent), ceil((high + 1) * count / independent) - 1
 
 
-def _binomial_ranks(count: int, quantile: float) -> tuple[int, int]:
+def binomial_ranks(count: int, quantile: float) -> tuple[int, int]:
     """From 0; -1 or `count` where no rank encloses."""
     if count > EXACT_UP_TO:
         half = 1.96 * sqrt(count * quantile * (1 - quantile)) + 0.5

@@ -1,0 +1,277 @@
+"""The highest rate that meets an objective: which rate to try next, and what is proven by then.
+
+A rate meets the objective where the whole interval of the share of requests that are answered in time is above the
+percentile, and that of the errors below their limit; it misses where one of them is on the other side, or where the
+queue grew from the begin to the end. In between it is undecided, and tried for longer, up to a limit. Each look at a
+rate has its part of the 5 % that may be wrong (Bonferroni), since looking until something is decided decides wrongly
+more often.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.analysis.load.proportions import ALPHA, NEVER_NS, Float64, Int64, Latencies, Share, WindowedCounts
+from perfharness.analysis.load.trends import grows
+from perfharness.errors import UsageError
+from perfharness.model.load_judgement import Knee, KneeStep, LoadFigure, StepVerdict
+
+Bool = npt.NDArray[np.bool_]
+
+PRECISION = 0.05
+MOMENTS = 60
+"""At which the length of the queue is taken."""
+
+MOST_STEPS = 30
+LOOKS = 3
+"""At a rate: each one twice as long as the one before."""
+
+CLAUSE = re.compile(r"\s*(?:p(?P<percent>\d+(?:\.\d+)?)\s*<=?\s*(?P<limit>\d+(?:\.\d+)?)\s*(?P<unit>us|ms|s)"
+                    r"|errors\s*<=?\s*(?P<errors>\d+(?:\.\d+)?)\s*(?P<percentage>%?))\s*")  # fmt: skip
+NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
+
+
+@dataclass(frozen=True)
+class KneeObjective:
+    """What a rate has to meet.
+
+    Args:
+        limit_ns: of the latency.
+        percentile: of the requests that have to keep to it.
+        max_error_rate: share of the requests that may fail.
+    """
+
+    limit_ns: int
+    percentile: float
+    max_error_rate: float
+
+
+def parse_objective(text: str) -> KneeObjective:
+    """`p99<=20ms`, `p95<=1s,errors<=0.5%`. Without a limit of errors as many may fail as may be late.
+
+    Raises `UsageError`.
+    """
+    latency: tuple[float, float] | None = None
+    errors: float | None = None
+    for clause in text.split(","):
+        found = CLAUSE.fullmatch(clause)
+        if found is None:
+            raise UsageError(f"--objective {text}: '{clause.strip()}' must be as p99<=20ms or errors<=1%")
+        if found["percent"] is not None:
+            if latency is not None:
+                raise UsageError(f"--objective {text}: it has two latencies; give one")
+            latency = float(found["percent"]), float(found["limit"]) * NS[found["unit"]]
+        else:
+            errors = float(found["errors"]) / (100 if found["percentage"] else 1)
+    if latency is None or not 0 < latency[0] < 100 or latency[1] <= 0:
+        raise UsageError(f"--objective {text}: it needs a percentile between 0 and 100 and its limit, as p99<=20ms")
+    if errors is not None and not 0 <= errors < 1:
+        raise UsageError(f"--objective {text}: errors must be a share below 1, as errors<=1%")
+    return KneeObjective(round(latency[1]), latency[0], 1 - latency[0] / 100 if errors is None else errors)
+
+
+@dataclass(frozen=True)
+class StepRequests:
+    """The requests that were due at one rate.
+
+    Args:
+        intended_ns: when each was due, ascending.
+        done_ns: when it was answered, or failed; `NEVER_NS`: it was not.
+        failed: whether it was not answered, or with an error.
+        is_limited_by_generator: whether requests were sent too late to judge the target by them.
+    """
+
+    rate: float
+    duration_s: float
+    intended_ns: Int64
+    done_ns: Int64
+    failed: Bool
+    is_limited_by_generator: bool = False
+
+    @property
+    def latency_ns(self) -> Int64:
+        """Of each; `NEVER_NS` where it failed."""
+        return np.where(self.failed | (self.done_ns == NEVER_NS), NEVER_NS, self.done_ns - self.intended_ns)
+
+    @property
+    def achieved_rate(self) -> float | None:
+        """Answers a second, from the first request that was due to the last answer, or to the end of the step."""
+        done = self.done_ns[~self.failed & (self.done_ns != NEVER_NS)]
+        if not len(done):
+            return None
+        return len(done) / max(int(done.max() - self.intended_ns[0]) / 1e9, self.duration_s)
+
+    def in_flight(self) -> Float64:
+        """Requests that were due and not answered, at evenly spaced moments."""
+        if not len(self.intended_ns):
+            return np.empty(0)
+        moments = self.intended_ns[0] + np.linspace(0, self.duration_s * 1e9, MOMENTS + 1)[1:].astype(np.int64)
+        due = np.searchsorted(self.intended_ns, moments, side="right")
+        done = np.searchsorted(np.sort(self.done_ns), moments, side="right")
+        return np.asarray(due - done, dtype=np.float64)
+
+
+def judge_step(requests: StepRequests, objective: KneeObjective, alpha: float = ALPHA) -> KneeStep:
+    """Whether a rate meets the objective."""
+    latencies = Latencies(WindowedCounts.of_values(requests.intended_ns, requests.latency_ns), alpha)
+    errors = WindowedCounts.of_values(requests.intended_ns, np.where(requests.failed, NEVER_NS, 0))
+    within = latencies.share_within(objective.limit_ns)
+    well = Latencies(errors, alpha).share_within(0)
+    growing = grows(requests.in_flight())
+    verdict, reason = _verdict(within, well, growing, objective)
+    if requests.is_limited_by_generator and verdict == "misses":
+        verdict, reason = "undecided", "the generator sent requests too late to say what the target can do"
+    return KneeStep(
+        rate=requests.rate,
+        achieved_rate=requests.achieved_rate,
+        duration_s=requests.duration_s,
+        requests=len(requests.intended_ns),
+        failed=int(np.count_nonzero(requests.failed)),
+        percentile_ms=latencies.percentile(objective.percentile),
+        within=_figure(within),
+        is_growing=growing,
+        verdict=verdict,
+        reason=reason,
+    )
+
+
+def _figure(share: Share | str) -> LoadFigure:
+    if isinstance(share, str):
+        return LoadFigure(reason=share)
+    return LoadFigure(value=share.value, low=share.low, high=share.high)
+
+
+def _verdict(
+    within: Share | str, well: Share | str, growing: bool | None, objective: KneeObjective
+) -> tuple[StepVerdict, str | None]:
+    if growing:
+        return "misses", "the queue grew all the time"
+    if isinstance(within, str) or isinstance(well, str):
+        return "undecided", within if isinstance(within, str) else str(well)
+    share = objective.percentile / 100
+    if within.high < share:
+        return "misses", f"{within.value:.2%} of the requests were answered in time"
+    if well.high < 1 - objective.max_error_rate:
+        return "misses", f"{1 - well.value:.2%} of the requests failed"
+    if within.low < share:
+        return "undecided", f"{within.low:.2%} to {within.high:.2%} of the requests are answered in time"
+    if well.low < 1 - objective.max_error_rate:
+        return "undecided", f"{1 - well.high:.2%} to {1 - well.low:.2%} of the requests fail"
+    return "meets", None
+
+
+@dataclass
+class KneeSearch:
+    """Which rate comes next, and what was found: `next_step` until it is None, `add` after each.
+
+    Args:
+        lowest, highest: rates; the search begins at `start`, doubles or halves until it has one that meets and one that
+            misses, and then halves the gap between them.
+        duration_s: of the first look at a rate.
+    """
+
+    objective: KneeObjective
+    start: float
+    lowest: float
+    highest: float
+    duration_s: float
+    precision: float = PRECISION
+    most_steps: int = MOST_STEPS
+    looks: int = LOOKS
+    steps: list[KneeStep] = field(default_factory=list)
+
+    @property
+    def alpha(self) -> float:
+        """Of one look."""
+        return ALPHA / self.looks
+
+    def next_step(self) -> tuple[float, float] | None:
+        """Rate and seconds of the next step; None: the search is over."""
+        if len(self.steps) >= self.most_steps:
+            return None
+        if not self.steps:
+            return min(max(self.start, self.lowest), self.highest), self.duration_s
+        last = self.steps[-1]
+        if last.verdict == "undecided" and (seen := self._looks_at(last.rate)) < self.looks:
+            return last.rate, self.duration_s * 2**seen
+        rate = self._next_rate()
+        return None if rate is None else (rate, self.duration_s)
+
+    def add(self, requests: StepRequests) -> KneeStep:
+        """Judge a step that was run."""
+        step = judge_step(requests, self.objective, self.alpha)
+        self.steps.append(step)
+        return step
+
+    def verdicts(self) -> dict[float, StepVerdict]:
+        """The last verdict of each rate."""
+        return {step.rate: step.verdict for step in self.steps}
+
+    def result(self, *, interrupted: bool = False) -> Knee:
+        """What is proven by now."""
+        verdicts = self.verdicts()
+        best = max((rate for rate, verdict in verdicts.items() if verdict == "meets"), default=None)
+        misses = min(
+            (rate for rate, verdict in verdicts.items() if verdict == "misses" and rate > (best or 0)), default=None
+        )
+        undecided = sorted(
+            rate for rate, verdict in verdicts.items()
+            if verdict == "undecided" and rate > (best or 0) and (misses is None or rate < misses)
+        )  # fmt: skip
+        below = [rate for rate, verdict in verdicts.items() if verdict != "meets" and rate < (best or 0)]
+        is_close = best is not None and misses is not None and misses <= best * (1 + self.precision) * (1 + 1e-9)
+        knee = Knee(
+            objective_ms=self.objective.limit_ns / 1e6,
+            percentile=self.objective.percentile,
+            max_error_rate=self.objective.max_error_rate,
+            precision=self.precision,
+            rate=best,
+            misses_at=misses,
+            proven=is_close and not below and not interrupted,
+            ended_by="found",
+            undecided=undecided,
+            steps=self.steps,
+        )
+        ended, reason = self._end(knee, below, interrupted=interrupted)
+        return knee.model_copy(update={"ended_by": ended, "reason": reason})
+
+    def _end(self, knee: Knee, below: list[float], *, interrupted: bool) -> tuple[str, str | None]:
+        if interrupted:
+            return "interrupted", "it was interrupted; what was measured by then is kept"
+        if len(self.steps) >= self.most_steps and not knee.proven:
+            return "steps", f"{self.most_steps} steps were run, and the gap is wider than {self.precision:.0%}"
+        if knee.rate is None and knee.misses_at is not None and not knee.undecided:
+            return "lowest-misses", f"the lowest rate, {knee.misses_at:g}/s, misses it"
+        if knee.misses_at is None and knee.rate is not None and not knee.undecided:
+            return "highest-meets", f"the highest rate, {knee.rate:g}/s, meets it"
+        if below:
+            return "undecided", f"at {below[0]:g}/s, a lower rate, it is not met for certain"
+        if not knee.proven:
+            where = ", ".join(f"{rate:g}/s" for rate in knee.undecided)
+            return "undecided", f"at {where} the intervals hold the objective; measure each rate for longer"
+        return "found", None
+
+    def _looks_at(self, rate: float) -> int:
+        return sum(step.rate == rate for step in self.steps)
+
+    def _next_rate(self) -> float | None:
+        """Below what is undecided for good, the search goes on, and above it too: both ends move towards it."""
+        verdicts = self.verdicts()
+        meets = [rate for rate, verdict in verdicts.items() if verdict == "meets"]
+        misses = [rate for rate, verdict in verdicts.items() if verdict == "misses" and rate > max(meets, default=0)]
+        if not misses:
+            top = max(verdicts)
+            return None if top >= self.highest else min(top * 2, self.highest)
+        if not meets:
+            bottom = min(verdicts)
+            return None if bottom <= self.lowest else max(bottom / 2, self.lowest)
+        low, high = max(meets), min(misses)
+        edges = [low, *sorted(r for r, v in verdicts.items() if v == "undecided" and low < r < high), high]
+        gaps = [(edges[0], edges[1]), (edges[-2], edges[-1])]
+        close = 1 + self.precision if len(edges) == 2 else (1 + self.precision) ** 0.5
+        wide = [(a, b) for a, b in gaps if b > a * close * (1 + 1e-9)]
+        return None if not wide else round((wide[0][0] * wide[0][1]) ** 0.5, 6)
