@@ -64,6 +64,12 @@ class Histogram:
         index = int(np.searchsorted(np.cumsum(self._counts), rank))
         return min(_highest(index), self.max_ns)
 
+    def buckets(self) -> tuple[Ints, Ints, Ints]:
+        """Lowest value, highest value and count of each bucket that holds any."""
+        used = np.flatnonzero(self._counts)
+        low, high = (np.array([end(int(one)) for one in used], np.int64) for end in (_lowest, _highest))
+        return low, high, self._counts[used]
+
     def at_most(self, value_ns: int) -> int:
         """How many values are in the buckets up to that of the value."""
         return int(self._counts[: int(_index(np.array([min(value_ns, HIGHEST_NS)]))[0]) + 1].sum())

@@ -1,7 +1,12 @@
-"""`requests.parquet`: a row a request; of more than a million the slowest, and a uniform sample."""
+"""`requests.parquet`: a row a request; of more than a million the slowest, and a uniform sample.
+
+Until the end the rows are in an unnamed file, for rows in memory would look like a leak of the target in this process.
+"""
 
 from __future__ import annotations
 
+import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,14 +25,17 @@ _INTENDED, _DONE = _COLUMNS.index("intended_ns"), _COLUMNS.index("done_ns")
 
 
 class RequestTable:
-    """Rows of a run, in bounded memory: integers in columns, names as their places in a list."""
+    """Rows of a run: integers in columns, names as their places in a list, and a random key to sample by."""
 
-    def __init__(self, most_rows: int = MOST_ROWS, slowest: int = SLOWEST, seed: int = 0) -> None:
+    def __init__(
+        self, most_rows: int = MOST_ROWS, slowest: int = SLOWEST, seed: int = 0, folder: Path | None = None
+    ) -> None:
+        """An empty table, whose rows are spooled in `folder`; None: where temporary files are."""
         self.seen = 0
         self._most, self._slowest = most_rows, slowest
         self._names: dict[str, int] = {}
-        self._chunks: list[Ints] = []
-        self._keys: list[np.ndarray[tuple[int], np.dtype[np.float64]]] = []
+        self._spool = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        weakref.finalize(self, self._spool.close)
         self._rows = 0
         self._random = np.random.default_rng(seed)
 
@@ -42,10 +50,9 @@ class RequestTable:
             )
             for one in records
         ]  # fmt: skip
-        self._chunks.append(np.array(rows, np.int64))
-        self._keys.append(self._random.random(len(rows)))
+        keys = self._random.integers(np.iinfo(np.int64).max, size=(len(rows), 1))
+        self._append(np.hstack([np.array(rows, np.int64), keys]))
         self.seen += len(rows)
-        self._rows += len(rows)
         if self._rows > 1.2 * self._most:
             self._thin()
 
@@ -60,13 +67,24 @@ class RequestTable:
     def _place(self, name: str | None) -> int:
         return -1 if name is None else self._names.setdefault(name, len(self._names))
 
+    def _append(self, table: Ints) -> None:
+        self._spool.write(np.ascontiguousarray(table).tobytes())
+        self._rows += len(table)
+
+    def _spooled(self) -> Ints:
+        self._spool.seek(0)
+        return np.frombuffer(self._spool.read(), np.int64).reshape(-1, len(_COLUMNS) + 1)
+
     def _thin(self) -> None:
-        table, keys = np.concatenate(self._chunks), np.concatenate(self._keys)
+        table = self._spooled()
         latency = np.where(table[:, _DONE] == NEVER_NS, np.iinfo(np.int64).max, table[:, _DONE] - table[:, _INTENDED])
         kept = np.zeros(len(table), bool)
-        kept[np.argsort(keys)[: self._most - self._slowest]] = True
+        kept[np.argsort(table[:, -1])[: self._most - self._slowest]] = True
         kept[np.argsort(latency)[-self._slowest :]] = True
-        self._chunks, self._keys, self._rows = [table[kept]], [keys[kept]], int(kept.sum())
+        self._spool.seek(0)
+        self._spool.truncate()
+        self._rows = 0
+        self._append(table[kept])
 
     def write(self, folder: Path) -> None:
         """Write the file. Raises `OSError`."""
@@ -75,11 +93,11 @@ class RequestTable:
 
         if self.seen > self._most:
             self._thin()
-        table = np.concatenate(self._chunks) if self._chunks else np.empty((0, len(_COLUMNS)), np.int64)
+        table = self._spooled()
         table = table[np.argsort(table[:, 0])]
         names = pa.array(list(self._names), pa.string())
         columns = {}
-        for name, values in zip(_COLUMNS, table.T, strict=True):
+        for name, values in zip(_COLUMNS, table.T[: len(_COLUMNS)], strict=True):
             if name in ("phase", "input", "error"):
                 columns[name] = names.take(pa.array(values, mask=values < 0))
             else:

@@ -9,6 +9,7 @@ from typing import Any
 
 from perfharness.errors import LaunchError, UsageError
 from perfharness.load.histogram import require_load
+from perfharness.load.judge import judge_load
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.result import load_result
 from perfharness.load.windows import read_lines
@@ -115,4 +116,5 @@ def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str]) -> LoadR
         said = f": {tail}" if tail else f"; its logs are in {files[0].parent}"
         raise LaunchError(f"{spec.target} was not put under load, for its process ended before{said}")
     target = TargetRecord(kind=spec.kind, name=spec.target, processes=len(processes))
-    return load_result(target, spec.profile, lines)
+    result = load_result(target, spec.profile, lines)
+    return judge_load(result, folder, dict(zip(processes, lines, strict=True)))

@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
 def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder) -> None:
     """Open the targets, send the load, write what it came to."""
     profile = spec.profile
-    table = RequestTable(seed=profile.seed)
+    table = RequestTable(seed=profile.seed, folder=folder)
     objective = profile.objective
     objective_ns = None if objective is None else round(objective.latency_ms * 1e6)
     workers = workers_for(make_targets(spec, recorder), profile.concurrency)

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from perfharness.model.load_judgement import LoadFigure as LoadFigure
+from perfharness.model.load_judgement import Sustained
 from perfharness.model.manifest import FindingRecord
 
 LOAD_NAME = "load.json"
@@ -28,16 +30,6 @@ LEAST_BEYOND = 10
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class LoadFigure(_Model):
-    """A number with its 95 % interval, where there is one."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    reason: str | None = None
-    """Why the number, or its interval, is null."""
 
 
 class LoadTimes(_Model):
@@ -220,6 +212,9 @@ class LoadResult(_Model):
     capacity: Capacity = Capacity()
     generator_limited: bool = False
     """Whether the generator, not the target, explains the latency."""
+
+    sustained: Sustained | None = None
+    """What changed over the longest phase that counts; null: it is shorter than 30 s."""
 
     requests_kept: str | None = None
     """Which requests `requests.parquet` has, where it is not all of them."""

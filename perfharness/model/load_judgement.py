@@ -100,6 +100,8 @@ class Sustained(_Model):
     """share of the answers, by kind"""
 
     clocks: list[ClockChange] = Field(default_factory=list)
+    queue_grows: bool | None = None
+    """whether more and more requests of an open loop waited; null: cannot tell, or a closed loop"""
 
 
 class KneeStep(_Model):

@@ -162,7 +162,10 @@ def rate_drift(of: str, unit: str, counts: Float64, over: Float64, tolerance: fl
     third = len(counts) // 3
     first = ratio_estimate(counts[:third], over[:third])
     last = ratio_estimate(counts[len(counts) - third :], over[len(over) - third :])
-    return drift_of(of, unit, first, last, tolerance)
+    drift = drift_of(of, unit, first, last, tolerance)
+    if first.value == 0 and last.low is not None and last.low > 0:  # which has no ratio
+        return drift.model_copy(update={"verdict": "rises"})
+    return drift
 
 
 def ratio_estimate(counts: Float64, over: Float64) -> LoadFigure:

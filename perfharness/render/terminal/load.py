@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfharness.load.progress import LoadStatus
 from perfharness.model.load import LoadFigure, LoadResult, LoadTimes, PhaseResult
+from perfharness.model.load_judgement import Sustained
 from perfharness.render.terminal.console import Column, Console, print_table, say
 
 NOT_KNOWN = "-"
@@ -29,6 +30,12 @@ def print_load(console: Console, result: LoadResult) -> None:
         if times.count
     ]
     print_table(console, [Column("of which", is_text=True, is_whole=True), Column("requests"), *latency], rows)
+    for phase in result.phases:
+        if not phase.is_warmup and (intervals := _intervals(phase.latency)):
+            of = f" of {phase.name}" if len(result.phases) > 1 else ""
+            say(console, f" 95 % intervals of the latency{of}, ms: {intervals}")
+    if result.sustained is not None:
+        print_sustained(console, result.sustained)
     for error in result.errors:
         first = f": {error.first.message}" if error.first and error.first.message else ""
         say(console, f" {error.count} {error.kind}{first}")
@@ -40,6 +47,50 @@ def status_text(status: LoadStatus) -> str:
     times = [f"{name} {_number(value)} ms" for name, value in (("p50", status.p50_ms), ("p99", status.p99_ms)) if value]
     parts = [f"{asked}{_number(status.achieved_rate)} answered a second", *times, f"{status.failed} errors"]
     return f"{status.phase}: {', '.join(parts)}; {status.left_s:.0f} s left"
+
+
+def print_sustained(console: Console, sustained: Sustained) -> None:
+    """What changed over the run, one row a thing."""
+    drifts = [*sustained.latency, *([sustained.throughput] if sustained.throughput else []), *sustained.errors]
+    rows = [
+        [f"memory, {one.of}", one.verdict, _slope(one.slope_mb_per_s, "MB/s"), one.reason or ""]
+        for one in sustained.memory
+    ]
+    rows += [[one.of, one.verdict, _change(one.ratio), one.reason or ""] for one in drifts]
+    rows += [
+        [
+            f"SM clock of {one.gpu}",
+            "",
+            "" if one.drop_percent is None else f"{-one.drop_percent:+.1f} %",
+            one.reason or "",
+        ]
+        for one in sustained.clocks
+    ]
+    columns = [Column(f"over {sustained.phase}", is_text=True, is_whole=True), Column("verdict", is_text=True)]
+    more = [Column("change", is_text=True), Column("because", is_text=True)]
+    print_table(console, [*columns, *more], rows)
+
+
+def _slope(figure: LoadFigure, unit: str) -> str:
+    if figure.value is None or figure.low is None or figure.high is None:
+        return NOT_KNOWN
+    return f"{figure.value:+.3g} {unit} ({figure.low:+.3g} … {figure.high:+.3g})"
+
+
+def _change(ratio: LoadFigure) -> str:
+    if ratio.value is None:
+        return NOT_KNOWN
+    ends = "" if ratio.low is None or ratio.high is None else f" ({ratio.low - 1:+.1%} … {ratio.high - 1:+.1%})"
+    return f"{ratio.value - 1:+.1%}{ends}"
+
+
+def _intervals(times: LoadTimes) -> str:
+    known = [(name, getattr(times, name)) for name in FIGURES if name != "max"]
+    return ", ".join(
+        f"{name.replace('p99_9', 'p99.9')} {_number(one.low)} … {_number(one.high)}"
+        for name, one in known
+        if one.low is not None and one.high is not None
+    )
 
 
 def _status(result: LoadResult) -> str:

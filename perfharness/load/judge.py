@@ -1,0 +1,324 @@
+"""What a load test's files come to beyond sums: intervals of percentiles, what changed over the run, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from perfharness.analysis.load.proportions import NEVER_NS, Float64, Int64, Latencies, WindowedCounts
+from perfharness.analysis.load.trends import LEAST_READINGS, grows, latency_drift, memory_trend, rate_drift
+from perfharness.analysis.metrics.clocks import clock_events, clock_hold
+from perfharness.analysis.metrics.summary import RequestedClocks, throttling_of
+from perfharness.errors import ResultError
+from perfharness.files import is_plain
+from perfharness.load.histogram import Histogram
+from perfharness.load.request import UNANSWERED
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.load import PERCENTILES, REQUESTS_NAME, TIMES, LoadFigure, LoadResult, LoadTimes, PhaseResult
+from perfharness.model.load_judgement import ClockChange, Drift, MemoryTrend, Sustained
+from perfharness.model.manifest import FindingRecord
+from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subject
+from perfharness.telemetry.store import read_sample_log
+
+Line = dict[str, Any]
+BEGIN_AND_END = {"latency": ("intended_ns", "done_ns"), "queueing": ("intended_ns", "begun_ns"),
+                 "service": ("begun_ns", "done_ns")}  # fmt: skip
+DRIFTING = (50.0, 95.0, 99.0)
+OWN_SHAPE = "the profile changes the rate itself"
+
+
+@dataclass(frozen=True)
+class LoadFiles:
+    """The files of a load test.
+
+    Args:
+        lines: of the windows of each process, by its folder.
+        requests: the tables of requests, of all processes; None where they do not have all of them.
+        log: telemetry; None: not sampled.
+    """
+
+    lines: Mapping[str, Sequence[Line]]
+    requests: pa.Table | None
+    log: SampleLog | None
+
+    @staticmethod
+    def read(folder: Path, lines: Mapping[str, Sequence[Line]], *, has_all: bool) -> LoadFiles:
+        """Of a run folder; what cannot be read is left out."""
+        tables = [folder / process / REQUESTS_NAME for process, found in lines.items() if found]
+        requests, log = None, None
+        if has_all and all(map(is_plain, tables)):
+            try:
+                requests = pa.concat_tables([pq.read_table(table) for table in tables])
+            except (OSError, pa.ArrowException):
+                requests = None
+        if is_plain(folder / TELEMETRY_NAME):
+            try:
+                log = read_sample_log(folder / TELEMETRY_NAME)
+            except ResultError:  # the analysis of the run says so
+                log = None
+        return LoadFiles(lines, requests, log)
+
+    def windows(self, phase: int) -> list[list[Line]]:
+        """The windows of a phase: the n-th of each process."""
+        found: dict[int, list[Line]] = {}
+        for lines in self.lines.values():
+            for line in lines:
+                if line["kind"] == "window" and line["phase"] == phase:
+                    found.setdefault(line["index"], []).append(line)
+        return [found[index] for index in sorted(found)]
+
+
+@dataclass(frozen=True)
+class PhaseFiles:
+    """What the files hold of one phase."""
+
+    files: LoadFiles
+    index: int
+    result: PhaseResult
+
+    @cached_property
+    def windows(self) -> list[list[Line]]:
+        """The n-th of each process."""
+        return self.files.windows(self.index)
+
+    @cached_property
+    def rows(self) -> dict[str, Any] | None:
+        """The phase's requests as columns; a time that is not known is `NEVER_NS`. None: not all of them are kept."""
+        if self.files.requests is None:
+            return None
+        import pyarrow.compute as pc
+
+        table = self.files.requests.filter(pc.equal(self.files.requests["phase"], self.result.name))
+        times = {name for ends in BEGIN_AND_END.values() for name in ends} | {"sent_ns", "ready_ns"}
+        columns = {name: table[name].fill_null(NEVER_NS).to_numpy().astype(np.int64) for name in sorted(times)}
+        error = table["error"].fill_null("").to_numpy(zero_copy_only=False)
+        return {**columns, "ok": error == "", "unanswered": error == UNANSWERED}
+
+    def counts(self, name: str) -> WindowedCounts:
+        """One kind of time by window; requests that were never answered are the slowest."""
+        rows = self.rows
+        if rows is None:
+            return self._bucketed(name)
+        intended, unanswered = rows["intended_ns"], rows["unanswered"]
+        if name == "lateness":
+            known = rows["sent_ns"] != NEVER_NS
+            free = np.where(rows["ready_ns"] == NEVER_NS, intended, rows["ready_ns"])
+            values = rows["sent_ns"] - np.maximum(intended, free)
+            return WindowedCounts.of_values(intended[known & ~unanswered], values[known & ~unanswered])
+        begin, end = (rows[column] for column in BEGIN_AND_END[name])
+        known = rows["ok"] & (begin != NEVER_NS) & (end != NEVER_NS)
+        values = np.where(known, end - np.where(known, begin, 0), NEVER_NS)
+        counted = known | (unanswered & (name != "service"))
+        return WindowedCounts.of_values(intended[counted], values[counted])
+
+    def _bucketed(self, name: str) -> WindowedCounts:
+        """Of the histograms of the windows."""
+        parts: list[tuple[Int64, Int64, Int64, Int64]] = []
+        for number, lines in enumerate(self.windows):
+            for line in lines:
+                low, high, count = Histogram.of_json(line[name]).buckets()
+                parts.append((np.full(len(low), number, np.int64), low, high, count))
+                if line["unanswered"] and name in ("latency", "queueing"):
+                    never = np.array([NEVER_NS], np.int64)
+                    parts.append((np.array([number]), never, never, np.array([line["unanswered"]], np.int64)))
+        if not parts:
+            return WindowedCounts.of_values(np.empty(0, np.int64), np.empty(0, np.int64))
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        return WindowedCounts.of_buckets(len(self.windows), columns[0], columns[1], columns[2], columns[3])
+
+    def column(self, name: str) -> Float64:
+        """A figure of the windows, all processes together."""
+        return np.array([sum(line[name] or 0 for line in lines) for lines in self.windows], np.float64)
+
+    def errors(self, kind: str) -> Float64:
+        """Of a kind, by window."""
+        return np.array([sum(line["errors"].get(kind, 0) for line in lines) for lines in self.windows], np.float64)
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        """From the begin of the first window to the end of the last, monotonic."""
+        lines = [line for lines in self.windows for line in lines]
+        return min(line["start_ns"] for line in lines), max(line["end_ns"] for line in lines)
+
+
+def judge_load(result: LoadResult, folder: Path, lines: Mapping[str, Sequence[Line]]) -> LoadResult:
+    """The result with intervals, `sustained` and findings."""
+    files = LoadFiles.read(folder, lines, has_all=result.requests_kept is None)
+    parts = [PhaseFiles(files, index, phase) for index, phase in enumerate(result.phases)]
+    phases = [_with_intervals(part) for part in parts]
+    longest = max((part for part in parts if not part.result.is_warmup), default=None, key=_length_s)
+    sustained, found = None, []
+    if longest is not None and len(longest.windows) >= LEAST_READINGS:
+        sustained = sustained_of(longest, _has_own_shape(result, longest.index))
+        found = list(sustained_findings(sustained, longest))
+    return result.model_copy(
+        update={
+            "phases": phases,
+            "sustained": sustained,
+            "findings": [*result.findings, *(FindingRecord.model_validate(one.to_json()) for one in found)],
+        }
+    )
+
+
+def _length_s(part: PhaseFiles) -> float:
+    return part.result.duration_s
+
+
+def _has_own_shape(result: LoadResult, index: int) -> bool:
+    asked = result.profile["phases"][index]
+    return asked.get("shape", "flat") != "flat" or "replay" in asked
+
+
+def _with_intervals(part: PhaseFiles) -> PhaseResult:
+    times = {name: getattr(part.result, name) for name in TIMES}
+    return part.result.model_copy(
+        update={name: _interval_of(one, Latencies(part.counts(name))) for name, one in times.items() if one.count}
+    )
+
+
+def _interval_of(times: LoadTimes, latencies: Latencies) -> LoadTimes:
+    """The figures stay; percentiles and mean get their intervals, or why they have none."""
+    found = {
+        name: _joined(getattr(times, name), latencies.percentile(percent)) for name, percent in PERCENTILES.items()
+    }
+    return times.model_copy(update={**found, "mean": _joined(times.mean, latencies.mean())})
+
+
+def _joined(figure: LoadFigure, estimate: LoadFigure) -> LoadFigure:
+    if figure.value is None:
+        return figure
+    low = None if estimate.low is None else min(estimate.low, figure.value)
+    high = None if estimate.high is None else max(estimate.high, figure.value)
+    return LoadFigure(value=figure.value, low=low, high=high, reason=estimate.reason)
+
+
+def sustained_of(part: PhaseFiles, has_own_shape: bool = False) -> Sustained:
+    """What changed over a phase."""
+    phase, counts = part.result, part.counts("latency")
+    latency = [latency_drift(counts, percent) for percent in DRIFTING]
+    if has_own_shape:
+        latency = [one.model_copy(update={"verdict": "cannot-tell", "reason": OWN_SHAPE}) for one in latency]
+    served = part.column("ok")
+    seconds = np.array([(lines[0]["end_ns"] - lines[0]["start_ns"]) / 1e9 for lines in part.windows])
+    is_open = phase.loop == "open"
+    over, unit = (part.column("arrivals"), "of the arrivals") if is_open else (seconds, "a second")
+    answers = part.column("completed") + part.column("unanswered")
+    return Sustained(
+        phase=phase.name,
+        duration_s=phase.duration_s,
+        memory=list(_memory(part)),
+        latency=latency,
+        throughput=rate_drift("throughput", unit, served, over),
+        errors=[rate_drift(f"errors.{kind}", "of the answers", part.errors(kind), answers) for kind in phase.errors],
+        clocks=list(_clocks(part)),
+        queue_grows=grows(part.column("in_flight_max")) if is_open else None,
+    )
+
+
+def _memory(part: PhaseFiles) -> Iterator[MemoryTrend]:
+    """Of each process: its own, and on the GPU."""
+    several = len(part.files.lines) > 1
+    rate = part.result.achieved_rate
+    each = None if rate is None else rate / max(len(part.files.lines), 1)
+    for folder, lines in part.files.lines.items():
+        mine = [line for line in lines if line["kind"] == "window" and line["phase"] == part.index]
+        name = f"process {folder}" if several else "process"
+        at = np.array([line["start_ns"] / 1e9 for line in mine])
+        used = np.array([line["rss_bytes"] if line["rss_bytes"] is not None else np.nan for line in mine], np.float64)
+        yield memory_trend(name, at, used, each)
+        series = None if part.files.log is None else part.files.log.get(process_subject(folder), "process_memory_bytes")
+        if series is not None and series.is_read.any():
+            begin, end = part.span_ns
+            inside = (series.time_monotonic_ns >= begin) & (series.time_monotonic_ns <= end)
+            read = series.select(inside)
+            yield memory_trend(f"gpu memory of {name}", read.time_monotonic_ns / 1e9, read.value, each)
+
+
+def _clocks(part: PhaseFiles) -> Iterator[ClockChange]:
+    log = part.files.log
+    if log is None:
+        return
+    begin, end = part.span_ns
+    for record in log.subjects("gpu"):
+        clock = log.get(record.subject, "sm_clock_mhz")
+        if clock is None or not len(clock):
+            yield ClockChange(gpu=record.subject, reason="the clock was not sampled")
+            continue
+        offset = int(clock.time_unix_ns[0] - clock.time_monotonic_ns[0])
+        window = begin + offset, end + offset
+        throttling = throttling_of(log, record.subject, RequestedClocks(), window)
+        hold = clock_hold(clock, window, throttling, "sm_clock_low", None, window)
+        events = clock_events(log.get(record.subject, "clock_event_reasons"), window)
+        yield ClockChange(
+            gpu=record.subject,
+            first_mhz=hold.before_mhz,
+            last_mhz=hold.after_mhz,
+            drop_percent=hold.drop_percent,
+            throttled_s=None if events is None else {one.reason: one.seconds for one in events if one.throttles},
+            reason=hold.reason,
+        )
+
+
+def sustained_findings(sustained: Sustained, part: PhaseFiles) -> Iterator[Finding]:
+    """What a reader has to know of a sustained run."""
+    for trend in sustained.memory:
+        slope = trend.slope_mb_per_s
+        if trend.verdict == "leaks" and slope.value is not None:
+            each = "" if trend.per_request_bytes is None else f", {trend.per_request_bytes:,.0f} bytes a request"
+            yield Finding(
+                "load-memory-leaks",
+                Severity.WARNING,
+                f"Memory leaks ({trend.of}): it grew by {slope.value:.3g} MB/s ({slope.low:.3g} to {slope.high:.3g}) "
+                f"after the first third of {sustained.phase}{each}.",
+                "Look for what is kept for each request: caches without a limit, lists, tensors with gradients.",
+            )
+    rises = next((drift for drift in sustained.latency if drift.verdict == "rises"), None)
+    if rises is not None:
+        yield Finding(
+            "load-latency-rises",
+            Severity.WARNING,
+            f"The latency rose during {sustained.phase}: its {rises.of.removeprefix('latency.')} {_change(rises)}.",
+            "Look at memory and clocks over the same time, and at what the slowest requests did.",
+        )
+    if sustained.throughput is not None and sustained.throughput.verdict == "falls":
+        yield Finding(
+            "load-throughput-falls",
+            Severity.WARNING,
+            f"Fewer requests were answered well as {sustained.phase} went on: {_change(sustained.throughput)}.",
+            "Look at errors, memory and clocks over the same time.",
+        )
+    for drift in sustained.errors:
+        if drift.verdict == "rises" and drift.first.value is not None and drift.last.value is not None:
+            yield Finding(
+                "load-errors-rise",
+                Severity.WARNING,
+                f"Errors of the kind {drift.of.removeprefix('errors.')} rose from {drift.first.value:.2%} of the "
+                f"answers in the first third of {sustained.phase} to {drift.last.value:.2%} in the last.",
+            )
+    if sustained.queue_grows:
+        rate = part.result.asked_rate
+        asked = "" if rate is None else f" of {rate:.4g} requests/s"
+        yield Finding(
+            "load-queue-grows",
+            Severity.WARNING,
+            f"The queue grew all through {sustained.phase}: the target does not keep up with the rate{asked}, so its "
+            "latencies depend on the duration.",
+            "Ask for a lower rate.",
+        )
+
+
+def _change(drift: Drift) -> str:
+    """Of a drift whose ratio has an interval."""
+    first, last, ratio = (one.value or 0.0 for one in (drift.first, drift.last, drift.ratio))
+    low, high = (drift.ratio.low or 0.0) - 1, (drift.ratio.high or 0.0) - 1
+    return (
+        f"{first:.4g} {drift.unit} in the first third, {last:.4g} in the last ({ratio - 1:+.1%}, {low:+.1%} to "
+        f"{high:+.1%})"
+    )
