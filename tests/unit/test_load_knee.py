@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.load.knee import (
+    PRECISION,
     KneeObjective,
     KneeSearch,
     StepRequests,
@@ -52,9 +53,12 @@ def true_knee(limit_s: float, share: float) -> float:
     return low / SERVICE_S
 
 
-def searched(objective: str, seed: int, failing: float = 0.0, start: float = 200.0, **more: float) -> Knee:
+def searched(
+    objective: str, seed: int, failing: float = 0.0, start: float = 200.0, lowest: float = 10, highest: float = 4000,
+    precision: float = PRECISION,
+) -> Knee:  # fmt: skip
     drawn = np.random.default_rng(seed)
-    search = KneeSearch(parse_objective(objective), start, **{"lowest": 10, "highest": 4000, "duration_s": 20, **more})
+    search = KneeSearch(parse_objective(objective), start, lowest, highest, duration_s=20, precision=precision)
     while (step := search.next_step()) is not None:
         search.add(served(drawn, *step, failing=failing))
     return search.result()
