@@ -116,7 +116,20 @@ class Campaign:
     def launch(self, place: Path, *arguments: str) -> list[str]:
         (place / "work.py").write_text(SCRIPT)
         nsys = ["--nsys", NSYS] if self.tracer == "nsys" else []
-        options = ("-np", 2, "-w", 1, "--measure-idle", 0, "--tracer", self.tracer, *nsys, "--barrier-timeout", 20)
+        options = (
+            "--telemetry",
+            "-np",
+            2,
+            "-w",
+            1,
+            "--measure-idle",
+            0,
+            "--tracer",
+            self.tracer,
+            *nsys,
+            "--barrier-timeout",
+            20,
+        )
         return command(*options, "-o", place / "out", place / "work.py", *arguments)
 
     def run_well(self) -> float:

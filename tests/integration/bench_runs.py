@@ -11,7 +11,7 @@ from pathlib import Path
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
-from tests.integration.launches import PATIENCE_S, environment, processes_naming, wait_for
+from tests.integration.launches import PATIENCE_S, environment, perfharness, processes_naming, wait_for
 
 FAST = FakeScript(execute_ms=0.2, per_item_ms=0.05)
 
@@ -21,8 +21,7 @@ def command(*arguments: object) -> list[str]:
 
 
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    words = command("bench", *arguments)
-    return subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S, check=False)
+    return perfharness("bench", *arguments)
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:

@@ -15,12 +15,18 @@ from typing import Any
 
 import psutil
 
+from tests.integration import forked_command
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0
 
 
+LAUNCH = ("launch", "--no-telemetry")
+"""Without telemetry, whose process is a third of what a small launch costs; `--telemetry` asks for it."""
+
+
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "perfharness", "launch", *map(str, arguments)]
+    return [sys.executable, "-m", "perfharness", *LAUNCH, *map(str, arguments)]
 
 
 def environment(*sites: str, **more: str) -> dict[str, str]:
@@ -31,18 +37,13 @@ def environment(*sites: str, **more: str) -> dict[str, str]:
 
 def perfharness(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
     """Any verb, in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "perfharness", *map(str, arguments)],
-        capture_output=True, text=True, env=environment(**environ), timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    return forked_command.run(arguments, environment(**environ), None, PATIENCE_S)
 
 
 def run_to_the_end(
     arguments: tuple[object, ...], environ: dict[str, str], cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, cwd=cwd, env=environ, timeout=PATIENCE_S, check=False
-    )
+    return forked_command.run((*LAUNCH, *arguments), environ, cwd, PATIENCE_S)
 
 
 @contextlib.contextmanager

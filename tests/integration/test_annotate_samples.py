@@ -65,7 +65,8 @@ for _ in range(2):
 
 def launch(folder: Path, *arguments: str | Path, tracer: tuple[str, ...] = EMBEDDED, name: str = "out") -> Path:
     """Measure, and give the folder of the one process."""
-    command = ["-m", "perfharness", "launch", "-w", "0", *tracer, "-o", str(folder / name), *map(str, arguments)]
+    options = ["--no-telemetry", "-w", "0", *tracer, "-o", str(folder / name)]
+    command = ["-m", "perfharness", "launch", *options, *map(str, arguments)]
     done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return folder / name / "proc_0_gpu_0"

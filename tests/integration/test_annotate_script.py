@@ -92,7 +92,7 @@ class Workshop:
         )
 
     def launch(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        own = ["-m", "perfharness", "launch", "-w", "0", "-o", "out"]
+        own = ["-m", "perfharness", "launch", "--no-telemetry", "-w", "0", "-o", "out"]
         return self.run(*own, *arguments)
 
     def read(self, name: str) -> Any:

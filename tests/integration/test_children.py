@@ -91,7 +91,7 @@ def launch(folder: Path, tracer: str, source: str, *arguments: str, by: Sequence
     out = folder / "out"
     options = ["--nsys", os.environ[NSYS_VARIABLE]] if tracer == "nsys" else []
     sites = [os.environ[SITE_VARIABLE]] if tracer == "nsys" else []
-    command = ("-w", "0", "--tracer", tracer, *options, "--no-telemetry", "-o", out, *by, script, *arguments)
+    command = ("-w", "0", "--tracer", tracer, *options, "-o", out, *by, script, *arguments)
     done = run_to_the_end(command, environment(*sites, **environ))
     return Tree(out, done.returncode, done.stdout + done.stderr)
 
@@ -265,7 +265,7 @@ def test_ranges_of_nvtx_in_a_child_without_a_recorder(tmp_path: Path) -> None:
     )
     out = tmp_path / "out"
     environ = environment(str(own), SEEN="")
-    done = run_to_the_end(("-w", "0", "--tracer", "embedded", "--no-telemetry", "-o", out, script), environ)
+    done = run_to_the_end(("-w", "0", "--tracer", "embedded", "-o", out, script), environ)
     assert done.returncode == 0, done.stdout + done.stderr
     run = open_run(out)
     assert [one.table("ranges")["name"].to_pylist() for one in run.processes] == [["batch 0"], ["batch 0"]]

@@ -86,7 +86,7 @@ def test_processes_run_at_once_in_folders_of_their_own_and_are_mirrored_on_reque
     script: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    done = launch("-np", 3, "-w", 1, "--show-output", "--tracer", "none", "-o", out, script)
+    done = launch("--telemetry", "-np", 3, "-w", 1, "--show-output", "--tracer", "none", "-o", out, script)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in out.iterdir()) == [
         "benchmark_mean.json", "manifest.json", *(f"proc_{index}_gpu_0" for index in range(3)), "telemetry.parquet",
@@ -222,7 +222,7 @@ def test_an_old_run_is_replaced_as_a_whole_and_foreign_files_stay(script: Path, 
     (out / "notes.txt").write_text("mine")
     (out / "proc_0_gpu_0" / "extra").write_text("of the old run")
     (out / "telemetry.parquet").write_text("of the old run")
-    assert launch("-np", 1, "--no-telemetry", "--tracer", "none", "-o", out, script).returncode == 0
+    assert launch("-np", 1, "--tracer", "none", "-o", out, script).returncode == 0
     assert sorted(path.name for path in out.iterdir()) == [
         "benchmark_mean.json", "manifest.json", "notes.txt", "proc_0_gpu_0",
     ]  # fmt: skip
@@ -242,7 +242,7 @@ def test_where_nothing_was_started_the_old_run_stays(tmp_path: Path, script: Pat
     assert "No such file or directory" in done.stderr
     assert (out / "manifest.json").read_text() == before
     assert sorted(path.name for path in out.iterdir()) == [
-        "benchmark_mean.json", "manifest.json", "proc_0_gpu_0", "telemetry.parquet",
+        "benchmark_mean.json", "manifest.json", "proc_0_gpu_0",
     ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def test_a_script_and_an_argument_that_are_no_utf_8(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(SCRIPT)
     out = tmp_path / "out"
     done = subprocess.run(
-        command("--tracer", "embedded", "--no-telemetry", "-o", out, tmp_path / NAME, ARGUMENT),
+        command("--tracer", "embedded", "-o", out, tmp_path / NAME, ARGUMENT),
         capture_output=True, env=environment(), timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def test_an_output_folder_that_is_no_utf_8_is_refused_before_anything_runs(tmp_p
     (tmp_path / "script.py").write_text("open('ran', 'w')")
     out = tmp_path / os.fsdecode(b"o\xe9")
     done = subprocess.run(
-        command("--tracer", "none", "--no-telemetry", "-o", out, tmp_path / "script.py"),
+        command("--tracer", "none", "-o", out, tmp_path / "script.py"),
         capture_output=True, env=environment(), cwd=tmp_path, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 2

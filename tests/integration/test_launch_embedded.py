@@ -90,7 +90,7 @@ perf.finalize()
 )
 def test_a_launch_that_measured_nothing_is_3(tmp_path: Path, script: str, options: list[str], code: int) -> None:
     (tmp_path / "script.py").write_text(script)
-    own = ("--tracer", "embedded", "--no-telemetry", *options, "-o", tmp_path / "out", tmp_path / "script.py")
+    own = ("--tracer", "embedded", *options, "-o", tmp_path / "out", tmp_path / "script.py")
     done = run_to_the_end(own, environment())
     assert done.returncode == code, done.stdout + done.stderr
     if script == NO_BATCH:

@@ -59,7 +59,7 @@ def of_run(folder: Path) -> dict[str, Any]:
 
 
 def test_a_launch_from_python_gives_what_the_command_gives(script: Path, tmp_path: Path) -> None:
-    done = run_to_the_end(("-np", 2, "-o", "command", "pipeline.py", 4), environment(), tmp_path)
+    done = run_to_the_end(("--telemetry", "-np", 2, "-o", "command", "pipeline.py", 4), environment(), tmp_path)
     assert done.returncode == 0, done.stderr
     result = perfharness.launch("pipeline.py", "4", num_processes=2, output_dir=Path("python"))
     assert result.folder == tmp_path / "python"

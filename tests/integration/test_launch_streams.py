@@ -25,7 +25,7 @@ if len(sys.argv) > 1:
         print("line", number, "x" * 100)
     print("the end", end="")
 """
-PLAIN = ("--tracer", "none", "--no-telemetry")
+PLAIN = ("--tracer", "none")
 
 
 @pytest.fixture

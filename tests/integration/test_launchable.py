@@ -261,7 +261,20 @@ def test_processes_of_two_gpus_each(
     (shop.folder / "show.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])\n" + PIPELINE)
     out = shop.folder / "out"
     done = run_to_the_end(
-        (*EMBEDDED, "-w", "0", "--measure-idle", "0", "--gpus-per-process", "2", *arguments, "-o", "out", "show.py"),
+        (
+            *EMBEDDED,
+            "--telemetry",
+            "-w",
+            "0",
+            "--measure-idle",
+            "0",
+            "--gpus-per-process",
+            "2",
+            *arguments,
+            "-o",
+            "out",
+            "show.py",
+        ),
         {**shop.environment(None), **replay_environment(shop.folder / "nvml.json")},
         shop.folder,
     )

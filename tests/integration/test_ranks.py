@@ -35,7 +35,7 @@ RANKS = (TORCHRUN, "--standalone", "--nproc-per-node", "2")
 
 def launch(folder: Path, *command: str | Path, options: tuple[str, ...] = ("--tracer", "embedded")) -> Path:
     run = folder / "out"
-    perfharness("launch", "-w", "1", *options, "-o", run, *command, cwd=folder)
+    perfharness("launch", "-w", "1", "--no-telemetry", *options, "-o", run, *command, cwd=folder)
     return run
 
 

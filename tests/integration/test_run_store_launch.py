@@ -28,7 +28,7 @@ for i in range(6):
             sum(range(1000))
 perf.finalize()
 """
-FAST = ("--tracer", "embedded", "--measure-idle", "0", "--no-telemetry", "-w", "1")
+FAST = ("--tracer", "embedded", "--measure-idle", "0", "-w", "1")
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def launch(
     sample: Sample, output: Path, *, processes: int = 1, warmup: int = 0, tracer: Sequence[str] = EMBEDDED
 ) -> None:
     """Measure a sample."""
-    options = ["-np", str(processes), "-w", str(warmup), *tracer, "-o", str(output)]
+    options = ["--no-telemetry", "-np", str(processes), "-w", str(warmup), *tracer, "-o", str(output)]
     run("-m", "perfharness", "launch", *options, sample.script, *sample.arguments, cwd=output.parent)
 
 
@@ -214,7 +214,7 @@ def test_data_loader_sample_adds_up_over_ranks_and_workers(tmp_path: Path) -> No
     said = [run(*ranks, SAMPLES / "data_loader.py", *few, cwd=tmp_path).strip() for ranks in ((), RANKS)]
     assert said[0].startswith("36 images on 1 rank(s): mean brightness")
     assert said[1] == said[0].replace("1 rank", "2 rank")
-    launch_options = ("-w", "0", "--tracer", "embedded", "-o", tmp_path / "out")
+    launch_options = ("--no-telemetry", "-w", "0", "--tracer", "embedded", "-o", tmp_path / "out")
     run("-m", "perfharness", "launch", *launch_options, *RANKS, SAMPLES / "data_loader.py", *few, cwd=tmp_path)
     tree = read(tmp_path / "out/benchmark_mean.json")
     (group,) = tree["ranks"]["groups"]

@@ -197,7 +197,7 @@ def test_only_named_variables_are_passed(tracer: str, tmp_path: Path) -> None:
     )
     out = tmp_path / "out"
     allowed = ("--env-allow", "CUSTOMER,OMP_*")
-    run_to_the_end(("--tracer", tracer, "--no-telemetry", *allowed, "-o", out, tmp_path / "script.py"), environ)
+    run_to_the_end(("--tracer", tracer, *allowed, "-o", out, tmp_path / "script.py"), environ)
     passed = set(eval((out / "proc_0_gpu_0" / "stdout.log").read_text()))
     assert {"CUSTOMER", "OMP_NUM_THREADS", "OMP_PLACES", "CUDA_CACHE_PATH", "PATH", "PERFHARNESS_OUTPUT_DIR"} <= passed
     assert "HUB_TOKEN" not in passed

@@ -53,7 +53,21 @@ def test_batches_lie_where_the_script_itself_saw_them(tmp_path: Path, tracer: st
     site = f"{SITE}{os.pathsep}" if tracer == "nsys" else ""
     options = ["--nsys", str(NSYS)] if tracer == "nsys" else []
     done = subprocess.run(
-        [sys.executable, "-m", "perfharness", "launch", "-np", "2", "-o", out, "--tracer", tracer, *options, script],
+        [
+            sys.executable,
+            "-m",
+            "perfharness",
+            "launch",
+            "--no-telemetry",
+            "-np",
+            "2",
+            "-o",
+            out,
+            "--tracer",
+            tracer,
+            *options,
+            script,
+        ],
         env={**os.environ, "PYTHONPATH": site + os.environ.get("PYTHONPATH", "")},
         capture_output=True,
         text=True,

@@ -1,0 +1,52 @@
+"""`perfharness` in a process of its own, forked from one that has imported it: imports are most of what a command costs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(
+    [__name__, *(f"perfharness.{name}" for name in ("cli.launch", "cli.analyze", "cli.bench", "runs.run_folder"))]
+)
+
+
+def run(
+    arguments: Sequence[object], environ: Mapping[str, str], cwd: Path | None, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` of `python -m perfharness`; for one that the test watches or ends, start the real one."""
+    words = [str(one) for one in arguments]
+    umask = os.umask(0)
+    os.umask(umask)
+    with tempfile.TemporaryDirectory() as folder:
+        printed = [Path(folder) / name for name in ("stdout", "stderr")]
+        process = FORKED.Process(target=_become, args=(words, dict(environ), cwd or Path.cwd(), umask, printed))
+        process.start()
+        process.join(timeout_s)
+        if process.exitcode is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(words, timeout_s)
+        stdout, stderr = (path.read_text(encoding="utf-8") for path in printed)
+    return subprocess.CompletedProcess(words, process.exitcode, stdout, stderr)
+
+
+def _become(words: list[str], environ: dict[str, str], cwd: Path, umask: int, printed: list[Path]) -> None:
+    for number, path in enumerate(printed, start=1):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+    os.umask(umask)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.path[:0] = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.argv[:] = ["perfharness", *words]
+
+    from perfharness.cli.main import main
+
+    main()
