@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ import pytest
 os.environ["PERFHARNESS_STORE"] = "off"  # no test writes into the store of who runs it
 DEFAULT_STORE = tempfile.mkdtemp(prefix="perfharness-tests-")
 os.environ["XDG_DATA_HOME"] = DEFAULT_STORE  # nor does a process that a test starts without that variable
+
+# What is ignored here (by nohup, in a background job of a shell) would be in every process that a test starts; what has
+# a handler is not.
+for number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # The speed of a shared machine does not depend on the code. A machine with a GPU that runs only
 # tests/gpu may be without Hypothesis.

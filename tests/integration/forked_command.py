@@ -1,4 +1,4 @@
-"""`perfharness` in a process of its own, forked from one that has imported it: imports are most of what a command costs."""
+"""`perfharness` forked from a process that has imported it: imports are most of what a command costs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+PATIENCE_S = 120.0
+
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(
     [__name__, *(f"perfharness.{name}" for name in ("cli.launch", "cli.analyze", "cli.bench", "runs.run_folder"))]
@@ -17,7 +19,7 @@ FORKED.set_forkserver_preload(
 
 
 def run(
-    arguments: Sequence[object], environ: Mapping[str, str], cwd: Path | None, timeout_s: float
+    arguments: Sequence[object], environ: Mapping[str, str], cwd: Path | None = None, timeout_s: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run` of `python -m perfharness`; for one that the test watches or ends, start the real one."""
     words = [str(one) for one in arguments]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,9 +15,9 @@ from typing import Any
 import psutil
 
 from tests.integration import forked_command
+from tests.integration.forked_command import PATIENCE_S
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120.0
 
 
 LAUNCH = ("launch", "--no-telemetry")
@@ -37,13 +36,13 @@ def environment(*sites: str, **more: str) -> dict[str, str]:
 
 def perfharness(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
     """Any verb, in a process of its own."""
-    return forked_command.run(arguments, environment(**environ), None, PATIENCE_S)
+    return forked_command.run(arguments, environment(**environ))
 
 
 def run_to_the_end(
     arguments: tuple[object, ...], environ: dict[str, str], cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return forked_command.run((*LAUNCH, *arguments), environ, cwd, PATIENCE_S)
+    return forked_command.run((*LAUNCH, *arguments), environ, cwd)
 
 
 @contextlib.contextmanager
@@ -52,7 +51,6 @@ def launching(arguments: tuple[object, ...], environ: dict[str, str]) -> Iterato
     with subprocess.Popen(
         command(*arguments),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environ, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
     ) as launcher:  # fmt: skip
         try:
             yield launcher

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.integration.launches import environment, run_to_the_end
 
 ROOT = Path(__file__).resolve().parents[2]
 OCR = ROOT / "samples" / "ocr_existing_pipeline"
@@ -65,9 +65,7 @@ for _ in range(2):
 
 def launch(folder: Path, *arguments: str | Path, tracer: tuple[str, ...] = EMBEDDED, name: str = "out") -> Path:
     """Measure, and give the folder of the one process."""
-    options = ["--no-telemetry", "-w", "0", *tracer, "-o", str(folder / name)]
-    command = ["-m", "perfharness", "launch", *options, *map(str, arguments)]
-    done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False)
+    done = run_to_the_end(("-w", "0", *tracer, "-o", folder / name, *arguments), environment(), folder)
     assert done.returncode == 0, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return folder / name / "proc_0_gpu_0"
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perfharness.model.annotations import Annotations, FunctionAnnotation
+from tests.integration.launches import run_to_the_end
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EMBEDDED = ("--tracer", "embedded")
@@ -92,8 +93,7 @@ class Workshop:
         )
 
     def launch(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        own = ["-m", "perfharness", "launch", "--no-telemetry", "-w", "0", "-o", "out"]
-        return self.run(*own, *arguments)
+        return run_to_the_end(("-w", "0", "-o", "out", *arguments), self.environment(), self.folder)
 
     def read(self, name: str) -> Any:
         return json.loads((self.folder / "out" / name).read_text())

@@ -18,6 +18,7 @@ from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
 from perfharness.testing.nvml_settings import NvmlState
 from perfharness.testing.replayed_nvml import NVML_STATE, replay_environment
 from perfharness.testing.steps import STEP_FAULTS, Fault, faults_to_json
+from tests.integration import forked_command
 
 
 class Machine:
@@ -36,8 +37,7 @@ class Machine:
 
     def run(self, *arguments: str, faults: tuple[Fault, ...] = ()) -> subprocess.CompletedProcess[str]:
         environment = {**self.environment, STEP_FAULTS: faults_to_json(*faults)}
-        command = [sys.executable, "-m", "perfharness", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
+        return forked_command.run(arguments, environment)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "perfharness", *arguments]

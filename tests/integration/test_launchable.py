@@ -18,6 +18,7 @@ from perfharness.runs.scaling import Scaling
 from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, mig_uuid
 from perfharness.testing.replayed_nvml import replay_environment
+from tests.integration import forked_command
 from tests.integration.launches import environment, manifest, run_to_the_end
 
 NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
@@ -59,20 +60,13 @@ class Shop:
         )  # fmt: skip
 
     def launch(self, *arguments: str, site: str | None = None) -> subprocess.CompletedProcess[str]:
-        own = [sys.executable, "-m", "perfharness", "launch", "-w", "0", "--no-telemetry", "-o", "out"]
-        return subprocess.run(
-            [*own, *arguments], cwd=self.folder, env=self.environment(site),
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        return run_to_the_end(("-w", "0", "-o", "out", *arguments), self.environment(site), self.folder)
 
     def codes(self) -> list[str]:
         return [finding["code"] for finding in manifest(self.folder / "out")["findings"]]
 
     def verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "perfharness", *arguments], cwd=self.folder, env=self.environment(None),
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        return forked_command.run(arguments, self.environment(None), self.folder)
 
     def output(self) -> str:
         return (self.folder / "out" / "proc_0_gpu_0" / "stdout.log").read_text()

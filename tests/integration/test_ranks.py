@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.integration import forked_command
+from tests.integration.launches import environment
+
 pytest.importorskip("torch.distributed")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,11 +24,7 @@ SLOW = ("--slow-rank", "1", "--slow-host-ms", "100")
 
 
 def perfharness(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "perfharness", *map(str, arguments)],
-        cwd=cwd, env={**os.environ, "COLUMNS": "200", "PERFHARNESS_STORE": "off"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = forked_command.run(arguments, environment(), cwd)
     assert done.returncode == code, f"{arguments}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from tests.integration.launches import environment, run_to_the_end
+
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "samples"
 OCR = SAMPLES / "ocr_existing_pipeline"
 SHAPES = SAMPLES / "assets" / "images"
 NUM_SHAPES = 12
 
-ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
+ENVIRONMENT = environment()
 EMBEDDED = ("--tracer", "embedded")
 
 
@@ -58,8 +60,13 @@ def launch(
     sample: Sample, output: Path, *, processes: int = 1, warmup: int = 0, tracer: Sequence[str] = EMBEDDED
 ) -> None:
     """Measure a sample."""
-    options = ["--no-telemetry", "-np", str(processes), "-w", str(warmup), *tracer, "-o", str(output)]
-    run("-m", "perfharness", "launch", *options, sample.script, *sample.arguments, cwd=output.parent)
+    options = ["-np", processes, "-w", warmup, *tracer, "-o", output]
+    measure(*options, sample.script, *sample.arguments, cwd=output.parent)
+
+
+def measure(*arguments: object, cwd: Path) -> None:
+    done = run_to_the_end(arguments, ENVIRONMENT, cwd)
+    assert done.returncode == 0, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.fixture
@@ -69,7 +76,7 @@ def nsys(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     if not path:
         pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
     if nvtx_site:
-        monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", nvtx_site)
+        monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", os.pathsep.join((nvtx_site, ENVIRONMENT["PYTHONPATH"])))
     return ("--tracer", "nsys", "--nsys", path)
 
 
@@ -214,8 +221,7 @@ def test_data_loader_sample_adds_up_over_ranks_and_workers(tmp_path: Path) -> No
     said = [run(*ranks, SAMPLES / "data_loader.py", *few, cwd=tmp_path).strip() for ranks in ((), RANKS)]
     assert said[0].startswith("36 images on 1 rank(s): mean brightness")
     assert said[1] == said[0].replace("1 rank", "2 rank")
-    launch_options = ("--no-telemetry", "-w", "0", "--tracer", "embedded", "-o", tmp_path / "out")
-    run("-m", "perfharness", "launch", *launch_options, *RANKS, SAMPLES / "data_loader.py", *few, cwd=tmp_path)
+    measure("-w", "0", *EMBEDDED, "-o", tmp_path / "out", *RANKS, SAMPLES / "data_loader.py", *few, cwd=tmp_path)
     tree = read(tmp_path / "out/benchmark_mean.json")
     (group,) = tree["ranks"]["groups"]
     assert (group["parallel"], group["parallel_basis"]) == ("data", "different_batches")
