@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from tests.integration import forked_command
-from tests.integration.forked_command import PATIENCE_S
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+PATIENCE_S = forked_command.PATIENCE_S
 
 
 LAUNCH = ("launch", "--no-telemetry")
