@@ -134,18 +134,13 @@ class Journal:
         target = self.folder / FILE_NAME
         written = _temporary(target, text)
         try:
-            os.link(
-                written, target
-            )  # unlike a replace, fails where the file exists: two processes may get here concurrently
-        except FileExistsError:
+            os.link(written, target)  # unlike a replace, fails where the file exists: others may get here concurrently
+        except OSError:  # it exists, or the file system has no links
             if _of_another_process(target):
                 target = own
             written.replace(target)
-            return target
-        except OSError:  # a file system without links
-            written.replace(target)
-            return target
-        written.unlink()
+        else:
+            written.unlink()
         return target
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -248,7 +243,11 @@ def _replace(target: Path, text: str) -> None:
 
 
 def _of_another_process(path: Path) -> bool:
-    """Whether the file must be kept: of a process that still runs, or of an ended process of the same launch."""
+    """Whether the file must be kept: of another process of the same launch, whether it has ended or not.
+
+    The folder of a launch is new. In one that was set by hand an older run may have left its file: kept is that of a
+    process that still runs or has the same parent.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         pid, parent = int(content["pid"]), content.get("parent_pid")
@@ -256,7 +255,7 @@ def _of_another_process(path: Path) -> bool:
         return False
     if pid == os.getpid():
         return False
-    return parent == os.getppid() or _alive(pid)
+    return environment.NUM_PROCESSES in os.environ or parent == os.getppid() or _alive(pid)
 
 
 def _alive(pid: int) -> bool:

@@ -69,7 +69,7 @@ COUNTS = {"ranges": 7, "batches": 2, "items": 8, "deleted_ranges": 1, "threads":
         (CLOSE, 0, "finalized", None, COUNTS | {"finalized": True}),
         ("", 0, "exit", None, COUNTS | {"open_ranges": ["pipeline"]}),
         ("sys.exit(3)", 3, "exit", None, COUNTS | {"open_ranges": ["pipeline"]}),
-        ("raise KeyError('password=1234')", 1, "exception", "KeyError", COUNTS | {"open_ranges": ["pipeline"]}),
+        ("raise KeyError('password=planted')", 1, "exception", "KeyError", COUNTS | {"open_ranges": ["pipeline"]}),
         (CLOSE + "raise KeyboardInterrupt", -2, "exception", "KeyboardInterrupt", COUNTS | {"finalized": True}),
         (
             "import signal; os.kill(os.getpid(), signal.SIGKILL)", -9, "running", None,
@@ -94,7 +94,7 @@ def test_however_a_process_ends(
     ]
     assert (content["python_version"], content["listening"]) == (sys.version.split()[0], False)
     assert content["nvtx_version"].count(".") == 2
-    assert "1234" not in json.dumps(content)
+    assert "planted" not in json.dumps(content)
     assert exception is None or f"{exception}" in done.stderr.splitlines()[-1], "the traceback is printed as always"
 
 
@@ -199,6 +199,16 @@ def test_processes_of_one_launch_have_a_file_each(tmp_path: Path, parent: str) -
     run(code, tmp_path)
     assert len(files(tmp_path)) == 2 + (parent is PIPELINE)
     assert [r["name"] for r in journal(tmp_path)["recorders"]] == ["rec" if parent is PIPELINE else "inner"]
+
+
+def test_the_file_of_an_ended_process_outlasts_a_later_one_of_another_parent(tmp_path: Path) -> None:
+    """As where a rank has ended before the worker of another rank starts."""
+    inner = "from perfharness import PerfRecorder; PerfRecorder('{}').finalize()"
+    ranks = [f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner.format(name)!r}])" for name in "ab"]
+    launched = f"import os, subprocess, sys; os.environ['PERFHARNESS_NUM_PROCESSES'] = '1'\nfor rank in {ranks!r}:\n"
+    run(f"{launched}    subprocess.run([sys.executable, '-c', rank], check=True)", tmp_path)
+    found = [journal(tmp_path, name)["recorders"][0]["name"] for name in files(tmp_path)]
+    assert sorted(found) == ["a", "b"]
 
 
 @pytest.mark.parametrize("content", ["an ended process", "", "{", "[]", '{"pid": "x"}'])
