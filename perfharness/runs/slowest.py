@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,9 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.batch_timeline import BatchTimeline
@@ -18,8 +20,9 @@ from perfharness.analysis.host_profile import on_trace_clock
 from perfharness.analysis.slowest.find import ProcessLoop, Requests, pool_loops, slowest_of_process
 from perfharness.analysis.slowest.results import Slowest
 from perfharness.errors import ResultError, UsageError
-from perfharness.files import is_plain
-from perfharness.model.findings import Finding, Severity
+from perfharness.files import is_plain, read_regular
+from perfharness.model.findings import Finding
+from perfharness.model.load import LOAD_NAME, REQUESTS_NAME, LoadResult
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import Bool, Int64
 from perfharness.runs.clocks import machine_clock, on_utc
@@ -27,7 +30,6 @@ from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace.host_samples import RecordedProbe
 
 DEFAULT_MOST = 10
-REQUESTS_NAME = "requests.parquet"
 NEEDED = ("id", "intended_ns", "done_ns")
 
 NOT_EXPLAINED = (
@@ -138,9 +140,9 @@ def slowest(
         if analysis is None:
             continue
         any_trace = True
-        requests, wrong = _requests(run, process)
-        findings += [*process.findings, *wrong]
-        notes.update(dict.fromkeys(_notes(analysis)))
+        requests, unknown = _requests(run, process)
+        findings += process.findings
+        notes.update(dict.fromkeys([*_notes(analysis), *unknown]))
         throttled = _throttled(telemetry, process, analysis)
         found += slowest_of_process(analysis, process.name, most, requests, throttled, timelines=timelines)
         del analysis
@@ -181,8 +183,10 @@ def _notes(analysis: Analysis) -> list[str]:
     return notes
 
 
-def _requests(run: TracedRun, process: TracedProcess) -> tuple[Requests | None, list[Finding]]:
-    """The requests of a process: in its own folder, or the only ones of the run (a generator beside the server)."""
+def _requests(run: TracedRun, process: TracedProcess) -> tuple[Requests | None, list[str]]:
+    """The requests of a process: in its own folder, or the only ones of the run (a generator beside the server); and
+    what is not known of them.
+    """
     own = process.folder / REQUESTS_NAME
     if run.manifest is not None and not own.exists():
         folders = [run.path / one.folder for one in run.manifest.processes]
@@ -195,14 +199,25 @@ def _requests(run: TracedRun, process: TracedProcess) -> tuple[Requests | None, 
     try:
         if not is_plain(own):
             raise ResultError("it is not a regular file")
-        return read_requests(own), []
+        return read_requests(own, _warmup_phases(run.path))
     except (ResultError, OSError, pa.ArrowException) as error:
-        message = f"{own} cannot be read ({error}), so slow is by the durations of batches."
-        return None, [Finding("requests-unreadable", Severity.WARNING, message, process=process.name)]
+        return None, [f"Latencies of requests: {own} cannot be read ({error}), so slow is by the durations of batches."]
 
 
-def read_requests(path: Path) -> Requests:
-    """Recorded requests. Raises `ResultError` where needed columns are missing, or what is no integer is in them."""
+def _warmup_phases(run_dir: Path) -> frozenset[str]:
+    """Names of the phases that do not count; none where `load.json` does not tell."""
+    try:
+        load = LoadResult.model_validate_json(read_regular(run_dir / LOAD_NAME, follow=False))
+    except (OSError, ValidationError):
+        return frozenset()
+    return frozenset(phase.name for phase in load.phases if phase.is_warmup)
+
+
+def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requests, list[str]]:
+    """Recorded requests that were answered, and a sentence about the others.
+
+    Raises `ResultError` where needed columns are missing, or what is no integer is in them.
+    """
     table = pq.read_table(path)
     missing = [name for name in NEEDED if name not in table.column_names]
     if missing:
@@ -210,12 +225,20 @@ def read_requests(path: Path) -> Requests:
     for name in NEEDED:
         if not pa.types.is_integer(table.schema.field(name).type):
             raise ResultError(f"{name} is {table.schema.field(name).type} and no integer")
-    done = table.filter(pa.compute.and_(*(pa.compute.is_valid(table[name]) for name in ("intended_ns", "done_ns"))))
+    done = table.filter(pc.and_(pc.is_valid(table["intended_ns"]), pc.is_valid(table["done_ns"])))
     numbers, texts = partial(_integers, done), partial(_texts, done)
-    return Requests(
+    phase = texts("phase")
+    requests = Requests(
         id=numbers("id"), intended_ns=numbers("intended_ns"), begun_ns=numbers("begun_ns"), done_ns=numbers("done_ns"),
-        items=numbers("items"), phase=texts("phase"), input=texts("input"), error=texts("error"),
+        items=numbers("items"), phase=phase, input=texts("input"), error=texts("error"),
+        is_warmup=np.asarray([one in warmup_phases for one in phase], dtype=np.bool_),
     )  # fmt: skip
+    lost = table.num_rows - done.num_rows
+    if not lost:
+        return requests, []
+    return requests, [
+        f"{lost} of {table.num_rows} requests were never answered; they have no latency and are not shown."
+    ]
 
 
 def _integers(table: pa.Table, name: str) -> Int64:

@@ -135,6 +135,35 @@ def test_a_lock_is_named_by_the_explaining_pass(tmp_path: Path, script: Path, tr
     assert max(longest) > 10 * min(longest)
 
 
+TARGET = """
+import time
+
+def serve(request):
+    time.sleep(0.3 if request.id == 60 else 0.001)
+    if request.id == 20:
+        raise ValueError("no")
+"""
+
+
+def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(TARGET)
+    load = ("--rate", 50, "--duration", "2s", "--warm-up", "0.4s", "--tracer", "embedded")
+    verb("stress", f"{tmp_path / 'target.py'}:serve", *load, "-o", tmp_path / "out")
+    loop = slowest(tmp_path / "out", "-n", 4)
+    assert (loop["measured_by"], loop["batches"]) == ("latency", 99)  # one of the hundred failed
+    requests = {one["index"]: one for one in loop["requests"]}
+    assert list(requests) == [60, 61, 62, 63]
+    assert causes(requests[60])[0] == ("off-cpu", None)
+    assert requests[60]["ms"] == pytest.approx(requests[60]["queue_ms"] + requests[60]["batch_ms"], abs=5)
+    for index in (61, 62, 63):  # due 20, 40 and 60 ms later, and begun when the stall is over
+        assert causes(requests[index])[0] == ("queue", None)
+        assert requests[index]["parts"][0]["detail"].startswith("behind request 60,")
+        assert requests[index]["queue_ms"] == pytest.approx(300 - 20 * (index - 60), abs=60)
+    failed = slowest(tmp_path / "out", "-n", 100)["requests"]
+    (without,) = [one for one in failed if one["index"] == 20]
+    assert (without["verdict"], without["error"]) == ("not-compared", "exception:ValueError")
+
+
 def test_what_cannot_be_shown_is_one_sentence(tmp_path: Path, script: Path) -> None:
     launch(tmp_path / "out", script, "none", "--tracer", "embedded")
     nothing = verb("slowest", tmp_path / "out", "-w", 20)
@@ -144,4 +173,4 @@ def test_what_cannot_be_shown_is_one_sentence(tmp_path: Path, script: Path) -> N
         assert (done.returncode, "Traceback" in done.stderr) == (code, False)
     (tmp_path / "out" / "proc_0_gpu_0" / "requests.parquet").write_bytes(b"no parquet")
     damaged = verb("slowest", tmp_path / "out", "-n", 1)
-    assert (damaged.returncode, "requests.parquet" in damaged.stderr) == (0, True)
+    assert (damaged.returncode, "requests.parquet" in damaged.stdout) == (0, True)

@@ -328,6 +328,7 @@ def requests_of(made_batches: int, queued_ms: dict[int, float], base_ns: int = 0
     return Requests(
         id=ids, intended_ns=(begun - queued).astype(np.int64), begun_ns=begun, done_ns=begun + 10 * MS,
         items=np.full(count, 8), phase=["steady"] * count, input=[None] * count, error=[None] * count,
+        is_warmup=np.zeros(count, dtype=np.bool_),
     )  # fmt: skip
 
 
@@ -337,8 +338,18 @@ def test_a_queue_is_a_part_of_the_latency(tmp_path: Path) -> None:
     assert (loop.measured_by, request.index, request.phase) == ("latency", 21, "steady")
     check_sum(request)
     part = only(request)
-    assert (part.reason, part.stage) == (Reason.QUEUE, None)
+    assert (part.reason, part.stage, part.detail) == (Reason.QUEUE, None, None)  # nothing was in service meanwhile
     assert (part.ms, request.queue_ms, request.ms) == pytest.approx((39.0, 40.0, 50.0))
+
+
+def test_a_queue_names_the_request_that_it_was_behind(tmp_path: Path) -> None:
+    requests = requests_of(COUNT, {SLOW + 1: 95.0})
+    requests.done_ns[SLOW] += 79 * MS
+    part = only(slowest(Made(lambda made, at: made.work(at, 0.0) or 79.0), tmp_path, 1, requests).requests[0])  # type: ignore[func-returns-value]
+    # By hand: batch 37 ends 89 ms after its begin (and its noise), 11 ms before the next begins, which waits for 95.
+    assert (part.reason, part.detail is not None and part.detail.startswith("behind request 37, for 84.")) == (
+        Reason.QUEUE, True,
+    )  # fmt: skip
 
 
 def test_a_request_without_a_batch_is_shown_and_not_compared(tmp_path: Path) -> None:
@@ -351,7 +362,7 @@ def test_a_request_without_a_batch_is_shown_and_not_compared(tmp_path: Path) -> 
 
 def test_requests_of_a_warm_up_phase_do_not_count(tmp_path: Path) -> None:
     requests = requests_of(COUNT, {0: 900.0, 21: 40.0})
-    requests.phase[0] = "warmup"
+    requests.is_warmup[0] = True
     assert slowest(Made(), tmp_path, 1, requests).requests[0].index == 21
 
 

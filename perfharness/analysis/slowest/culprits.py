@@ -14,6 +14,7 @@ from perfharness.model.host_samples import HostEventKind
 from perfharness.model.result import path_text
 from perfharness.model.trace import PROCESS_MASK, Int64, tid_of
 
+NS_PER_MS = 1e6
 MOST_OF_IT = 0.5
 """Of a wait: what another thread did for less of it is not named."""
 WAITS = (Reason.LOCK, Reason.INTERPRETER_LOCK, Reason.OFF_CPU, Reason.CROWDED)
@@ -35,6 +36,25 @@ class Culprits:
         if holder is not None:
             return f"held by thread {_tid(holder)}" + ("" if stage is None else f" in {stage[1]}")
         return None if stage is None else f"meanwhile thread {_tid(stage[0])} was in {stage[1]}"
+
+    def queued_behind(self, row: int, queue_ns: float) -> str | None:
+        """Which batches of the process were in service while the request of this one waited for that long before it
+        began; None: none was.
+        """
+        stages = self._analysis.stages
+        stop = int(stages.start_ns[row])
+        begin = stop - round(queue_ns)
+        others = self._analysis.stage_times.outermost_batches()
+        others = others[(others != row) & (stages.start_ns[others] < stop) & (stages.end_ns[others] > begin)]
+        if not len(others):
+            return None
+        shared = np.minimum(stages.end_ns[others], stop) - np.maximum(stages.start_ns[others], begin)
+        longest = int(np.argmax(shared))
+        if len(others) == 1 or shared[longest] >= MOST_OF_IT * queue_ns:
+            return (
+                f"behind request {stages.batch_index[others[longest]]}, for {shared[longest] / NS_PER_MS:.3f} ms of it"
+            )
+        return f"behind {len(others)} requests"
 
     def line(self, thread: int, start_ns: Int64, end_ns: Int64) -> str | None:
         """The line that the thread was at in most samples of these stretches; None: there are none."""

@@ -21,8 +21,6 @@ from perfharness.model.trace import Bool, Int64
 
 NS_PER_MS = 1e6
 NS_PER_S = 1e9
-WARMUP = ("warmup", "warm-up", "warm_up")
-"""Names of phases whose requests do not count."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +36,10 @@ class Requests:
     input: list[str | None]
     error: list[str | None]
 
+    is_warmup: Bool
+
     def __len__(self) -> int:
         return len(self.id)
-
-    @property
-    def counts(self) -> Bool:
-        """Which are not of a warm-up phase."""
-        return np.asarray(
-            [phase is None or not phase.lower().startswith(WARMUP) for phase in self.phase], dtype=np.bool_
-        )
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,7 @@ def slowest_of_process(
         known = batches.request >= 0
         by_latency = bool(known.any())
         if by_latency and requests is not None:
-            counts = requests.counts[batches.request] & known
+            counts = known & ~requests.is_warmup[batches.request]
             batches = _Batches(*(getattr(batches, name)[counts] for name in _Batches.__dataclass_fields__))
         loop = path_text(stages.paths.names(code))
         seen = _Loop(analysis, process, batches, requests if by_latency else None, throttled, origin_ns)
@@ -251,7 +244,7 @@ class _Loop:
 def _with_lost(loop: ProcessLoop, analysis: Analysis, process: str, requests: Requests, most: int) -> ProcessLoop:
     """The loop with the slow requests, too, of which the trace has no batch."""
     lost = np.flatnonzero(~np.isin(requests.id, analysis.stages.batch_index[analysis.stage_times.outermost_batches()]))
-    lost = lost[requests.counts[lost]]
+    lost = lost[~requests.is_warmup[lost]]
     took = requests.done_ns - requests.intended_ns
     lost = lost[np.argsort(-took[lost], kind="stable")][:most]
     first = int(requests.intended_ns.min())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,9 +21,9 @@ MAX_TYPICAL = 2_000
 SEED = 17
 
 FALSE_ALARM = 0.05
-"""Chance that any part of any of the batches exceeds its usual spread, were they normally distributed. The slowest of
-many batches is chosen for its size, so the limit rises with their number."""
-LEAST_SPREADS = 3.0
+"""Chance that any part of any of the batches exceeds its usual spread, if it has an exponential tail (times have: they
+cannot be much shorter than usual, and now and then are much longer). The slowest of many batches is chosen for its
+size, so the limit rises with their number."""
 NORMAL_QUARTILE = 0.6745
 """Of a normal distribution: its median absolute deviation, in standard deviations."""
 
@@ -85,7 +86,10 @@ def limit_in_spreads(typical: int, of: int, tests: int) -> float:
     """
     from scipy.stats import t
 
-    return max(LEAST_SPREADS, float(t.isf(FALSE_ALARM / (max(of, 1) * max(tests, 1)), max(typical - 1, 1))))
+    chance = FALSE_ALARM / (max(of, 1) * max(tests, 1))
+    tail = NORMAL_QUARTILE / math.log(2) * math.log(0.5 / chance)  # half of the values lie above the median
+    tail *= 1 + 1 / math.sqrt(max(typical, 1))  # the spread is an estimate, too
+    return max(tail, float(t.isf(chance, max(typical - 1, 1))))
 
 
 def spread(values: Float64) -> Float64:
