@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -15,15 +16,18 @@ from perfharness_launcher.plan.options import Option, options_of
 Verb = Callable[..., None]
 
 
-def with_settings(*models: type[BaseModel], only: Collection[str] | None = None) -> Callable[[Verb], Verb]:
+def with_settings(
+    *models: type[BaseModel], only: Collection[str] | None = None, rare: Collection[str] = ()
+) -> Callable[[Verb], Verb]:
     """Give a verb an option for each setting of the models, in place of its `**settings`.
 
     Args:
         only: names of fields; None: all of them.
+        rare: names of those that this verb leaves out of `--help`, besides those of the models.
     """
     return with_parameters(
         [
-            _parameter(name, option, model)
+            _parameter(name, replace(option, rare=True) if name in rare else option, model)
             for model in models
             for name, option in options_of(model).items()
             if only is None or name in only

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perfharness.cli.bench_options import shapes_of
 from perfharness.cli.help import GroupedCommand, HelpAll
 from perfharness.cli.live import LaunchView
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
@@ -16,7 +17,7 @@ from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption
 from perfharness.cli.settings import given, with_settings
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.progress import LoadProgress
-from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, plan_stress, run_stress
+from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, model_spec, plan_stress, run_stress
 from perfharness.model.load import WINDOWS_NAME
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.load import print_load, status_text
@@ -29,6 +30,7 @@ LINE_S, MOST_LINES = 5.0, 20
 """How often a line says how the load goes, where there is no terminal."""
 
 LOAD = "Load"
+MODEL_PANEL = "Model"
 LIMITS = "Limits"
 
 
@@ -40,11 +42,14 @@ def register(app: typer.Typer) -> None:
 EPILOG = "`perfharness stress --help-all` shows all options. docs/guides/load.md: phases, mixes, files of arrivals."
 
 
-@with_settings(LaunchOptions, only=LAUNCH_SETTINGS)
+@with_settings(LaunchOptions, only=LAUNCH_SETTINGS, rare=("num_gpus", "maximize_clocks"))
 def stress_verb(
     context: typer.Context,
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="module:function, or path/file.py:function.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="TARGET", help="module:function, path/file.py:function, or a model.", show_default=False
+        ),
     ],
     *,
     profile: Annotated[
@@ -92,6 +97,45 @@ def stress_verb(
             metavar="TIME",
             help="Pause of a closed loop after each answer.",
             rich_help_panel=LOAD,
+            hidden=True,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", help="Items of a request. [default: 1]", rich_help_panel=LOAD, min=1, hidden=True),
+    ] = None,
+    input_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            help="What each request holds: .npz, .npy, .json, .txt, .jsonl.",
+            rich_help_panel=LOAD,
+            hidden=True,
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            "--backend", metavar="NAME[/MODE]", help="TARGET is a model, run by this.", rich_help_panel=MODEL_PANEL
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="cpu|cuda", help="Of a model.", rich_help_panel=MODEL_PANEL, hidden=True),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision", metavar="fp32|fp16|…", help="Of a model.", rich_help_panel=MODEL_PANEL, hidden=True
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="NAME=DIMxDIM…",
+            help="Of an input that leaves dimensions open.",
+            rich_help_panel=MODEL_PANEL,
             hidden=True,
         ),
     ] = None,
@@ -148,10 +192,13 @@ def stress_verb(
             "rate": rate, "arrivals": arrivals, "concurrency": concurrency, "duration_s": duration,
             "warmup_s": warmup, "think_s": think, "seed": seed, "objective": objective,
             "request_timeout_s": request_timeout, "grace_s": grace, "max_error_rate": max_error_rate,
+            "items": batch_size, "input": input_file,
         },
         profile,
     )  # fmt: skip
-    plan = plan_stress(target, load, given(context, settings))
+    of_model = {"device": device, "precision": precision, "shapes": shapes_of(shape) if shape else None}
+    model = model_spec(backend, {name: value for name, value in of_model.items() if value is not None})
+    plan = plan_stress(target, load, given(context, settings), model)
     output.message(headline(plan.launch))
     view = LoadView(output.messages, load)
     with adopting_orphans(), view:

@@ -74,6 +74,9 @@ class MixEntry(_Settings):
     items: int = Field(default=1, ge=1)
     """The batch size."""
 
+    input: Path | None = None
+    """What the requests hold: .npz, .npy, .json, or lines (.txt, .jsonl); `items` lines each."""
+
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """How often, relative to the others."""
 
@@ -197,14 +200,15 @@ def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
 
     Args:
         given: fields of `Profile`, and of its only phase: `rate`, `arrivals`, `duration_s`, `think_s`; also `warmup_s`,
-            a warm-up phase of the same load in front, and `items`, the batch size.
+            a warm-up phase of the same load in front, and of its only kind of request `items` and `input`.
 
     Raises:
         UsageError: a setting does not exist, has a wrong type, or contradicts another.
     """
     values = {name: value for name, value in given.items() if value is not None}
     of_phase = {name: values.pop(name) for name in PHASE_SETTINGS if name in values}
-    warmup_s, items = values.pop("warmup_s", None), values.pop("items", None)
+    warmup_s = values.pop("warmup_s", None)
+    entry = {name: values.pop(name) for name in ("items", "input") if name in values}
     where = "the load"
     table: dict[str, Any] = {}
     if file is not None:
@@ -217,8 +221,10 @@ def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
         phase = {"duration_s": "10s", "name": "load", **of_phase}
         warm = [{**phase, "name": "warm-up", "duration_s": warmup_s, "warmup": True}] if warmup_s is not None else []
         table["phases"] = [*warm, phase]
-        if items is not None:
-            table["mix"] = [{"name": f"{items} items", "items": items}]
+    if entry and "mix" in table:
+        raise UsageError(f"{file} has the mix of requests, so {' and '.join(entry)} cannot be given too")
+    if entry:
+        table["mix"] = [{"name": "request", **entry}]
     return checked_profile({**table, **values}, where)
 
 
@@ -247,7 +253,8 @@ def _table_of(file: Path) -> dict[str, Any]:
     table = content.get(TABLE, content if "phases" in content else None)
     if not isinstance(table, dict):
         raise UsageError(f"{file} has no table [{TABLE}]; docs/guides/load.md shows one")
-    for phase in table.get("phases", []):
-        if isinstance(phase, dict) and isinstance(phase.get("replay"), str):
-            phase["replay"] = str(file.parent / phase["replay"])
+    for part, key in (("phases", "replay"), ("mix", "input")):
+        for entry in table.get(part, []):
+            if isinstance(entry, dict) and isinstance(entry.get(key), str):
+                entry[key] = str(file.absolute().parent / entry[key])
     return table

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from perfharness.backends import backend_and_mode
 from perfharness.errors import LaunchError, UsageError
 from perfharness.load.histogram import require_load
+from perfharness.load.inputs import Inputs
 from perfharness.load.judge import judge_load
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.result import load_result
+from perfharness.load.targets.backend import ModelSpec, check_model
 from perfharness.load.windows import read_lines
 from perfharness.load.worker import MODULE, WorkerSpec
 from perfharness.model.findings import Finding
@@ -20,10 +25,25 @@ from perfharness.runs.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.plan.launch_plan import LaunchPlan
-from perfharness_launcher.plan.options import launch_options
+from perfharness_launcher.plan.options import launch_options, sentences_of
 from perfharness_launcher.processes.outcome import log_tail
 from perfharness_launcher.processes.spawn import STDERR_LOG
 from perfharness_launcher.processes.supervise import Observer
+
+MODEL = ("device", "precision", "shapes")
+
+
+def model_spec(name: str | None, settings: Mapping[str, Any]) -> ModelSpec | None:
+    """How a model is run, where a backend (`NAME`, or `NAME/MODE`) is given. Raises `UsageError`."""
+    if name is None:
+        if settings:
+            raise UsageError(f"{', '.join(settings)}: of a model, and so only with a backend")
+        return None
+    made, mode = backend_and_mode(name)
+    try:
+        return ModelSpec(backend=made, mode=mode, **settings)
+    except ValidationError as error:
+        raise UsageError("\n".join(sentences_of(error))) from None
 
 
 @dataclass(frozen=True)
@@ -62,28 +82,34 @@ def stress(
     """Put a target under load and measure it.
 
     Args:
-        target: `module:function`, or `path/file.py:function`.
+        target: `module:function` or `path/file.py:function`; with `backend`, a model as `perfharness bench` takes it.
         profile: a TOML file with a table `[load]`; None: the load is that of the settings.
         observe: opens an observer of the launch.
-        settings: of the load (`rate`, `arrivals`, `duration_s`, `concurrency`, …) and of the launch (`num_processes`,
-            `output_dir`, …).
+        settings: of a model (`backend`, `device`, `precision`, `shapes`), of the load (`rate`, `arrivals`,
+            `duration_s`, `concurrency`, …) and of the launch (`num_processes`, `output_dir`, …).
 
     Raises:
         UsageError: a setting does not exist, has a wrong type, or contradicts another.
         LaunchError: no process could be started, or none measured anything.
     """
     launch = {name: settings.pop(name) for name in LAUNCH_SETTINGS if name in settings}
-    plan = plan_stress(target, profile_of(settings, None if profile is None else Path(profile)), launch)
+    model = model_spec(settings.pop("backend", None), {name: settings.pop(name) for name in MODEL if name in settings})
+    plan = plan_stress(target, profile_of(settings, None if profile is None else Path(profile)), launch, model)
     with observe(plan.launch) as observer:
         return run_stress(plan, ["perfharness", "stress", target], observer)
 
 
-def plan_stress(target: str, profile: Profile, settings: Mapping[str, Any]) -> StressPlan:
-    """The plan of a load test. Raises `UsageError`."""
+def plan_stress(
+    target: str, profile: Profile, settings: Mapping[str, Any], model: ModelSpec | None = None
+) -> StressPlan:
+    """The plan of a load test; with a `model` the target is one. Raises `UsageError`."""
     require_load("perfharness stress")
-    if ":" not in target:
-        raise UsageError(f"{target} is no target; give `module:function`, or `path/file.py:function`")
-    spec = WorkerSpec(kind="callable", target=target, profile=profile)
+    spec = WorkerSpec(kind="callable" if model is None else "backend", target=target, profile=profile, model=model)
+    if model is not None:
+        check_model(target, model, profile)
+    elif ":" not in target:
+        raise UsageError(f"{target} is no target; give `module:function`, `path/file.py:function`, or --backend")
+    Inputs(profile.mix)  # read now, so that a bad file is found before anything starts
     if unknown := sorted(set(settings) - set(LAUNCH_SETTINGS)):
         raise UsageError(f"the setting {unknown[0]} does not exist; `perfharness stress --help-all` lists all")
     given = {**settings, "module": True, "warmup_batches": 0}

@@ -16,9 +16,11 @@ from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.load.generator.capacity import measure_capacity
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import TaskWorkers, workers_for
+from perfharness.load.inputs import Inputs
 from perfharness.load.profile import Profile
 from perfharness.load.request import MakeTarget
 from perfharness.load.requests import RequestTable
+from perfharness.load.targets.backend import ModelSpec, backend_targets
 from perfharness.load.targets.callable import callable_targets
 from perfharness.load.windows import WindowLog
 from perfharness.model import environment
@@ -37,6 +39,8 @@ class WorkerSpec(BaseModel):
     kind: TargetKind
     target: str
     profile: Profile
+    model: ModelSpec | None = None
+    """Of a target of kind `backend`."""
 
     def to_text(self) -> str:
         """For the command line of the process."""
@@ -87,8 +91,10 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder) -> None:
 
 def make_targets(spec: WorkerSpec, recorder: PerfRecorder) -> MakeTarget:
     """Makes the targets of the workers. Raises `UsageError`."""
+    if spec.model is not None:
+        return backend_targets(spec.target, spec.model, spec.profile, recorder)
     warmup = frozenset(phase.name for phase in spec.profile.phases if phase.warmup)
-    return callable_targets(spec.target, recorder, {}, warmup)
+    return callable_targets(spec.target, recorder, Inputs(spec.profile.mix), warmup)
 
 
 def _place() -> tuple[int, int]:

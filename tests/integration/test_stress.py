@@ -66,12 +66,24 @@ def test_two_processes_share_the_load(tmp_path: Path, target: str) -> None:
     assert sorted(shares[1].to_pylist()) == list(range(1, 30, 2))
 
 
+def test_a_model_under_load(tmp_path: Path) -> None:
+    done = api.stress(
+        "tests.contract.tiny_models:create", backend="torch", rate=40, duration_s=1, items=3, tracer="ranges",
+        telemetry=False, stored=False, output_dir=tmp_path / "out",
+    )  # fmt: skip
+    assert (done.load.target.kind, done.load.phases[0].ok, done.load.phases[0].items) == ("backend", 40, 120)
+    stages = set(api.open_run(tmp_path / "out").ranges()["name"].to_pylist())
+    assert {"execute", "synchronize"} <= stages
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
         (("{target}", "--rate", "30", "--max-error-rate", "0", "--duration", "20s"), 3),
         (("{target}x", "--rate", "30"), 1),  # found when the process imports it
         (("nowhere", "--rate", "30"), 2),
+        (("nowhere.onnx", "--backend", "onnxruntime", "--rate", "30"), 2),
+        (("{target}", "--device", "cpu"), 2),
         (("{target}", "--arrivals", "often", "--rate", "3"), 2),
         (("{target}", "--rate", "0"), 2),
     ],

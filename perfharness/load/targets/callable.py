@@ -6,12 +6,13 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, cast
 
 from perfharness.errors import UsageError
+from perfharness.load.inputs import Inputs
 from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget
 from perfharness.recorder import PerfRecorder
 
@@ -81,7 +82,7 @@ class CallableTarget:
 
     Args:
         function: or a class: each worker has an object of it, made before the clock starts; `close()` ends it.
-        inputs: by entry of the mix; empty: the function gets the request.
+        inputs: of the requests; empty: the function gets the request.
         warmup: names of phases whose requests are no batches.
     """
 
@@ -89,13 +90,13 @@ class CallableTarget:
         self,
         function: Callable[..., Any],
         recorder: PerfRecorder,
-        inputs: Mapping[str, Any] | None = None,
+        inputs: Inputs,
         warmup: frozenset[str] = frozenset(),
     ) -> None:
         self._made = function
         self._function: Callable[..., Any] = function
         self._recorder = recorder
-        self._inputs = inputs or {}
+        self._inputs = inputs
         self._warmup = warmup
         self._arguments: tuple[str, ...] = ()
         self.is_async = _is_async(function)
@@ -126,7 +127,7 @@ class CallableTarget:
         return self._recorder.batch(request.id, request.items, message="request")
 
     def _values(self, request: LoadRequest) -> list[Any]:
-        given = {"request": request, "input": self._inputs.get(request.input or "")}
+        given = {"request": request, "input": self._inputs.of(request)}
         return [given[name] for name in self._arguments]
 
     def close(self) -> None:
@@ -148,9 +149,7 @@ def _answer(result: Any, begun_ns: int) -> Answer:
     return Answer(begun_ns=begun_ns)
 
 
-def callable_targets(
-    name: str, recorder: PerfRecorder, inputs: Mapping[str, Any], warmup: frozenset[str]
-) -> MakeTarget:
+def callable_targets(name: str, recorder: PerfRecorder, inputs: Inputs, warmup: frozenset[str]) -> MakeTarget:
     """Makes targets of a name. Raises `UsageError`."""
     function = load_callable(name)
 

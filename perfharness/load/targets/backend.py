@@ -1,0 +1,115 @@
+"""A model in one of the inference backends as a target: a session a worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter_ns
+
+from pydantic import BaseModel, ConfigDict
+
+from perfharness.backends import BackendOptions, Device, Session, backend, model_source
+from perfharness.backends.base import Backend
+from perfharness.bench.spec import CaseSpec
+from perfharness.bench.worker.inputs import input_arrays, input_shapes
+from perfharness.errors import UsageError
+from perfharness.load.profile import Profile
+from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget
+from perfharness.model.bench import BenchCase, Precision
+from perfharness.recorder import PerfRecorder
+
+STEPS = ("copy_in", "execute", "copy_out", "synchronize")
+
+
+class ModelSpec(BaseModel):
+    """How a model is run.
+
+    Args:
+        shapes: of inputs, as in `CaseSpec.inputs`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: str
+    mode: str = ""
+    device: Device = "cpu"
+    precision: Precision = "fp32"
+    shapes: dict[str, tuple[int | str, ...]] = {}
+
+
+class BackendTarget:
+    """A session for each batch size of the mix, in the worker's thread; each call is one round, a batch of the trace.
+
+    Args:
+        made: the backend.
+        profile: its mix has the batch sizes, and the inputs (`.npz`); without them the values are seeded.
+    """
+
+    is_async = False
+
+    def __init__(
+        self, made: Backend, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder, workers: int
+    ) -> None:
+        self._made, self._model, self._spec, self._profile = made, model, spec, profile
+        self._recorder, self._workers = recorder, workers
+        self._warmup = frozenset(phase.name for phase in profile.phases if phase.warmup)
+        self._sessions: dict[str | None, Session] = {}
+
+    def open(self) -> None:
+        """Load the model, allocate, write the inputs, and run one round, for frameworks compile in it."""
+        spec, source = self._spec, model_source(self._model)
+        options = BackendOptions(device=spec.device, precision=spec.precision, mode=spec.mode)
+        entries: list[tuple[str | None, int, Path | None]] = [
+            (one.name, one.items, one.input) for one in self._profile.mix
+        ]
+        for name, items, file in entries or [(None, 1, None)]:
+            session = self._sessions[name] = self._made.load(source, options)
+            if self._workers > 1 and (problem := session.threads_problem()) is not None:
+                raise UsageError(f"--concurrency {self._workers} cannot be had in one process: {problem}; use -np")
+            case = BenchCase(
+                case_id="load", model=self._model, backend=spec.backend, mode=spec.mode, precision=spec.precision,
+                device=spec.device, batch_size=items,
+            )  # fmt: skip
+            asked = CaseSpec(case=case, model=self._model, inputs=spec.shapes, input_file=file, seed=self._profile.seed)
+            shapes = input_shapes(session.inputs, asked)
+            session.allocate(shapes)
+            session.write_inputs(input_arrays(session.inputs, shapes, asked))
+            session.run_round()
+
+    def call(self, request: LoadRequest) -> Answer:
+        """One round: copies, inference, the wait for them."""
+        begun_ns = perf_counter_ns()
+        session, recorder = self._sessions[request.input], self._recorder
+        if request.phase in self._warmup:
+            with recorder.range("warm-up request"):
+                session.run_round()
+            return Answer(begun_ns=begun_ns)
+        with recorder.batch(request.id, request.items, message="request"):
+            for step in STEPS:
+                with recorder.range(step):
+                    getattr(session, step)()
+        return Answer(begun_ns=begun_ns)
+
+    def close(self) -> None:
+        """Free everything."""
+        for session in self._sessions.values():
+            session.close()
+
+
+def backend_targets(model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder) -> MakeTarget:
+    """Makes targets of a model. Raises `UsageError` where there is no such model or backend."""
+    made = backend(spec.backend)
+    model_source(model)
+
+    def make() -> AnyTarget:
+        return BackendTarget(made, model, spec, profile, recorder, profile.concurrency)
+
+    return make
+
+
+def check_model(model: str, spec: ModelSpec, profile: Profile) -> None:
+    """Raises `UsageError` where the model or the backend does not exist, or an input is no `.npz`."""
+    backend(spec.backend)
+    model_source(model)
+    for entry in profile.mix:
+        if entry.input is not None and entry.input.suffix != ".npz":
+            raise UsageError(f"the input {entry.input} of a model must be an .npz with arrays by input name")

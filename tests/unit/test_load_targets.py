@@ -1,0 +1,148 @@
+"""Targets: what a callable is called with, and rounds of a backend."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.errors import UsageError
+from perfharness.load.inputs import Inputs
+from perfharness.load.profile import MixEntry, checked_profile
+from perfharness.load.request import Answer, LoadRequest, error_of
+from perfharness.load.targets.backend import BackendTarget, ModelSpec, backend_targets, check_model
+from perfharness.load.targets.callable import CallableTarget, callable_targets, load_callable
+from perfharness.recorder import PerfRecorder
+
+RECORDER = PerfRecorder("load")
+REQUEST = LoadRequest(3, 2, "text", "load", 0)
+
+
+def target(function: Callable[..., Any], *mix: MixEntry) -> CallableTarget:
+    made = CallableTarget(function, RECORDER, Inputs(mix))
+    made.open()
+    return made
+
+
+def test_a_function_gets_what_it_has_parameters_for(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\nb\n\nc\nd\ne\n")
+    entry = MixEntry(name="text", items=2, input=tmp_path / "lines.txt")
+    seen: list[Any] = []
+    target(lambda: seen.append("nothing")).call(REQUEST)
+    target(lambda request: seen.append(request)).call(REQUEST)
+    target(lambda lines: seen.append(lines), entry).call(REQUEST)
+    target(lambda lines, request, more=1: seen.append((lines, request)), entry).call(REQUEST)
+    assert seen == ["nothing", REQUEST, ["b", "c"], (["b", "c"], REQUEST)]  # lines 6 and 7 of 5
+    with pytest.raises(UsageError):
+        target(lambda one, two: None)
+
+
+def test_inputs_of_every_kind(tmp_path: Path) -> None:
+    array = np.arange(6).reshape(2, 3)
+    np.save(tmp_path / "a.npy", array)
+    np.savez(tmp_path / "a.npz", image=array)
+    (tmp_path / "a.json").write_text('{"text": ["x"]}')
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n[2]\n')
+
+    def read(name: str) -> Any:
+        return Inputs((MixEntry(name="text", items=2, input=tmp_path / name),)).of(REQUEST)
+
+    np.testing.assert_array_equal(read("a.npy"), array)
+    np.testing.assert_array_equal(read("a.npz")["image"], array)
+    assert read("a.json") == {"text": ["x"]}
+    assert read("a.jsonl") == [{"a": 1}, [2]]
+    (tmp_path / "a.json").write_text("{")
+    for name in ("a.json", "missing.npy", "a.png"):
+        with pytest.raises(UsageError, match=r"a\.json|missing|a\.png"):
+            read(name)
+
+
+def test_classes_coroutines_and_answers() -> None:
+    closed: list[object] = []
+
+    class Model:
+        def __call__(self) -> Answer:
+            return Answer(error="wrong-answer")
+
+        def close(self) -> None:
+            closed.append(self)
+
+    class AsyncModel:
+        async def __call__(self, request: LoadRequest) -> None:
+            await asyncio.sleep(0)
+            raise TimeoutError("planted")
+
+    made, other = target(Model), target(Model)
+    assert made.call(REQUEST).error == "wrong-answer"
+    assert made.call(REQUEST).begun_ns is not None
+    made.close()
+    other.close()
+    assert len({id(one) for one in closed}) == 2
+    later = target(AsyncModel)
+    assert later.is_async
+    with pytest.raises(TimeoutError):
+        asyncio.run(later.call_async(REQUEST))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (TimeoutError(), "timeout"),
+        (asyncio.TimeoutError(), "timeout"),
+        (ConnectionRefusedError(), "refused"),
+        (BrokenPipeError(), "reset"),
+        (MemoryError(), "out-of-memory"),
+        (RuntimeError("CUDA error: out of memory"), "out-of-memory"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("x"), "out-of-memory"),
+        (KeyError("x"), "exception:KeyError"),
+    ],
+)
+def test_kinds_of_errors(error: Exception, kind: str) -> None:
+    assert error_of(error).error == kind
+
+
+def test_names_that_mean_nothing(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import nowhere_at_all\n")
+    (tmp_path / "fine.py").write_text("value = 3\n")
+    for name in ("no_such_module:f", "json:nothing", f"{tmp_path}/none.py:f", f"{tmp_path}/fine.py:value"):
+        with pytest.raises(UsageError):
+            load_callable(name)
+    with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):  # the target's own fault
+        load_callable(f"{tmp_path}/app.py:f")
+    assert callable_targets("json:dumps", RECORDER, Inputs(()), frozenset())().is_async is False
+    assert load_callable("json:JSONEncoder.encode") is json.JSONEncoder.encode
+
+
+def test_a_model_is_run_with_each_batch_size_and_its_input(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    features = np.arange(6, dtype=np.float32)
+    np.savez(tmp_path / "in.npz", features=features)
+    mix = [{"name": "text", "items": 2, "input": str(tmp_path / "in.npz")}, {"name": "big", "items": 5}]
+    profile = checked_profile({"phases": [{"duration": 1}], "mix": mix})
+    model, spec = "tests.contract.tiny_models:create", ModelSpec(backend="torch")
+    check_model(model, spec, profile)
+    made = backend_targets(model, spec, profile, RECORDER)()
+    assert isinstance(made, BackendTarget)
+    made.open()
+    try:
+        assert made.call(REQUEST).error is None
+        assert made.call(LoadRequest(4, 5, "big", "load", 0)).begun_ns is not None
+        sessions = made._sessions
+        assert {name: len(one.read_outputs()["logits"]) for name, one in sessions.items()} == {"text": 2, "big": 5}
+        np.testing.assert_array_equal(sessions["text"]._host["features"], np.tile(features, (2, 1)))
+    finally:
+        made.close()
+
+
+def test_models_that_cannot_be() -> None:
+    profile = checked_profile({"phases": [{"duration": 1}], "mix": [{"name": "a", "input": "a.npy"}]})
+    for model, name in (("missing.onnx", "torch"), ("tests.contract.tiny_models:create", "nothing")):
+        with pytest.raises(UsageError):
+            check_model(model, ModelSpec(backend=name), profile)
+    with pytest.raises(UsageError, match="npz"):
+        check_model("tests.contract.tiny_models:create", ModelSpec(backend="torch"), profile)
