@@ -26,6 +26,7 @@ __all__ = [
     "compare_runs",
     "get_default_arg_parser",
     "launch",
+    "mlperf",
     "open_run",
     "parse_validate_default_args",
     "repeat",
@@ -37,14 +38,15 @@ __all__ = [
     "sweep_ranks",
 ]
 
-# The module, and the name in it where that is another one. `report` and `stress` are of layers that import this
-# package, so type checkers know them as any function.
+# The module, and the name in it where that is another one. `mlperf`, `report` and `stress` are of layers that import
+# this package, so type checkers know them as any function.
 USE_CASES = {
     "analyze": "perfharness.runs.analyze",
     "cold_start": "perfharness.runs.cold_start",
     "compare": "perfharness.runs.compare:compare_runs",
     "compare_runs": "perfharness.runs.compare",
     "launch": "perfharness.runs.launch",
+    "mlperf": "perfharness.load.mlperf.run",
     "open_run": "perfharness.runs.run",
     "repeat": "perfharness.runs.repeat",
     "report": "perfharness.render.report.files",

@@ -32,8 +32,11 @@ SWAP_NAME = ".perfharness-swap.json"
 
 PICTURE = re.compile(r"telemetry_(gpu_\d+|host)\.png|telemetry\.html")
 RUN_FILES = frozenset(
-    {BENCHMARK_MEAN_NAME, EXPLAIN_NAME, MANIFEST_NAME, "load.json", "ranges.parquet", "telemetry.parquet"}
-)
+    {
+        BENCHMARK_MEAN_NAME, EXPLAIN_NAME, MANIFEST_NAME, "load.json", "mlperf.json", "ranges.parquet",
+        "telemetry.parquet",
+    }
+)  # fmt: skip
 SETTLE_PATIENCE_S = 30.0
 """How long to wait for another command that is replacing a run, seconds: it does renames only."""
 

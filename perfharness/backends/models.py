@@ -87,6 +87,18 @@ def model_source(text: str, name: str | None = None) -> ModelSource:
     raise UsageError(f"{what}; {_HOW}")
 
 
+def shapes_of(texts: Iterable[str]) -> dict[str, tuple[int | str, ...]]:
+    """`image=batchx3x224x224`, or with commas: numbers, and names of dimensions. Raises `UsageError`."""
+    found: dict[str, tuple[int | str, ...]] = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        parts = [part.strip() for part in sizes.split("," if "," in sizes else "x")]
+        if not equals or not name or not all(part.isdigit() or part.isidentifier() for part in parts):
+            raise UsageError(f"--shape {text}: must be NAME=DIMxDIM…, as in image=batchx3x224x224")
+        found[name] = tuple(int(part) if part.isdigit() else part for part in parts)
+    return found
+
+
 def call_factory(model: ModelSource, backend: str, precision: Precision) -> Any:
     """Return value of the model's function for this backend and precision.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfharness.backends.models import shapes_of
 from perfharness.cli.options import command_line, split_commas
 from perfharness.cli.settings import Verb, with_parameters
 from perfharness.errors import PerfHarnessError, UsageError
@@ -72,18 +73,6 @@ Stored = Annotated[
     bool,
     typer.Option("--stored/--no-store", help="Add the result to the run store.", rich_help_panel=RESULTS, hidden=True),
 ]
-
-
-def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
-    """`image=batchx3x224x224`, or with commas: numbers, and names of dimensions. Raises `UsageError`."""
-    found: dict[str, tuple[int | str, ...]] = {}
-    for text in texts:
-        name, equals, sizes = text.rpartition("=")
-        parts = [part.strip() for part in sizes.split("," if "," in sizes else "x")]
-        if not equals or not name or not all(part.isdigit() or part.isidentifier() for part in parts):
-            raise UsageError(f"--shape {text}: must be NAME=DIMxDIM…, as in image=batchx3x224x224")
-        found[name] = tuple(int(part) if part.isdigit() else part for part in parts)
-    return found
 
 
 def batch_sizes_of(text: str) -> list[int] | str:

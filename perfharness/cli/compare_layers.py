@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli.bench_options import shapes_of
+from perfharness.backends.models import shapes_of
 from perfharness.cli.help import GroupedCommand
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK
 

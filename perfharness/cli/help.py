@@ -24,6 +24,7 @@ VERBS = {
     "share": "Write a run for others, without secrets and names.",
     "bench": "Measure models over backends, precisions and batch sizes.",
     "stress": "Put a target under load: latency from the intended moment, and what it comes from.",
+    "mlperf": "Run a test of MLPerf LoadGen on a model.",
     "compare-engines": "Compare engines that make a map of an image.",
     "compare-layers": "Find where the outputs of two ONNX models begin to differ.",
     "runs": "List, show, tag and delete what was measured before.",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from perfharness.cli.bench_options import shapes_of
+from perfharness.backends.models import shapes_of
 from perfharness.cli.help import GroupedCommand, HelpAll
 from perfharness.cli.live import LaunchView
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code

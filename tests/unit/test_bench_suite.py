@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfharness.backends.models import shapes_of
 from perfharness.bench.suite.check import load_suite, make_suite
 from perfharness.bench.suite.matrix import at_batch, default_baseline, plan_cases, shuffled
 from perfharness.bench.suite.suite import Suite, read_suite
-from perfharness.cli.bench_options import shapes_of
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord

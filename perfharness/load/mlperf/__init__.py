@@ -1,0 +1,1 @@
+"""MLPerf LoadGen, the library of MLCommons (`mlperf_loadgen`), over any backend: `perfharness mlperf`."""

@@ -1,0 +1,156 @@
+"""What a test of LoadGen found: `mlperf.json`, made of LoadGen's logs and of what the process counted itself."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from perfharness.model.checks import MaskedArguments
+from perfharness.model.manifest import FindingRecord
+
+MLPERF_NAME = "mlperf.json"
+MLPERF_VERSION = 1
+LOGS = "mlperf"
+"""Folder of LoadGen's logs in that of the process."""
+
+SUT_NAME = "sut.json"
+SUMMARY_LOG, DETAIL_LOG = "mlperf_log_summary.txt", "mlperf_log_detail.txt"
+ACCURACY_LOG, TRACE_LOG = "mlperf_log_accuracy.json", "mlperf_log_trace.json"
+
+Status = Literal["ok", "interrupted", "failed"]
+Validity = Literal["VALID", "INVALID"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class SutRecord(_Model):
+    """`sut.json`: what the system under test reports of itself."""
+
+    status: Status = "failed"
+    problem: str | None = None
+    """Why it did not come to its end."""
+
+    loadgen: str | None = None
+    """Version of the library."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Of the backend's libraries."""
+
+    backend_settings: dict[str, str] = Field(default_factory=dict)
+    batch_sizes: list[int] = Field(default_factory=list)
+    """Each with a session."""
+
+    warmup_round_ms: float | None = None
+    """Shortest execution of the largest batch before the test."""
+
+    data_samples: int | None = None
+    performance_samples: int | None = None
+    """Of these LoadGen holds in memory and draws from."""
+
+    overridden: dict[str, list[int | float]] = Field(default_factory=dict)
+    """Settings that are not those of LoadGen's rules and user.conf, where these were applied: theirs, then ours."""
+
+    batches: int = 0
+    samples: int = 0
+    padding: int = 0
+    """Rows that were executed to fill batches."""
+
+    errors: dict[str, int] = Field(default_factory=dict)
+    """Samples that were answered without data, by kind of error."""
+
+    first_errors: dict[str, str] = Field(default_factory=dict)
+    """Message of the first of each kind."""
+
+    output: str | None = None
+    output_shape: list[int] | None = None
+    output_dtype: str | None = None
+    """Of the answers in accuracy mode, a sample each."""
+
+
+class MlperfPercentile(_Model):
+    """Latency of a query, by LoadGen."""
+
+    percent: float
+    latency_ms: float | None
+    reason: str | None = None
+    """Why it is null; LoadGen's own number is in `reported`."""
+
+
+class MlperfMetric(_Model):
+    """What LoadGen judges the scenario by."""
+
+    name: str
+    """As in LoadGen's summary."""
+
+    unit: Literal["ms", "samples per second"]
+    value: float | None
+    early_stopping_ms: float | None = None
+    """LoadGen's estimate of the percentile that holds with 99 % confidence, which counts in a submission."""
+
+    reason: str | None = None
+
+
+class MlperfAccuracy(_Model):
+    """A figure of the answers in LoadGen's accuracy log."""
+
+    value: float | None
+    reason: str | None = None
+
+
+class MlperfResult(_Model):
+    """The file; times in milliseconds unless they are called otherwise."""
+
+    schema_version: int = MLPERF_VERSION
+    created: str
+    """UTC, ISO 8601."""
+
+    command: MaskedArguments
+    status: Status
+    scenario: str
+    mode: str
+    model: str
+    backend: str
+    asked: dict[str, Any]
+    """Settings of the command line."""
+
+    sut: SutRecord | None
+    """None: its process ended without a word."""
+
+    validity: Validity | None
+    """LoadGen's own verdict on a performance test; null: it gave none."""
+
+    invalid_reasons: list[str]
+    """What LoadGen says was not satisfied."""
+
+    recommendations: list[str]
+    early_stopping: list[str]
+    metric: MlperfMetric | None
+    queries: int | None
+    percentiles: list[MlperfPercentile]
+    mean_latency_ms: float | None
+    over_latency: int | None
+    """Queries of Server over the bound."""
+
+    accuracy: dict[str, MlperfAccuracy]
+    accuracy_samples: int | None
+    """Answers in the accuracy log."""
+
+    settings: dict[str, Any]
+    """What LoadGen ran with (`effective_…` of its detail log), seeds included."""
+
+    reported: dict[str, Any]
+    """LoadGen's own results (`result_…` of its detail log), as they stand there."""
+
+    loadgen_errors: list[str]
+    loadgen_warnings: list[str]
+    logs: dict[str, str]
+    """LoadGen's files by name, in the run folder."""
+
+    submission: str | None = None
+    """The folder that is shaped like a submission."""
+
+    findings: list[FindingRecord] = Field(default_factory=list)

@@ -1,0 +1,238 @@
+"""`perfharness mlperf`, as a user runs it: the real LoadGen, short, on models of the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import perfharness as api
+from perfharness.load.mlperf.logs import read_detail, read_trace
+from perfharness.load.mlperf.result import DETAIL_LOG, TRACE_LOG, MlperfResult
+from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
+from tests.contract import tiny_models
+from tests.integration.launches import environment, perfharness, wait_for
+
+pytest.importorskip("mlperf_loadgen")
+
+TINY = f"{Path(tiny_models.__file__)}:create"
+QUIET = ("--tracer", "ranges", "--no-telemetry", "--no-store")
+
+
+def run(out: Path, model: str, *arguments: object) -> tuple[int, MlperfResult, str]:
+    """The exit code, the result and stderr."""
+    done = perfharness("mlperf", model, *arguments, *QUIET, "--format", "json", "-o", out)
+    assert done.stdout, done.stderr
+    result = MlperfResult.model_validate(json.loads(done.stdout))
+    assert result == MlperfResult.model_validate_json((out / "mlperf.json").read_text())
+    return done.returncode, result, done.stderr
+
+
+def codes(result: MlperfResult) -> set[str]:
+    return {one.code for one in result.findings}
+
+
+def logs(out: Path) -> Path:
+    return out / "proc_0_gpu_0" / "mlperf"
+
+
+def requests(out: Path) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = pq.read_table(out / "proc_0_gpu_0" / "requests.parquet").to_pydict()
+    return found
+
+
+SCENARIOS: dict[str, tuple[object, ...]] = {
+    "SingleStream": (),
+    "MultiStream": ("--min-queries", 700, "--samples-per-query", 4),
+    "Server": ("--target-qps", 1000, "--min-queries", 600, "--target-latency", 2000, "--log-queries", "--max-batch", 4),
+    "Offline": ("--max-batch", 16),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, MlperfResult]]:
+    """A test of each scenario, on the tiny model of ONNX Runtime."""
+    found = {}
+    for scenario, options in SCENARIOS.items():
+        out = tmp_path_factory.mktemp("mlperf") / scenario
+        code, result, said = run(
+            out, TINY, "--backend", "onnxruntime", "--scenario", scenario, "--min-duration", 0.3, "--seed", 5, *options
+        )
+        assert code == 0, said
+        found[scenario] = out, result
+    return found
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_each_scenario_is_valid_by_its_own_verdict(runs: dict[str, tuple[Path, MlperfResult]], scenario: str) -> None:
+    out, result = runs[scenario]
+    assert (result.validity, result.invalid_reasons, result.status) == ("VALID", [], "ok")
+    assert "Result is : VALID" in (logs(out) / "mlperf_log_summary.txt").read_text()
+    assert (result.settings["schedule_rng_seed"], result.settings["min_duration_ms"]) == (5, 300)
+    assert result.sut is not None
+    assert result.sut.errors == {}
+    batches = api.open_run(out).batches().to_pydict()
+    assert sum(batches["items"]) == result.sut.samples
+    assert len(batches["items"]) == result.sut.batches
+    stages = set(api.open_run(out).stages().to_pydict()["stage"])
+    assert {"write_inputs", "copy_in", "execute", "copy_out", "synchronize", "respond"} <= stages
+    assert ("wait" in stages) == (scenario == "Server")
+    if scenario != "Offline":
+        assert result.sut.samples == result.queries * result.settings["samples_per_query"]
+        assert requests(out)["id"] == list(range(result.queries or 0))
+    assert result.metric is not None
+    assert result.metric.unit == ("samples per second" if scenario in ("Server", "Offline") else "ms")
+    if scenario == "Offline":
+        # What LoadGen divides by is the latency of the one query.
+        expected = result.sut.samples / result.reported["max_latency_ns"] * 1e9
+        assert result.metric.value == pytest.approx(expected, rel=1e-3)
+
+
+def test_percentiles_are_those_of_each_query_in_its_trace_log(runs: dict[str, tuple[Path, MlperfResult]]) -> None:
+    out, result = runs["Server"]
+    latency_ns = np.sort(read_trace(logs(out) / TRACE_LOG).done_ns)
+    assert len(latency_ns) == result.queries
+    reported = read_detail(logs(out) / DETAIL_LOG).starting("result_")
+    for one in result.percentiles:
+        own = int(latency_ns[min(len(latency_ns) - 1, int(len(latency_ns) * one.percent / 100))])
+        assert own == reported[f"{one.percent:.2f}_percentile_latency_ns"]
+        assert one.latency_ms in (None, own / 1e6)
+        assert (one.latency_ms is None) == (len(latency_ns) * (100 - one.percent) / 100 < 10)
+
+
+def test_rows_of_queries_have_the_schedule_of_server(runs: dict[str, tuple[Path, MlperfResult]]) -> None:
+    out, _ = runs["Server"]
+    rows = requests(out)
+    scheduled = read_trace(logs(out) / TRACE_LOG)
+    assert None not in rows["intended_ns"]
+    ours = np.array(rows["done_ns"]) - np.array(rows["intended_ns"])
+    # The answer reaches LoadGen a little after it was given, and the clocks are tied by the fastest query.
+    assert np.median(scheduled.done_ns - ours) == pytest.approx(0, abs=0.3e6)
+    assert (np.array(rows["begun_ns"]) >= np.array(rows["sent_ns"])).all()
+    spacing = np.diff(np.array(rows["intended_ns"])) - np.diff(scheduled.at_ns)
+    assert np.abs(spacing).max() == 0
+
+
+def test_latency_is_that_of_the_batches_in_the_trace(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "net.py", FakeScript(execute_ms=4))
+    code, result, said = run(
+        tmp_path / "out", model, "--backend", FAKE_BACKEND, "--min-duration", 0.5, "--min-queries", 100
+    )
+    assert code == 0, said
+    batches = api.open_run(tmp_path / "out").batches().to_pydict()
+    assert len(batches["items"]) == result.queries
+    p50_ms = next(one.latency_ms for one in result.percentiles if one.percent == 50)
+    assert p50_ms is not None
+    own_ms = float(np.median(batches["duration_ns"])) / 1e6
+    assert own_ms > 4
+    # LoadGen counts from before our callback to the answer, the batch ends after it.
+    assert p50_ms == pytest.approx(own_ms, abs=1)
+
+
+def test_too_few_queries_are_invalid(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "net.py", FakeScript(execute_ms=1))
+    code, result, said = run(
+        tmp_path / "out", model, "--backend", FAKE_BACKEND, "--min-duration", 0.02, "--min-queries", 5,
+        "--max-queries", 20,
+    )  # fmt: skip
+    assert code == 3, said
+    assert result.validity == "INVALID"
+    assert "Early stopping" in result.invalid_reasons
+    assert "mlperf-invalid" in codes(result)
+    assert all(one.latency_ms is None and one.reason for one in result.percentiles if one.percent > 50)
+    assert result.metric is not None
+    assert (result.metric.early_stopping_ms, bool(result.metric.reason)) == (None, True)
+
+
+def test_answers_are_scored_and_laid_out_as_a_submission(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    features, shift = (random.standard_normal((40, width), dtype=np.float32) for width in (tiny_models.FEATURES, 1))
+    np.savez(tmp_path / "data.npz", features=features, shift=shift)
+    logits = tiny_models.reference(features, shift)["logits"]
+    labels = logits.argmax(1)
+    labels[:4] = (labels[:4] + 1) % 4
+    np.save(tmp_path / "labels.npy", labels)
+    (tmp_path / "own.py").write_text("def largest(outputs, reference, sample):\n    return outputs['logits'].max()\n")
+    options = (
+        "--backend", "onnxruntime", "--scenario", "Offline", "--max-batch", 16, "--dataset", tmp_path / "data.npz",
+        "--submission", tmp_path / "sub", "--submitter", "ORG", "--system", "box",
+    )  # fmt: skip
+    code, result, said = run(
+        tmp_path / "out", TINY, *options, "--mode", "accuracy", "--labels", tmp_path / "labels.npy", "--metric",
+        f"{tmp_path / 'own.py'}:largest", "--output", "logits",
+    )  # fmt: skip
+    assert code == 0, said
+    assert (result.accuracy_samples, result.validity, result.metric) == (40, None, None)
+    assert result.accuracy["top1"].value == pytest.approx(36 / 40)
+    assert result.accuracy["largest"].value == pytest.approx(logits.max(1).mean(), rel=1e-5)
+    assert result.sut is not None
+    assert (result.sut.batches, result.sut.padding) == (3, 8)
+    place = tmp_path / "sub" / "open" / "ORG" / "results" / "box" / "tiny_models" / "Offline"
+    assert "top1=0.9" in (place / "accuracy" / "accuracy.txt").read_text()
+    assert (place / "accuracy" / "mlperf_log_accuracy.json").read_bytes() == (
+        logs(tmp_path / "out") / "mlperf_log_accuracy.json"
+    ).read_bytes()
+    incomplete = next(one for one in result.findings if one.code == "mlperf-submission-incomplete")
+    assert "performance test" in incomplete.message
+    assert "cooling" in incomplete.message
+    code, result, said = run(tmp_path / "out", TINY, *options, "--min-duration", 0.2)
+    assert (place / "performance" / "run_1" / "mlperf_log_summary.txt").is_file()
+    incomplete = next(one for one in result.findings if one.code == "mlperf-submission-incomplete")
+    assert "performance test" not in incomplete.message
+    system = json.loads((tmp_path / "sub" / "open" / "ORG" / "systems" / "box.json").read_text())
+    assert (system["accelerators_per_node"], system["cooling"], system["submitter"]) == ("0", "", "ORG")
+    assert system["framework"].startswith("onnxruntime ")
+
+
+def test_a_system_that_fails_every_batch_ends_the_test(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "net.py", FakeScript(execute_ms=0, by_batch_ms={1: 0.1}))
+    (tmp_path / "data.py").write_text(
+        "import numpy as np\n\nclass Bad(dict):\n    pass\n\n"
+        "def samples():\n    return [{'x': np.zeros(4, np.float32)}] * 3 + [{'x': np.zeros(5, np.float32)}]\n"
+    )
+    data = f"{tmp_path / 'data.py'}:samples"
+    code, result, _ = run(tmp_path / "out", model, "--backend", FAKE_BACKEND, "--min-duration", 0.1, "--dataset", data)
+    assert code == 1
+    assert result.status == "failed"
+    assert result.sut is not None
+    assert "sample 3" in (result.sut.problem or "")
+    assert "mlperf-not-ended" in codes(result)
+
+
+def test_a_crash_and_an_interrupt_keep_what_was_measured(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "net.py", FakeScript(execute_ms=1, crash_at_execution=30))
+    code, result, _ = run(tmp_path / "out", model, "--backend", FAKE_BACKEND, "--min-duration", 5)
+    assert (code, result.sut, result.status) == (1, None, "failed")
+    assert "mlperf-not-ended" in codes(result)
+
+    model, out = write_model(tmp_path / "slow.py", FakeScript(execute_ms=5)), tmp_path / "interrupted"
+    words = ["mlperf", model, "--backend", FAKE_BACKEND, "--min-duration", "100", *QUIET, "-o", str(out)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "perfharness", *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        env=environment(),
+    ) as process:  # fmt: skip
+        wait_for(lambda: any("out" not in path.parts for path in tmp_path.rglob("mlperf_log_detail.txt")))
+        os.kill(process.pid, signal.SIGINT)
+    assert process.returncode == 1
+    result = MlperfResult.model_validate_json((out / "mlperf.json").read_text())
+    assert result.status == "interrupted"
+    assert result.sut is not None
+    assert len(requests(out)["id"]) in (result.sut.batches, result.sut.batches + 1)
+
+
+def test_from_python(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "net.py", FakeScript(execute_ms=1))
+    done = api.mlperf(
+        model, backend=FAKE_BACKEND, min_duration_s=0.1, min_queries=70, tracer="none", telemetry=False,
+        output_dir=tmp_path / "out", stored=False,
+    )  # fmt: skip
+    assert done.result.validity == "VALID"
+    assert done.launch.folder == tmp_path / "out"

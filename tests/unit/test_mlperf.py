@@ -1,0 +1,285 @@
+"""Logs, settings, data and the system under test of `perfharness mlperf`, without LoadGen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.backends import BackendOptions, ModelSource
+from perfharness.errors import ResultError, ToolNotFoundError, UsageError
+from perfharness.load.mlperf.accuracy import Scoring, read_labels
+from perfharness.load.mlperf.data import DataSet, LoadedSamples, open_data
+from perfharness.load.mlperf.logs import read_answers, read_detail, read_summary, read_trace
+from perfharness.load.mlperf.queries import intended_ns
+from perfharness.load.mlperf.result import SutRecord
+from perfharness.load.mlperf.run import plan_mlperf
+from perfharness.load.mlperf.settings import MlperfSettings, check_settings
+from perfharness.load.mlperf.sut import FAILURES_IN_A_ROW, Executor, InlineSut, QueuedSut, Requests, Work
+from perfharness.model.bench import TensorSpec
+from perfharness.recorder import PerfRecorder
+from perfharness.testing.fake_backend import FakeBackend, FakeClock, FakeScript
+
+INPUTS = (TensorSpec(name="x", shape=(None, 4), dtype="float32"),)
+
+SUMMARY = """\
+================================================
+MLPerf Results Summary
+================================================
+SUT name : PySUT
+Scenario : SingleStream
+Mode     : PerformanceOnly
+90.0th percentile latency (ns) : 6580
+Result is : INVALID
+  Min duration satisfied : NO
+  Min queries satisfied : Yes
+  Early stopping satisfied: NO
+Recommendations:
+ * Decrease the expected latency so the loadgen pre-generates more queries.
+Early Stopping Result:
+ * Only processed 20 queries.
+ * Need to process at least 64 queries for early stopping.
+
+================================================
+Additional Stats
+================================================
+50.00 percentile latency (ns)   : 5698
+"""
+
+
+def test_the_summary(tmp_path: Path) -> None:
+    (tmp_path / "summary").write_text(SUMMARY)
+    found = read_summary(tmp_path / "summary")
+    assert (found.validity, found.headline) == ("INVALID", ("90.0th percentile latency (ns)", 6580.0))
+    assert found.unsatisfied == ["Min duration", "Early stopping"]
+    assert found.recommendations == ["Decrease the expected latency so the loadgen pre-generates more queries."]
+    assert len(found.early_stopping) == 2
+    with pytest.raises(ResultError, match="LoadGen did not write it"):
+        read_summary(tmp_path / "none")
+
+
+def test_the_detail_log(tmp_path: Path) -> None:
+    line = ':::MLLOG {"key": "%s", "value": %s, "metadata": {"is_error": %s, "is_warning": false}}\n'
+    text = line % ("effective_seed", 3, "false") + "something else\n" + line % ("error_runtime", '"early"', "true")
+    (tmp_path / "detail").write_text(text + ':::MLLOG {"key": "cut')
+    found = read_detail(tmp_path / "detail")
+    assert found.starting("effective_") == {"seed": 3}
+    assert found.errors == ["error_runtime: early"]
+
+
+def test_answers(tmp_path: Path) -> None:
+    data = np.array([1, 2], np.float32).tobytes().hex()
+    (tmp_path / "log").write_text(
+        f'[{{"seq_id": 0, "qsl_idx": 7, "data": "{data}"}}, {{"seq_id": 1, "qsl_idx": 8, "data": ""}}]'
+    )
+    (one, other) = read_answers(tmp_path / "log", "float32", [2])
+    assert (one[0], one[1].tolist() if one[1] is not None else None, other) == (7, [1, 2], (8, None))
+    with pytest.raises(ResultError):
+        list(read_answers(tmp_path / "log", "float32", [3]))
+
+
+def test_when_queries_were_scheduled(tmp_path: Path) -> None:
+    sample = '{{"name":"Sample","cat":"default","ph":"b","pid":1,"id":0,"ts":{},"args":{{"sample_seq":0,"query_seq":{},'
+    sample += '"sample_idx":1,"issue_start_ns":{},"complete_ns":{}}}}},\n'
+    (tmp_path / "trace").write_text(
+        '{"traceEvents":[\n' + sample.format("20.500", 1, 90, 4000) + "{,\n" + sample.format("-1.250", 0, 10, 3000)
+    )
+    found = read_trace(tmp_path / "trace")
+    assert found.at_ns.tolist() == [-1250, 20500]
+    assert found.done_ns.tolist() == [3000, 4000]
+    # Received 50 and 80 ns after they were issued; the origin is that of the faster one.
+    sent = np.array([1_000_000 - 1250 + 10 + 50, 1_000_000 + 20500 + 90 + 80])
+    assert intended_ns(found, sent) == {0: 1_000_000 - 1250 + 50, 1: 1_000_000 + 20500 + 50}
+
+
+def settings(**more: Any) -> MlperfSettings:
+    return MlperfSettings(model="here.py:create", **{"backend": "torch", **more})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"backend": ""},
+        {"backend": "nobody"},
+        {"scenario": "Server"},
+        {"workers": 2},
+        {"batch_timeout_ms": 1.0},
+        {"samples_per_query": 4},
+        {"labels": Path("none.npy")},
+        {"user_conf": Path("none.conf")},
+        {"max_batch": 4, "batch_sizes": (1, 2)},
+        {"submission": Path("sub")},
+        {"submission": Path("sub"), "submitter": "A/B", "system": "s"},
+        {"metric": ("m:f",)},
+        {"shape": ("x",)},
+        {"backend_option": ("x",)},
+    ],
+)
+def test_contradictions_are_found_before_anything_starts(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        check_settings(settings(**wrong))
+
+
+def test_sizes() -> None:
+    assert settings().sizes == (1,)
+    assert settings(scenario="MultiStream").sizes == (8,)
+    assert settings(scenario="MultiStream", max_batch=3).sizes == (3,)
+    assert settings(scenario="Server", max_batch=12).sizes == (1, 2, 4, 8, 12)
+    assert settings(scenario="Server", max_batch=8).sizes == (1, 2, 4, 8)
+    assert settings(batch_sizes="8,2").sizes == (2, 8)
+
+
+def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlperf_loadgen", None)
+    with pytest.raises(ToolNotFoundError, match=r"\[mlperf\]"):
+        plan_mlperf("here.py:create", {"backend": "torch"})
+
+
+def test_an_unknown_setting() -> None:
+    with pytest.raises(UsageError, match="num_processes"):
+        plan_mlperf("here.py:create", {"backend": "torch", "num_processes": 2})
+
+
+def test_data(tmp_path: Path) -> None:
+    np.savez(tmp_path / "two.npz", x=np.arange(8, dtype=np.float32).reshape(2, 4))
+    spec = settings().case_spec("cpu")
+    data = open_data(settings(dataset=str(tmp_path / "two.npz")), INPUTS, {"x": (4,)}, spec)
+    samples = LoadedSamples(data, INPUTS, {"x": (4,)})
+    samples.load([1, 0])
+    assert samples.batch([0], 1)["x"].tolist() == [[0, 1, 2, 3]]
+    assert samples.batch([1], 3)["x"].tolist() == [[4, 5, 6, 7]] * 3, "the last one is repeated"
+    for wrong in ({"samples": 3}, {"dataset": "nowhere:function"}):
+        with pytest.raises(UsageError):
+            open_data(settings(**{"dataset": str(tmp_path / "two.npz"), **wrong}), INPUTS, {"x": (4,)}, spec)
+    with pytest.raises(UsageError, match="'y'"):
+        open_data(settings(dataset=str(tmp_path / "two.npz")), INPUTS, {"y": (4,)}, spec)
+    first, again = (open_data(settings(seed=3), INPUTS, {"x": (4,)}, settings(seed=3).case_spec("cpu")) for _ in "ab")
+    assert (first.sample(5)["x"] == again.sample(5)["x"]).all()
+    assert not (first.sample(5)["x"] == first.sample(6)["x"]).any()
+
+
+class Answers:
+    """What LoadGen would be told."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[float] | None] = {}
+
+    def __call__(self, ids: Sequence[int], answers: npt.NDArray[Any] | None) -> None:
+        for row, one in enumerate(ids):
+            assert one not in self.rows, "answered twice"
+            self.rows[one] = None if answers is None else answers[row].tolist()
+
+
+class Sample:
+    def __init__(self, number: int, index: int) -> None:
+        self.id, self.index = number, index
+
+
+def executor(
+    sizes: Sequence[int], answers: Answers, requests: Requests | None, script: FakeScript, aborted: list[str]
+) -> Executor:
+    data = DataSet(10, lambda index: {"x": np.full(4, index, np.float32)})
+    samples = LoadedSamples(data, INPUTS, {"x": (4,)})
+    samples.load(range(10))
+    sessions = {}
+    for size in sizes:
+        sessions[size] = FakeBackend(script, FakeClock(0)).load(ModelSource("m", factory="n:c"), BackendOptions())
+        sessions[size].allocate({"x": (size, 4)})
+    return Executor(PerfRecorder("mlperf-test"), sessions, samples, answers, requests, "y", aborted.append)
+
+
+def expected(index: int) -> list[float]:
+    return [2.0 * index] * 4
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.sampled_from([(1,), (4,), (2, 8)]), st.booleans())
+def test_every_sample_gets_its_own_answer(indices: list[int], sizes: tuple[int, ...], is_offline: bool) -> None:
+    answers, requests = Answers(), None if is_offline else Requests()
+    sut = InlineSut(executor(sizes, answers, requests, FakeScript(), []), requests, is_offline=is_offline)
+    sut.issue([Sample(100 + number, index) for number, index in enumerate(indices)])
+    assert answers.rows == {100 + number: expected(index) for number, index in enumerate(indices)}
+    (outcome,) = sut.close()
+    assert (outcome.samples, outcome.errors) == (len(indices), {})
+    parts = [min(sizes[-1], len(indices) - first) for first in range(0, len(indices), sizes[-1])]
+    assert outcome.padding == sum(min(size for size in sizes if size >= part) - part for part in parts)
+    if requests is not None:
+        assert list(requests.items) == [len(indices)]
+        assert requests.sent_ns[0] <= requests.begun_ns[0] <= requests.done_ns[0]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_queue_batches_what_waits(workers: int) -> None:
+    answers, requests = Answers(), Requests()
+    sut = QueuedSut(
+        [lambda: executor((1, 2, 4), answers, requests, FakeScript(), [])] * workers, requests, batch_timeout_s=0.001
+    )
+    for number in range(50):
+        sut.issue([Sample(number, number % 10)])
+    outcomes = sut.close()
+    assert answers.rows == {number: expected(number % 10) for number in range(50)}
+    assert sum(one.samples for one in outcomes) == 50
+    assert sum(one.batches for one in outcomes) < 50
+    assert 0 not in requests.done_ns
+
+
+def test_a_queue_of_one_query_with_everything() -> None:
+    answers = Answers()
+    sut = QueuedSut([lambda: executor((8,), answers, None, FakeScript(), [])] * 2, None, is_offline=True)
+    sut.issue([Sample(number, number % 10) for number in range(30)])
+    outcomes = sut.close()
+    assert answers.rows == {number: expected(number % 10) for number in range(30)}
+    assert (sum(one.batches for one in outcomes), sum(one.padding for one in outcomes)) == (4, 2)
+
+
+def test_failed_batches_are_counted_answered_and_end_the_test() -> None:
+    answers, requests, aborted = Answers(), Requests(), list[str]()
+    made = executor((4,), answers, requests, FakeScript(error_at_batch=4), aborted)
+    for number in range(FAILURES_IN_A_ROW):
+        assert not aborted
+        query = requests.add(1, 2)
+        made.serve(Work(query, [2 * number, 2 * number + 1], [0, 1], (query,)))
+    assert len(aborted) == 1
+    assert set(answers.rows.values()) == {None}
+    assert len(answers.rows) == 2 * FAILURES_IN_A_ROW
+    assert made.outcome.errors == {"exception:BackendError": 2 * FAILURES_IN_A_ROW}
+    assert "batch of 4" in made.outcome.first["exception:BackendError"]
+    assert set(requests.errors) == set(range(FAILURES_IN_A_ROW))
+
+
+def test_labels(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("1\n0\n")
+    np.savez(tmp_path / "labels.npz", labels=np.array([1, 0]))
+    for name in ("labels.txt", "labels.npz"):
+        assert read_labels(tmp_path / name).tolist() == [1, 0]
+    np.save(tmp_path / "floats.npy", np.zeros(2))
+    (tmp_path / "words.txt").write_text("cat\n")
+    for name in ("floats.npy", "words.txt"):
+        with pytest.raises(UsageError):
+            read_labels(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("missing", "value"), [("nothing", 0.5), ("a sample", None), ("an answer", None), ("a label", None)]
+)
+def test_accuracy_is_null_where_a_sample_is_missing(tmp_path: Path, missing: str, value: float | None) -> None:
+    rows = {0: [0.1, 0.9], 1: [0.2, 0.8]}
+    texts = [
+        f'{{"qsl_idx": {index}, "data": "{np.array(row, np.float32).tobytes().hex()}"}}' for index, row in rows.items()
+    ]
+    if missing == "a sample":
+        texts.pop()
+    if missing == "an answer":
+        texts[1] = '{"qsl_idx": 1, "data": ""}'
+    (tmp_path / "log").write_text(f"[{','.join(texts)}]")
+    (tmp_path / "labels.txt").write_text("1\n0\n" if missing != "a label" else "1\n")
+    sut = SutRecord(data_samples=2, output="y", output_dtype="float32", output_shape=[2])
+    figures, _ = Scoring(tmp_path / "labels.txt", ()).score(tmp_path / "log", sut)
+    assert figures["top1"].value == value
+    assert (figures["top1"].reason is None) == (value is not None)
