@@ -199,7 +199,7 @@ def _requests(run: TracedRun, process: TracedProcess) -> tuple[Requests | None, 
     try:
         if not is_plain(own):
             raise ResultError("it is not a regular file")
-        return read_requests(own, _warmup_phases(run.path))
+        return read_requests(own, _warmup_phases(run.path) | _warmup_phases(process.folder.parent))
     except (ResultError, OSError, pa.ArrowException) as error:
         return None, [f"Latencies of requests: {own} cannot be read ({error}), so slow is by the durations of batches."]
 

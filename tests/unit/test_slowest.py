@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.slowest.find import Requests, pool_loops, slowest_of_process
 from perfharness.analysis.slowest.parts import batch_parts
-from perfharness.analysis.slowest.results import Part, Reason, SlowLoop, SlowRequest
+from perfharness.analysis.slowest.results import Line, Part, Reason, Slowest, SlowLoop, SlowRequest
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import Bool, CopyKind
+from perfharness.render.terminal.console import Console
+from perfharness.render.terminal.slowest import print_slowest
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import MS, Recorded
@@ -243,7 +246,7 @@ def test_who_held_the_lock(tmp_path: Path) -> None:
 
 def test_the_line_of_a_sampled_wait(tmp_path: Path) -> None:
     part = only(first(Made(sampled_sleep), tmp_path))
-    assert (part.evidence, part.where) == ("samples", "nap (/app/main.py:12)")
+    assert (part.evidence, part.where) == ("samples", Line(function="nap", file="/app/main.py", line=12))
 
 
 def test_the_interpreter_lock_and_its_holder(tmp_path: Path) -> None:
@@ -406,6 +409,47 @@ def test_what_several_have_in_common(tmp_path: Path) -> None:
     (common,) = loop.common
     assert (common.reason, common.stage, common.requests, common.of) == (Reason.HOST, "decode", 3, 4)
     assert common.median_ms == pytest.approx(20.0)
+
+
+def test_loops_of_several_processes_and_recorders(tmp_path: Path) -> None:
+    """Two processes of a loop are one table; another recorder's loop is another."""
+    found = []
+    for number, length in enumerate((50.0, 70.0)):
+        made = Recorded()
+        made.declare("side")
+        for index in range(12):
+            made.batch(index, 100 * index, 100 * index + (length if index == 3 else 10))
+        for index in range(8):
+            made.batch(index, 100 * index, 100 * index + 1, recorder="side", tid=101)
+        (tmp_path / str(number)).mkdir()
+        analysis = Analysis(open_trace(made.write(tmp_path / str(number) / "t.sqlite")))
+        found += slowest_of_process(analysis, f"p{number}", 2, timelines=True)
+    loops, beside = pool_loops(found, 2)
+    assert [(loop.loop, loop.processes, loop.batches) for loop in loops] == [
+        ("toy/batch", 2, 24),
+        ("side/batch", 2, 16),
+    ]
+    assert [(one.process, one.index, one.ms) for one in loops[0].requests] == [("p1", 3, 70.0), ("p0", 3, 50.0)]
+    assert [[line.which for line in pair] for pair in beside] == [["worst", "typical"]] * 4
+    (typical,) = {pair[1].cpu_ms for pair in beside[:2]}
+    assert typical == 10.0
+
+
+def test_a_table_has_the_request_its_parts_and_what_is_left(tmp_path: Path) -> None:
+    loop = slowest(Made(collection), tmp_path, most=1)
+    texts = {}
+    for markdown in (False, True):
+        file = io.StringIO()
+        print_slowest(
+            Console(file=file, width=240, markdown=markdown), Slowest(asked=1, loops=[loop], notes=["a note"])
+        )
+        texts[markdown] = file.getvalue()
+    (row,) = [line for line in texts[True].splitlines() if line.startswith("| 37 |")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert (cells[1], cells[2], cells[8]) == ("p", f"{loop.requests[0].ms:.3f}", "infer: garbage collection")
+    assert float(cells[6]) == pytest.approx(15.0, abs=0.1)
+    assert sum("instead of" in line for line in texts[False].splitlines()) == 0
+    assert "a note" in texts[False]
 
 
 @settings(max_examples=40, deadline=None)

@@ -8,7 +8,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.grouping import distinct
 from perfharness.analysis.host_profile import lines_during
 from perfharness.analysis.slowest.parts import host_events
-from perfharness.analysis.slowest.results import Reason
+from perfharness.analysis.slowest.results import Line, Reason
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.host_samples import HostEventKind
 from perfharness.model.result import path_text
@@ -56,13 +56,13 @@ class Culprits:
             )
         return f"behind {len(others)} requests"
 
-    def line(self, thread: int, start_ns: Int64, end_ns: Int64) -> str | None:
+    def line(self, thread: int, start_ns: Int64, end_ns: Int64) -> Line | None:
         """The line that the thread was at in most samples of these stretches; None: there are none."""
         probe = self._analysis.host_probe
         if probe is None or not len(start_ns):
             return None
         lines = lines_during(probe.samples, thread, start_ns, end_ns, own_code=True)
-        return None if not lines else f"{lines[0].function} ({lines[0].file}:{lines[0].line})"
+        return None if not lines else Line(function=lines[0].function, file=lines[0].file, line=lines[0].line)
 
     def _lock_holder(self, thread: int, waits: BusyLine) -> int | None:
         """The thread that held the interpreter lock for most of it."""

@@ -113,7 +113,6 @@ class LoopFigures:
         self._queue, self._outside, self._throttled = queue_ns, outside_ns, throttled
         self._parts: BatchParts = batch_parts(analysis, rows)
         self._work: OwnWork = own_work(analysis, rows)
-        self._has_host_events = analysis.host_probe is not None or analysis.trace.os_calls is not None
         probe = analysis.host_probe
         self._resolution_ns = MIN_NS if probe is None else max(MIN_NS, float(probe.samples.interval_ns))
         self._readings: dict[str, BatchReadings] = batch_readings(analysis, rows)
@@ -136,7 +135,7 @@ class LoopFigures:
             self._refine(one, slow, others)
         found = _joined(found)
         small_ns = float((slow_ns[left] - np.median(other_ns[:, left], axis=0)).sum())
-        if not self._has_host_events:
+        if self._analysis.host_probe is None:  # it records each of them
             small_ns += self._lay_readings(found, slow, others, limit, floor)
         found = sorted((one for one in found if abs(one.ns) > 0), key=lambda one: -one.ns)
         named_ns = sum(one.ns for one in found)

@@ -76,6 +76,14 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+class Line(_Model):
+    """A line of code."""
+
+    function: str
+    file: str
+    line: int
+
+
 class Part(_Model):
     """What was different: one part of the difference, larger than the usual spread of that part."""
 
@@ -100,8 +108,8 @@ class Part(_Model):
     """That copies of that name moved in the batch."""
     detail: str | None = None
     """Who held the lock, what another thread did meanwhile, why clocks were throttled."""
-    where: str | None = None
-    """Line of code, where stacks were sampled."""
+    where: Line | None = None
+    """That the thread was at in most samples, where stacks were sampled."""
 
 
 class StageBeside(_Model):

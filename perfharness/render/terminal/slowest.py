@@ -5,12 +5,14 @@ from __future__ import annotations
 from rich.console import Console
 
 from perfharness.analysis.slowest.results import CommonCause, Part, Reason, Slowest, SlowLoop, SlowRequest
+from perfharness.model.host_samples import Frame
+from perfharness.render.places import place_text
 from perfharness.render.terminal.console import Column, Row, print_table, say, styled
 
 REASONS = {
     Reason.QUEUE: "waited before service began",
     Reason.OUTSIDE: "time outside of the batch",
-    Reason.HOST: "host time (computing, or a wait that was not recorded)",
+    Reason.HOST: "host time",
     Reason.COLLECTION: "garbage collection",
     Reason.INTERPRETER_LOCK: "waited for the interpreter lock",
     Reason.LOCK: "waited for another thread (a lock, a queue)",
@@ -99,7 +101,11 @@ def part_text(part: Part) -> str:
         more.append(f"{part.count} instead of {part.typical_count:g}")
     if part.size_bytes is not None and part.size_bytes != part.typical_size_bytes:
         more.append(f"{_bytes(part.size_bytes)} instead of {_bytes(part.typical_size_bytes or 0.0)}")
-    more += [one for one in (part.detail, part.where, EVIDENCE[part.evidence]) if one]
+    if part.where is not None:
+        more.append(place_text(Frame(part.where.function, part.where.file, part.where.line)))
+    more += [one for one in (part.detail, EVIDENCE[part.evidence]) if one]
+    if part.reason is Reason.HOST and not more:
+        more.append("it computed, or waited for what was not recorded")
     behind = f" ({'; '.join(more)})" if more else ""
     return f"{_place(part.stage)}{REASONS[part.reason]}{_named(part.name)}{behind}"
 
