@@ -18,6 +18,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.batch_timeline import BatchTimeline
 from perfharness.analysis.host_profile import on_trace_clock
 from perfharness.analysis.slowest.find import ProcessLoop, Requests, pool_loops, slowest_of_process
+from perfharness.analysis.slowest.ranks import waits_for_ranks, with_rank_waits
 from perfharness.analysis.slowest.results import Slowest
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import is_plain, read_regular
@@ -26,6 +27,7 @@ from perfharness.model.load import LOAD_NAME, REQUESTS_NAME, LoadResult
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import Bool, Int64
 from perfharness.runs.clocks import machine_clock, on_utc
+from perfharness.runs.ranks import RankComparison
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace.host_samples import RecordedProbe
 
@@ -130,6 +132,7 @@ def slowest(
             )
         run = run.explaining
     telemetry = None if run.manifest is None else RunTelemetry(run.path, run.manifest)
+    ranks = None if run.manifest is None else RankComparison(run.manifest)
     found: list[ProcessLoop] = []
     findings, notes, any_trace = run.launch_findings, dict[str, None](), False
     for process in run.processes:
@@ -145,11 +148,14 @@ def slowest(
         notes.update(dict.fromkeys([*_notes(analysis), *unknown]))
         throttled = _throttled(telemetry, process, analysis)
         found += slowest_of_process(analysis, process.name, most, requests, throttled, timelines=timelines)
+        if ranks is not None and process.record is not None:
+            ranks.visit(process.record, analysis)
         del analysis
         process.release()
     if not any_trace:
         raise ResultError(f"{run.path} holds no trace that can be read, so there are no slow requests to show.")
     loops, beside = pool_loops(found, most)
+    loops = with_rank_waits(loops, waits_for_ranks([] if ranks is None else ranks.calls()))
     return FoundSlowest(Slowest(asked=most, loops=loops, notes=list(notes)), beside, findings)
 
 

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.ranks.compare import calls_of_ranks
 from perfharness.analysis.slowest.find import Requests, pool_loops, slowest_of_process
 from perfharness.analysis.slowest.parts import batch_parts
+from perfharness.analysis.slowest.ranks import waits_for_ranks, with_rank_waits
 from perfharness.analysis.slowest.results import Line, Part, Reason, Slowest, SlowLoop, SlowRequest
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
@@ -21,6 +23,7 @@ from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import Bool, CopyKind
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.slowest import print_slowest
+from perfharness.testing.made_ranks import RankBatch, Work, compute_and_reduce, made_rank
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import MS, Recorded
@@ -450,6 +453,36 @@ def test_a_table_has_the_request_its_parts_and_what_is_left(tmp_path: Path) -> N
     assert float(cells[6]) == pytest.approx(15.0, abs=0.1)
     assert sum("instead of" in line for line in texts[False].splitlines()) == 0
     assert "a note" in texts[False]
+
+
+def test_a_rank_that_waited_for_another_says_for_which(tmp_path: Path) -> None:
+    """Rank 1 computes 40 ms longer in batch 7 of 12; rank 0 waits for it in `all_reduce`."""
+    offset_us = 250.0
+
+    def work(rank: int) -> Work:
+        def of_batch(batch: RankBatch) -> float:
+            own = (100.0, 120.0 + (40_000.0 if batch.index == 7 else 0.0))
+            return compute_and_reduce(own, rank)(batch)
+
+        return of_batch
+
+    ranks = [made_rank(tmp_path, rank, work(rank), offset_us=rank * offset_us, apart_us=50_000) for rank in (0, 1)]
+    waits = waits_for_ranks([calls_of_ranks(ranks)])
+    found = [
+        loop
+        for rank in (0, 1)
+        for loop in slowest_of_process(Analysis(open_trace(tmp_path / f"rank_{rank}.sqlite")), f"rank_{rank}", 1)
+    ]
+    (loop,) = with_rank_waits(pool_loops(found, 2)[0], waits)
+    by_process = {one.process: one for one in loop.requests}
+    first, second = by_process["rank_0"], by_process["rank_1"]
+    assert (first.index, second.index) == (7, 7)
+    assert first.waited_for is not None
+    # By hand: 40,120 - 100 us; in the others 120 - 100.
+    assert (first.waited_for.rank, first.waited_for.ms, first.waited_for.typical_ms) == pytest.approx((1, 40.02, 0.02))
+    assert second.waited_for is None
+    assert [(part.stage, round(part.ms)) for part in second.parts] == [("compute", 40)]
+    assert [round(part.ms) for part in first.parts] == [40]
 
 
 @settings(max_examples=40, deadline=None)

@@ -237,12 +237,14 @@ class RankCalls:
 
     Times are on the clock of the trace of `clock_of`, a process: of the first rank, or its own where nothing ties the
     clocks. `waiting_ns` is -1 where it is not known; `last_rank` is the rank that all waited for, -1 where it is not
-    known.
+    known. `batch_path` and `batch_index` are of the outermost batch around each.
     """
 
     process: str
     rank: int
     clock_of: str
+    batch_path: list[Path]
+    batch_index: Int64
     operation: list[str]
     start_ns: Int64
     end_ns: Int64
@@ -275,6 +277,8 @@ def calls_of_ranks(ranks: Sequence[RankInput]) -> list[RankCalls]:
                 rank=one.rank,
                 operation=[one.work.operations[code] for code in calls.operation.tolist()],
                 clock_of=inputs[0].process if has_clocks else one.process,
+                batch_path=[one.work.paths[path] for path in one.work.batches.path[calls.batch].tolist()],
+                batch_index=one.work.batches.index[calls.batch],
                 start_ns=calls.start_ns + moved,
                 end_ns=calls.end_ns + moved,
                 waiting_ns=np.where(is_known, waiting, -1),

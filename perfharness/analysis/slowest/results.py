@@ -147,6 +147,15 @@ class Typical(_Model):
     """Index of the batch whose latency is the nearest to the median."""
 
 
+class RankWait(_Model):
+    """What a rank waited in the collectives of a batch for the rank that came last; that time is in the parts, too."""
+
+    rank: int
+    ms: float
+    typical_ms: float | None
+    """Median over its other batches, whichever rank came last."""
+
+
 class SlowRequest(_Model):
     """A request, or batch. `ms` is its latency where requests were recorded, else the duration of its batch."""
 
@@ -176,6 +185,8 @@ class SlowRequest(_Model):
     """What is left: medians of parts do not sum to the median of the whole."""
     stages: list[StageBeside]
     operations: list[OperationBeside]
+    waited_for: RankWait | None = None
+    """Null: it is no rank, it is not known, or it is no more than 2 % of the difference more than typical."""
 
 
 class CommonCause(_Model):

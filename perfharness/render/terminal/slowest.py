@@ -87,6 +87,11 @@ def _print_loop(console: Console, loop: SlowLoop) -> None:
         parts = [(f"{part.ms:+.3f}", _ms(part.usual_ms), part_text(part)) for part in request.parts]
         if said or not parts:
             parts.insert(0, ("", "", said))
+        if request.waited_for is not None:
+            wait = request.waited_for
+            usual = "" if wait.typical_ms is None else f" (typical: {_ms(wait.typical_ms)} ms)"
+            text = f"of this, in collectives until rank {wait.rank} had come: {_ms(wait.ms)} ms{usual}"
+            parts.append(("", "", text))
         if request.parts and request.small_ms is not None and request.rest_ms is not None:
             parts.append((f"{request.small_ms + request.rest_ms:+.3f}", "", "rest: within the usual spread, or small"))
         for number, part in enumerate(parts):
