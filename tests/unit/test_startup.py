@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from perfharness.analysis.startup import first_cuda, startup
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.result import BatchLoop, FirstCuda
 from perfharness.trace import open_trace
+from tests.integration.launches import environment, run_to_the_end
 
 ROOT = Path(__file__).parents[2]
 MS = 1_000_000
@@ -152,16 +150,7 @@ if sys.argv[1] == "batches":
 def launch(tmp_path: Path, *options: str, mode: str = "batches") -> Path:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
-    command = [sys.executable, "-m", "perfharness", "launch", "-w", "0", "-o", str(tmp_path / "out"), *options]
-    done = subprocess.run(
-        [*command, str(script), mode],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_to_the_end(("-w", 0, "-o", tmp_path / "out", *options, script, mode), environment())
     assert done.returncode in (0, 3), done.stdout + done.stderr
     return tmp_path / "out" / "proc_0_gpu_0"
 
