@@ -107,7 +107,7 @@ def test_a_crash_a_hang_and_no_memory_end_one_case_each(tmp_path: Path) -> None:
     suite, out = write_suite(tmp_path), tmp_path / "out"
     sources = [write_model(tmp_path / f"{name}.py", script) for name, script in fails.items()]
     models = [part for source in sources for part in ("--model", source)]
-    done = bench(suite, *models, "--backend", FAKE_BACKEND, "-o", out, "--timeout", "10", "--no-charts")
+    done = bench(suite, *models, "--backend", FAKE_BACKEND, "-o", out, "--timeout", "20", "--no-charts")
     assert done.returncode == 1, done.stdout + done.stderr
     found = {(one.case.model, one.case.batch_size): one for one in suite_in(out).cases}
     assert {name: (found[name, 1].status, found[name, 4].status) for name in fails} == {
@@ -119,7 +119,7 @@ def test_a_crash_a_hang_and_no_memory_end_one_case_each(tmp_path: Path) -> None:
     }
     assert "SIGKILL" in known(found["crash", 4].reason)
     assert known(found["crash", 4].process).signal == "SIGKILL"
-    assert "10 s" in known(found["hang", 4].reason)
+    assert "20 s" in known(found["hang", 4].reason)
     assert found["error", 4].reason == "the fake model does not run a batch of 4"
     assert "the fake driver is not installed" in done.stdout  # the row has its reason
     assert not processes_naming(str(out))

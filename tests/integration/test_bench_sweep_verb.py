@@ -154,10 +154,10 @@ def test_a_sweep_that_is_ended_in_the_middle_is_gone_on_with(
 def test_resume_tells_what_it_measures_again(tmp_path: Path) -> None:
     """What memory ended is tried again when that is asked for."""
     hangs = FakeScript(execute_ms=0.2, hang_at_batch=4)
-    _, first = run(tmp_path, hangs, "--largest", "8", "--timeout", "4")
+    _, first = run(tmp_path, hangs, "--largest", "8", "--timeout", "15")
     assert (first.cells[0].ended_by, first.cells[0].ended_at_batch) == ("timeout", 4)
-    again, second = run(tmp_path, hangs, "--largest", "8", "--timeout", "5", "--resume")
-    assert "again: FakeBackend/plain fp32, batch 4: it was timeout: it had not ended after 4 s" in again.stderr
+    again, second = run(tmp_path, hangs, "--largest", "8", "--timeout", "16", "--resume")
+    assert "again: FakeBackend/plain fp32, batch 4: it was timeout: it had not ended after 15 s" in again.stderr
     assert [known(case.process).attempts for case in second.cases] == [1, 1, 2]
     smaller, third = run(tmp_path, hangs, "--largest", "2", "--resume")
     assert third.complete

@@ -45,7 +45,7 @@ def names(trace: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("mode", "options", "ended"),
-    [("exit", [], "failed"), ("raise", [], "failed"), ("hang", ["--timeout", "5"], "timeout"), ("kill", [], "failed")],
+    [("exit", [], "failed"), ("raise", [], "failed"), ("hang", ["--timeout", "15"], "timeout"), ("kill", [], "failed")],
 )
 def test_a_process_that_ends_badly_leaves_what_it_recorded(
     tmp_path: Path, mode: str, options: list[str], ended: str
