@@ -45,7 +45,7 @@ perf = PerfRecorder("pipe")
 with perf.range("loop"):
     for _, batch in perf.batches([[1, 2]] * 12, items=len):
         with perf.range("decode"):
-            time.sleep(0.012 if explaining and mode == "other" else 0.002)
+            time.sleep(0.1 if explaining and mode == "other" else 0.002)
         with perf.range("infer"):
             time.sleep(0.004)
         if explaining and mode == "hang":
@@ -211,8 +211,8 @@ def test_a_script_that_does_something_else_in_the_second_pass(script: Path, tmp_
     assert {name: one["explained"]["trusted"] for name, one in found.items()} == {
         "batch": False, "decode": False, "infer": True,
     }  # fmt: skip
-    assert 3 < found["decode"]["explained"]["slowdown"] < 8
-    assert 2 < found["decode"]["cpu_ms"] < 4
+    assert found["decode"]["explained"]["slowdown"] > 3
+    assert 2 < found["decode"]["cpu_ms"] < 30
     assert found["decode"]["profile"] is None
     of_process = [stage["processes"]["proc_0_gpu_0"]["explained"]["trusted"] for stage in pooled]
     assert of_process == [False, False, True]

@@ -50,7 +50,7 @@ def stages(run: Path, rank: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def slowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample with one rank that does 20 ms of host work more in each batch."""
+    """The sample with one rank that does 100 ms of host work more in each batch."""
     return launch(tmp_path_factory.mktemp("slowed"), *RANKS, SAMPLE, *SMALL, *SLOW)
 
 
@@ -62,12 +62,12 @@ def test_the_late_rank_and_its_stage_are_named(slowed: Path) -> None:
     assert (delay["rank"], delay["stage"][-1], delay["basis"]) == (1, "prepare", "host")
     assert delay["at_stage"][-1] == "attention"
     assert delay["lag_low_ms"] < delay["lag_ms"] < delay["lag_high_ms"]
-    assert delay["excess_ms"] > 15
+    assert delay["excess_ms"] > 50
     zero, one = group["ranks"]
-    assert zero["waiting_ms"] > 10 > one["waiting_ms"]
+    assert zero["waiting_ms"] > 50 > one["waiting_ms"]
     assert zero["waiting_ms"] <= zero["communication_ms"]
     assert one["last_share"] > 0.25  # of the four collectives, the first of each batch
-    assert 0 < group["skew"]["clock_error_ms"] < 0.1
+    assert 0 < group["skew"]["clock_error_ms"] < 5
 
 
 def test_the_verdict_is_with_those_that_wait(slowed: Path) -> None:

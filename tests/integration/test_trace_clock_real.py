@@ -82,7 +82,7 @@ def test_batches_lie_where_the_script_itself_saw_them(tmp_path: Path, tracer: st
         clock = trace.meta.clock
         assert clock is not None
         assert clock.source == "marks"
-        assert clock.error_ns < 50_000
+        assert clock.error_ns < 5_000_000
         batches = np.flatnonzero(np.asarray(trace.names, dtype=object)[trace.ranges.name] == "batch")
         starts = np.sort(clock.to_unix(trace.ranges.start_ns[batches])) - machine.offset_ns
         stamps = np.asarray(json.loads((out / process.folder / "stamps.json").read_text()), dtype=np.int64)
