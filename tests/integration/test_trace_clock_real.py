@@ -58,7 +58,6 @@ def test_batches_lie_where_the_script_itself_saw_them(tmp_path: Path, tracer: st
             "-m",
             "perfharness",
             "launch",
-            "--no-telemetry",
             "-np",
             "2",
             "-o",
