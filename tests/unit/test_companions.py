@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.program import find_program
-from perfharness_launcher.processes.supervise import Observer, Phase
+from perfharness_launcher.processes.supervise import Observer, Patience, Phase
 
 Told = list[str]
 
@@ -201,3 +202,51 @@ def test_a_disk_that_is_almost_full_is_told(tmp_path: Path, monkeypatch: pytest.
     assert [finding.code for finding in run(plan_of(tmp_path), []).findings] == []
     monkeypatch.setattr("perfharness_launcher.launch.shutil.disk_usage", lambda _: SimpleNamespace(free=5000))
     assert [finding.code for finding in run(plan_of(tmp_path), []).findings] == ["disk-full"]
+
+
+@dataclass
+class OnlyClient(Fake):
+    """The processes serve this one alone: they are to end once they are up."""
+
+    is_up: Callable[[], bool] = lambda: True
+
+    def is_done(self) -> bool:
+        if self.fails_in == "is_done":
+            raise self.error
+        return self.is_up()
+
+
+SERVERS = {
+    "ends": "import time\ntry:\n    open(UP, 'w').close(); time.sleep(600)\nexcept KeyboardInterrupt:\n    pass",
+    "interrupted": "import time; open(UP, 'w').close(); time.sleep(600)",
+    "deaf": (
+        "import signal, time\nfor one in (signal.SIGINT, signal.SIGTERM): signal.signal(one, signal.SIG_IGN)\n"
+        "open(UP, 'w').close(); time.sleep(600)"
+    ),
+    "fails": "import sys; open(UP, 'w').close(); sys.exit(7)",
+}
+
+
+@pytest.mark.parametrize(
+    ("server", "ended"), [("ends", "ok"), ("interrupted", "ok"), ("deaf", "failed"), ("fails", "failed")]
+)
+def test_a_server_is_ended_when_its_only_client_is_done(tmp_path: Path, server: str, ended: str) -> None:
+    up = tmp_path / "up"
+    program = SERVERS[server].replace("UP", repr(str(up)))
+    plan = plan_of(tmp_path, sys.executable, "-c", program)
+    is_up = (lambda: False) if server == "fails" else up.exists
+    patience = Patience(signal=0.3)
+    client = OnlyClient("client", [], is_up=is_up)
+    with launch(plan, ["perfharness"], Observer(), companions=[client], patience=patience) as finished:
+        manifest = finished.manifest
+    (record,) = manifest.processes
+    assert record.ended == ended
+    codes = {finding.code for finding in manifest.findings}
+    assert ("process-failed" in codes) == (ended == "failed")
+
+
+def test_a_client_that_fails_ends_the_server_too(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, sys.executable, "-c", "import time; time.sleep(600)")
+    manifest = run(plan, [OnlyClient("client", [], fails_in="is_done")])
+    assert [finding.code for finding in manifest.findings].count("companion-failed") == 1
+    assert manifest.processes[0].ended == "ok"

@@ -4,7 +4,8 @@ The order of a launch:
 
 1. each companion's `start`, in the order given, before the first process (and its tracer) is spawned;
 2. `process_started`, once for each process, as soon as its pid is known;
-3. `stop`, in reverse order, after the last measured process has ended and before the tracers write their reports and
+3. `is_done`, at every poll: one that says so has the processes ended as by Ctrl-C, and they have ended well then;
+4. `stop`, in reverse order, after the last measured process has ended and before the tracers write their reports and
    anything is analysed: also after an exception, Ctrl-C, SIGTERM or SIGHUP, and when another companion failed.
    (After SIGKILL nothing can be done; what has to be put right then needs a file of its own on disk.)
 
@@ -88,6 +89,12 @@ class Companion:
     def process_started(self, process: MeasuredProcess) -> None:
         """A measured process has started; quick, for it runs between two polls of the processes."""
 
+    def is_done(self) -> bool:
+        """Whether what the processes were started for is over, so that they are to end: of one that is their only
+        client. Asked at every poll, so it is quick.
+        """
+        return False
+
     def stop(self) -> CompanionReport:
         """End, and report. Called exactly once if `start` returned."""
         return CompanionReport()
@@ -142,6 +149,17 @@ class Companions:
                 companion.process_started(process)
             except Exception as error:  # noqa: PERF203 - each on its own: the others have to be notified too
                 self._note_failure(companion, f"failed over {process.folder}", error)
+
+    def are_done(self) -> bool:
+        """Whether one of them says that the processes are to end; one that fails over it does."""
+        for companion in self._running:
+            try:
+                if companion.is_done():
+                    return True
+            except Exception as error:
+                self._note_failure(companion, "failed while the processes ran", error)
+                return True
+        return False
 
     def stop(self) -> None:
         """Stop all that run, the last one first; a second call does nothing."""

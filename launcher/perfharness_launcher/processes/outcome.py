@@ -22,6 +22,8 @@ from perfharness_launcher.processes.supervise import Watched
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
 
 LOST = "was killed together with the helper between it and its tracer"
+DEAF = "did not end when it was asked to (SIGINT, then SIGTERM), and was killed"
+END_WHEN_ASKED = "What it writes at its end is missing, its trace perhaps; a server ends when it is sent SIGINT or SIGTERM."
 TAIL_LINES = 15
 TAIL_BYTES = 16_384
 
@@ -75,9 +77,17 @@ def _ended(ending: Watched) -> Ended:
     status = ending.process.status
     if status.pid is None:
         return "interrupted" if ending.stopped == "interrupted" else "not_started"
+    if ending.stopped == "done":
+        return "failed" if status.lost or _was_killed(ending) else "ok"
     if ending.stopped is not None:
         return ending.stopped
     return "ok" if status.ended and status.ended["exit_code"] == 0 else "failed"
+
+
+def _was_killed(ending: Watched) -> bool:
+    """Of a process that was no longer needed: whether it did not end when it was asked to."""
+    ended = ending.process.status.ended
+    return ending.stopped == "done" and ended is not None and ended.get("signal") == signal.SIGKILL
 
 
 def signal_name(number: int) -> str:
@@ -142,7 +152,7 @@ def _ended_badly(ending: Watched, record: ProcessRecord, timeout_s: float | None
     command = shlex.join(ending.process.spec.command)
     folder = ending.process.folder
     how = {
-        "failed": LOST if ending.process.status.lost else _how_it_failed(record),
+        "failed": LOST if ending.process.status.lost else DEAF if _was_killed(ending) else _how_it_failed(record),
         "timeout": f"was ended after --timeout {timeout_s:g} seconds" if timeout_s else "was ended",
         "interrupted": "was interrupted",
         "not_started": f"did not start ({ending.process.status.not_started})",
@@ -152,7 +162,9 @@ def _ended_badly(ending: Watched, record: ProcessRecord, timeout_s: float | None
         f"process-{record.ended.replace('_', '-')}",
         Severity.ERROR,
         f"The process {how}: {command}{_end_of_output(folder, logs)}",
-        failure_hint(record, log_tail(folder / STDERR_LOG), ending.process.spec.command[0]),
+        END_WHEN_ASKED
+        if _was_killed(ending)
+        else failure_hint(record, log_tail(folder / STDERR_LOG), ending.process.spec.command[0]),
         record.folder,
     )
 

@@ -89,11 +89,11 @@ class Watched:
     """The state of one process while it is watched, and at last how it and its tracer ended.
 
     Args:
-        stopped: why it was ended by us, or None.
+        stopped: why it was ended by us, or None; `done`: it was no longer needed.
     """
 
     process: RunningProcess
-    stopped: Literal["timeout", "interrupted"] | None = None
+    stopped: Literal["timeout", "interrupted", "done"] | None = None
     signals_sent: int = 0
     stopped_at: float = 0.0
     next_signal_at: float = 0.0
@@ -280,8 +280,9 @@ class Supervisor:
             running = [watch for watch in watches if not watch.process.is_over]
             if not running:
                 return
+            is_done = self.companions.are_done()
             for watch in running:
-                self._stop_if_due(watch)
+                self._stop_if_due(watch, is_done)
             self._poll_barrier(watches)
 
     def _poll_barrier(self, watches: list[Watched]) -> None:
@@ -291,11 +292,13 @@ class Supervisor:
             self.barrier.open()
         self.barrier.poll([watch.process.spec.index for watch in watches if watch.process.is_over])
 
-    def _stop_if_due(self, watch: Watched) -> None:
+    def _stop_if_due(self, watch: Watched, is_done: bool) -> None:
         now = time.monotonic()
         limit = self.group.timeout_s
         if watch.stopped is None:
-            if self.interrupts:
+            if is_done:
+                watch.stopped, watch.stopped_at = "done", now
+            elif self.interrupts:
                 watch.stopped, watch.stopped_at = "interrupted", now
             elif limit is not None and watch.started_at is not None and now - watch.started_at > limit:
                 watch.stopped, watch.stopped_at = "timeout", now

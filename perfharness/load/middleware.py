@@ -1,0 +1,113 @@
+"""In a server: each request of a load becomes a batch of its trace, whose index is the id of the request.
+
+    app = AsgiMiddleware(app)  # FastAPI, Starlette: app.add_middleware(AsgiMiddleware)
+    app.wsgi_app = WsgiMiddleware(app.wsgi_app)  # Flask; Django: application = WsgiMiddleware(application)
+
+Requests without the header `X-Perfharness-Request` go through as they are: probes, health checks, other users'. Outside
+of a launch a batch is a plain NVTX range. Standard library and the recorder only: this runs in the measured process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from typing import Any
+
+from perfharness.recorder import PerfRecorder
+from perfharness.recorder.scopes import BatchScope
+
+REQUEST_HEADER = "X-Perfharness-Request"
+"""The id of a request."""
+
+ITEMS_HEADER = "X-Perfharness-Items"
+"""How many items it asks for."""
+
+Scope = MutableMapping[str, Any]
+AsgiApplication = Callable[[Scope, Callable[..., Awaitable[Any]], Callable[..., Awaitable[None]]], Awaitable[None]]
+WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+_REQUEST, _ITEMS = REQUEST_HEADER.lower().encode(), ITEMS_HEADER.lower().encode()
+_WSGI_REQUEST, _WSGI_ITEMS = ("HTTP_" + name.upper().replace("-", "_") for name in (REQUEST_HEADER, ITEMS_HEADER))
+
+
+class AsgiMiddleware:
+    """An ASGI application around another one.
+
+    Args:
+        app: that serves.
+        recorder: that the batches belong to; None: one called `server`. Ranges of the application that belong to the
+            stages of a request are those of a recorder of the same name.
+    """
+
+    def __init__(self, app: AsgiApplication, recorder: PerfRecorder | None = None) -> None:
+        self.app = app
+        self.recorder = recorder or PerfRecorder("server")
+
+    async def __call__(
+        self, scope: Scope, receive: Callable[..., Awaitable[Any]], send: Callable[..., Awaitable[None]]
+    ) -> None:
+        """Serve one connection."""
+        batch = None
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            batch = _batch(self.recorder, headers.get(_REQUEST), headers.get(_ITEMS))
+        if batch is None:
+            await self.app(scope, receive, send)
+            return
+        with batch:
+            await self.app(scope, receive, send)
+
+
+class WsgiMiddleware:
+    """A WSGI application around another one; the batch ends when the server has sent the answer.
+
+    Args:
+        app, recorder: as of `AsgiMiddleware`.
+    """
+
+    def __init__(self, app: WsgiApplication, recorder: PerfRecorder | None = None) -> None:
+        self.app = app
+        self.recorder = recorder or PerfRecorder("server")
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Serve one request."""
+        batch = _batch(self.recorder, environ.get(_WSGI_REQUEST), environ.get(_WSGI_ITEMS))
+        if batch is None:
+            return self.app(environ, start_response)
+        batch.__enter__()
+        try:
+            return _Answer(self.app(environ, start_response), batch)
+        except BaseException as error:
+            batch.__exit__(type(error), error, error.__traceback__)
+            raise
+
+
+class _Answer:
+    """The parts of an answer, which end the batch when the server closes them."""
+
+    def __init__(self, parts: Iterable[bytes], batch: BatchScope) -> None:
+        self._parts = parts
+        self._batch: BatchScope | None = batch
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._parts)
+
+    def close(self) -> None:
+        """Called by the server, whatever happened."""
+        close = getattr(self._parts, "close", None)
+        try:
+            if close is not None:
+                close()
+        finally:
+            if self._batch is not None:
+                self._batch.__exit__(None, None, None)
+                self._batch = None
+
+
+def _batch(recorder: PerfRecorder, request: str | bytes | None, items: str | bytes | None) -> BatchScope | None:
+    """The batch of a request; None: it is none of a load."""
+    number = _count(request)
+    return None if number is None else recorder.batch(number, _count(items), message="request")
+
+
+def _count(text: str | bytes | None) -> int | None:
+    return int(text) if text and len(text) < 18 and text.isdigit() else None

@@ -1,0 +1,130 @@
+"""Requests over aiohttp: one pool of connections for all workers, and what goes wrong by kind."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import resource
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from io import BytesIO
+
+import aiohttp
+from yarl import URL
+
+from perfharness.load.request import TIMEOUT
+from perfharness.load.targets.http.settings import HttpSettings
+
+REFUSED, RESET, DNS, TLS, UNREACHABLE = "refused", "reset", "dns", "tls", "unreachable"
+NO_SOCKETS = "no-sockets"
+"""The generator's own machine has no socket left: no fault of the server."""
+
+INVALID_RESPONSE = "invalid-response"
+WRONG_ANSWER = "wrong-answer"
+
+STREAMED_BYTES = 1 << 20
+"""A body that is larger is sent in pieces, between which other requests go on."""
+
+_OWN_LIMITS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS}
+_RESETS = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN}
+
+
+class InvalidResponseError(Exception):
+    """The answer is not what its protocol says."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What is sent."""
+
+    method: str
+    url: URL
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Client:
+    """A pool of connections on one event loop, without a limit: a request never waits for another one's connection."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self._settings = settings
+        self._headers = settings.all_headers()
+        self._session: aiohttp.ClientSession | None = None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        """The session, made on the loop that uses it."""
+        if self._session is None:
+            settings = self._settings
+            connector = aiohttp.TCPConnector(
+                limit=0, ttl_dns_cache=None, keepalive_timeout=settings.keep_alive_s, ssl=_tls(settings)
+            )
+            timeout = aiohttp.ClientTimeout(
+                total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.read_timeout_s
+            )
+            session = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=True,
+            )  # fmt: skip
+            session._retry_connection = False  # a GET whose connection was reset would silently be sent twice
+            self._session = session
+        return self._session
+
+    @asynccontextmanager
+    async def send(
+        self, message: Message, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a message; the answer's head has come when this yields. Redirects are answers, not followed."""
+        async with self._opened().request(
+            message.method,
+            message.url,
+            data=message.body if len(message.body or b"") < STREAMED_BYTES else BytesIO(message.body or b""),
+            headers={**message.headers, **(headers or {})},
+            allow_redirects=False,
+        ) as response:
+            yield response
+
+    async def close(self) -> None:
+        """Close all connections; on the loop that used them."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+def allow_many_connections() -> None:
+    """Lift the limit of open files, each connection being one, as far as this user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _tls(settings: HttpSettings) -> ssl.SSLContext | bool:
+    return True if settings.verify_tls else False  # noqa: SIM210 - aiohttp: False is "do not verify"
+
+
+def kind_of_failure(error: BaseException) -> str | None:
+    """The kind of error that an exception of the connection is; None: it is none of these."""
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        return TIMEOUT
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return DNS
+    if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
+        return TLS
+    if isinstance(error, InvalidResponseError):
+        return INVALID_RESPONSE
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _OWN_LIMITS:
+        return NO_SOCKETS
+    if number == errno.ECONNREFUSED or isinstance(error, ConnectionRefusedError):
+        return REFUSED
+    if number in _RESETS or isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)):
+        return RESET
+    if isinstance(error, aiohttp.ClientPayloadError):  # the body ended early
+        return RESET
+    if isinstance(error, (aiohttp.ClientResponseError, aiohttp.http.HttpProcessingError)):
+        return INVALID_RESPONSE
+    if isinstance(error, (aiohttp.ClientConnectionError, OSError)):
+        return UNREACHABLE
+    return None

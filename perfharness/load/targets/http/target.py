@@ -1,0 +1,136 @@
+"""The target of `perfharness stress http://…`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from yarl import URL
+
+from perfharness.errors import LaunchError, UsageError
+from perfharness.load.middleware import ITEMS_HEADER, REQUEST_HEADER
+from perfharness.load.request import TIMEOUT, Answer, LoadRequest, MakeTarget
+from perfharness.load.targets.http.client import (
+    DNS,
+    NO_SOCKETS,
+    REFUSED,
+    TLS,
+    WRONG_ANSWER,
+    Client,
+    allow_many_connections,
+    kind_of_failure,
+)
+from perfharness.load.targets.http.expect import Expectation, parse_expectations
+from perfharness.load.targets.http.kserve import KserveProtocol
+from perfharness.load.targets.http.openai import OpenAiProtocol
+from perfharness.load.targets.http.protocol import HttpProtocol, PlainProtocol
+from perfharness.load.targets.http.settings import HttpSettings
+
+PROTOCOLS: dict[str, type[HttpProtocol]] = {"plain": PlainProtocol, "kserve": KserveProtocol, "openai": OpenAiProtocol}
+_SHOWN = 200
+
+
+@dataclass
+class HttpTarget:
+    """Sends requests; all workers of a process share one pool of connections."""
+
+    protocol: HttpProtocol
+    client: Client
+    expectation: Expectation
+
+    is_async = True
+
+    def open(self) -> None:
+        """Lift the limit of connections; they are made as requests need them."""
+        allow_many_connections()
+
+    async def call_async(self, request: LoadRequest) -> Answer:
+        """Send one request and read its answer."""
+        headers = {REQUEST_HEADER: str(request.id), ITEMS_HEADER: str(request.items)}
+        return await self._ask(request, headers)
+
+    async def _ask(self, request: LoadRequest, headers: dict[str, str]) -> Answer:
+        answer = Answer()
+        wanted = self.expectation.status
+        try:
+            async with self.client.send(self.protocol.message(request), headers) as response:
+                status = response.status
+                if status != wanted if wanted is not None else not 200 <= status < 300:
+                    body = await response.read()
+                    answer.done_ns = time.perf_counter_ns()
+                    answer.error = f"http-{status}" if wanted is None or status >= 400 else WRONG_ANSWER
+                    answer.message = f"{status} {response.reason}: {body[:_SHOWN].decode(errors='replace')}"
+                    return answer
+                received = await self.protocol.read(response, answer, request)
+                answer.done_ns = time.perf_counter_ns()
+        except Exception as error:
+            kind = kind_of_failure(error)
+            if kind is None:
+                raise
+            answer.error, answer.message = kind, f"{type(error).__name__}: {error}"
+            return answer
+        problem = self.expectation.problem(received)
+        if problem is not None:
+            answer.error, answer.message = WRONG_ANSWER, problem
+        return answer
+
+    async def close_async(self) -> None:
+        """Close the connections; on the loop that used them."""
+        await self.client.close()
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+    async def check(self, inputs: dict[str | None, int], timeout_s: float) -> Answer:
+        """Prepare, and send one request of each input before the clock starts, without an id.
+
+        Args:
+            inputs: entries of the mix, and the items of each.
+
+        Raises:
+            UsageError: the server says that the request itself is wrong, or it cannot be made.
+            LaunchError: no answer comes from where the URL points.
+        """
+        answer = Answer()
+        try:
+            await asyncio.wait_for(self.protocol.prepare(self.client), timeout_s)
+            for name, items in inputs.items():
+                request = LoadRequest(id=0, items=items, input=name, phase="", intended_ns=time.perf_counter_ns())
+                answer = await asyncio.wait_for(self._ask(request, {}), timeout_s)
+                self._refuse(answer, timeout_s)
+        except (UsageError, LaunchError):
+            raise
+        except Exception as error:
+            kind = kind_of_failure(error)
+            if kind is None:
+                raise
+            self._refuse(Answer(error=kind, message=str(error)), timeout_s)
+        return answer
+
+    def _refuse(self, answer: Answer, timeout_s: float) -> None:
+        """Raise where no request can be answered; an answer that is an error counts when it comes under load."""
+        url, kind = self.protocol.url, answer.error or ""
+        place = f"{url.host} port {url.port}"
+        causes = {
+            REFUSED: f"nothing listens at {place}; start the server, or let --start 'COMMAND' start it",
+            DNS: f"the name {url.host} is not known ({answer.message})",
+            TLS: f"no secure connection ({answer.message}); verify-tls = false in [target] does not check certificates",
+            "unreachable": f"{place} cannot be reached ({answer.message})",
+            TIMEOUT: f"no answer within {timeout_s:g} s",
+            NO_SOCKETS: f"this machine has no socket left ({answer.message})",
+        }
+        if kind in causes:
+            raise LaunchError(f"{_shown(url)}: {causes[kind]}")
+        if kind.startswith("http-4") and kind not in ("http-408", "http-429"):
+            raise UsageError(f"{_shown(url)} refuses the request: {answer.message}")
+
+
+def http_targets(settings: HttpSettings) -> MakeTarget:
+    """What makes the target of each worker: the same for all. Raises `UsageError` where the settings are wrong."""
+    target = HttpTarget(PROTOCOLS[settings.kind](settings), Client(settings), parse_expectations(settings.expect))
+    return lambda: target
+
+
+def _shown(url: URL) -> str:
+    return str(url.with_user(None).with_query(None))

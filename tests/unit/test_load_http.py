@@ -1,0 +1,334 @@
+"""HTTP targets against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.errors import LaunchError, UsageError
+from perfharness.load.request import Answer, LoadRequest
+from perfharness.load.targets.http.expect import Received, parse_expectations
+from perfharness.load.targets.http.settings import HttpInput, HttpSettings
+from perfharness.load.targets.http.target import HttpTarget, http_targets
+from tests.load_server import Options, Queue, draws, serving
+
+
+def ask(
+    settings: HttpSettings, count: int = 1, *, items: int = 1, name: str | None = None, checked: bool = True
+) -> list[Answer]:
+    """The answers to that many requests, one after the other."""
+
+    async def run() -> list[Answer]:
+        target = target_of(settings)
+        try:
+            if checked:
+                await target.check({name: items}, 20.0)
+            return [await target.call_async(LoadRequest(index, items, name, "p", 0)) for index in range(count)]
+        finally:
+            await target.close_async()
+
+    return asyncio.run(run())
+
+
+def target_of(settings: HttpSettings) -> HttpTarget:
+    target = http_targets(settings)()
+    assert isinstance(target, HttpTarget)
+    return target
+
+
+def kinds(answers: list[Answer]) -> list[str | None]:
+    return [answer.error for answer in answers]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with serving() as url:
+        yield url
+
+
+def counts(url: str) -> dict[str, Any]:
+    async def get() -> Any:
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/counts") as response:
+            return await response.json()
+
+    found: dict[str, Any] = asyncio.run(get())
+    return found
+
+
+# ---- the server itself ----
+
+
+def test_the_queue_of_the_server_by_hand() -> None:
+    queue = Queue(servers=1, limit=1)
+    assert queue.serve(0.0, 1.0) == (0.0, 1.0)
+    assert queue.serve(0.2, 1.0) == (1.0, 2.0)  # waits: the one place in the queue
+    assert queue.serve(0.5, 1.0) is None
+    assert queue.serve(1.0, 1.0) == (2.0, 3.0)  # the place is free again
+    assert queue.serve(9.0, 1.0) == (9.0, 10.0)
+    two = Queue(servers=2)
+    assert [two.serve(0.0, 1.0), two.serve(0.0, 3.0), two.serve(0.0, 1.0)] == [(0.0, 1.0), (0.0, 3.0), (1.0, 2.0)]
+    stalled = Queue(stall=(5.0, 2.0))
+    assert stalled.serve(4.5, 1.0) == (4.5, 7.5)  # half of it before the stall
+    assert stalled.serve(5.5, 1.0) == (7.5, 8.5)
+    assert Queue(stall=(5.0, 2.0)).serve(6.0, 1.0) == (7.0, 8.0)
+
+
+# ---- errors by kind ----
+
+
+def test_planted_errors_resets_and_wrong_answers_are_counted_by_kind(tmp_path: Path) -> None:
+    options = Options(errors=0.2, resets=0.2, wrong=0.2, seed=3)
+    arguments = ("--errors", 0.2, "--resets", 0.2, "--wrong", 0.2, "--seed", 3)
+    names = {"error": "http-500", "reset": "reset", "wrong": "wrong-answer", None: None}
+    with serving(*arguments) as url:
+        found = ask(HttpSettings(url=f"{url}/", expect=("json:result.value=42",)), 60, checked=False)
+        served = counts(url)
+    assert kinds(found) == [names[draws(options, index)] for index in range(60)]
+    assert served["requests"] == 60  # a GET that was reset is not sent again
+    assert {answer.error for answer in found} == {None, "http-500", "reset", "wrong-answer"}
+    wrong = next(answer for answer in found if answer.error == "wrong-answer")
+    assert wrong.message is not None
+    assert "13" in wrong.message
+    assert "42" in wrong.message
+
+
+def test_a_full_queue_answers_503() -> None:
+    async def burst(url: str) -> list[str | None]:
+        target = target_of(HttpSettings(url=url))
+        calls = [target.call_async(LoadRequest(index, 1, None, "p", 0)) for index in range(6)]
+        answers = await asyncio.gather(*calls)
+        await target.close_async()
+        return kinds(answers)
+
+    with serving("--service-ms", 300, "--servers", 2, "--queue", 1) as url:
+        found = asyncio.run(burst(url))
+    assert sorted(found, key=str) == [None] * 3 + ["http-503"] * 3  # two in service, one waits
+
+
+def test_nobody_listens_and_a_name_that_is_not_known() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+        assert kinds(ask(HttpSettings(url=url), checked=False)) == ["refused"]
+        with pytest.raises(LaunchError, match="--start"):
+            ask(HttpSettings(url=url))
+    assert kinds(ask(HttpSettings(url="http://no-such-host.invalid/"), checked=False)) == ["dns"]
+    with pytest.raises(LaunchError, match=r"no-such-host\.invalid"):
+        ask(HttpSettings(url="http://no-such-host.invalid/"))
+
+
+def test_a_server_without_tls_and_one_that_speaks_something_else(server: str) -> None:
+    secure = HttpSettings(url=server.replace("http:", "https:"))
+    assert kinds(ask(secure, checked=False)) == ["tls"]
+    with pytest.raises(LaunchError, match="verify-tls"):
+        ask(secure)
+
+    async def speak(answer: bytes) -> list[str | None]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            await writer.drain()
+            writer.close()
+
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        target = target_of(HttpSettings(url=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"))
+        async with listening:
+            found = await target.call_async(LoadRequest(0, 1, None, "p", 0))
+            await target.close_async()
+        return [found.error]
+
+    assert asyncio.run(speak(b"220 mail.example ESMTP\r\n\r\n")) == ["invalid-response"]
+    assert asyncio.run(speak(b"")) == ["reset"]
+    assert asyncio.run(speak(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")) == ["reset"]
+    assert asyncio.run(speak(b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n")) == ["http-302"]
+
+
+def test_an_answer_that_does_not_come_is_a_timeout() -> None:
+    with serving("--service-ms", 60_000) as url:
+        begun = time.monotonic()
+        assert kinds(ask(HttpSettings(url=url, read_timeout_s=0.2), checked=False)) == ["timeout"]
+        assert time.monotonic() - begun < 30
+
+
+def test_a_request_that_the_server_refuses_is_told_before_the_run(server: str) -> None:
+    with pytest.raises(UsageError, match="404"):
+        ask(HttpSettings(url=f"{server}/nowhere"))
+    assert kinds(ask(HttpSettings(url=f"{server}/nowhere", expect=("status=404",)))) == [None]
+    assert kinds(ask(HttpSettings(url=f"{server}/", expect=("status=404",)), checked=False)) == ["wrong-answer"]
+
+
+# ---- protocols ----
+
+
+def test_what_a_plain_request_sends(server: str, tmp_path: Path) -> None:
+    body = tmp_path / "request.json"
+    body.write_text('{"a": 1}')
+    settings = HttpSettings(
+        url=f"{server}/", body=body, inputs={"long": HttpInput(text="x" * 3_000_000)}, expect=("json:result.bytes=8",)
+    )
+    assert kinds(ask(settings)) == [None]
+    assert kinds(ask(settings, name="long")) == ["wrong-answer"]
+    longer = settings.model_copy(update={"expect": ("json:result.bytes=3000000",)})
+    assert kinds(ask(longer, name="long")) == [None]
+
+
+def test_kserve_by_metadata_by_file_and_in_binary(server: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.npz"
+    np.savez(file, x=np.array([1, 2, 3, 4], np.float32))
+    url = f"{server}/v2/models/doubling"
+    expect = ("json:outputs[0].shape[0]=3", "json:outputs[0].data[3]=8.0")
+    assert kinds(ask(HttpSettings(url=url, input_file=file, expect=expect), items=3)) == [None]
+    binary = HttpSettings(url=f"{url}/infer", input_file=file, binary=True, expect=("json:outputs[0].shape[0]=3",))
+    assert kinds(ask(binary, items=3)) == [None]
+    assert kinds(ask(HttpSettings(url=url, expect=("json:outputs[0].data[63]",)), items=16)) == [None]
+    assert kinds(ask(HttpSettings(url=url, expect=("json:outputs[0].data[64]",)), items=16)) == ["wrong-answer"]
+    with pytest.raises(UsageError, match="404"):
+        ask(HttpSettings(url=f"{server}/v2/models/other"))
+    with pytest.raises(UsageError, match="x"):
+        ask(HttpSettings(url=url, shapes={"z": ("batch", 4)}))
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1"])
+def test_tokens_of_a_stream_and_of_a_whole_answer(path: str) -> None:
+    with serving("--service-ms", 30, "--token-ms", 20) as url:
+        settings = HttpSettings(url=f"{url}{path}", protocol="openai", max_tokens=5, expect=("contains=yes yes",))
+        begun = time.perf_counter_ns()
+        (streamed,) = ask(settings)
+        (whole,) = ask(settings.model_copy(update={"stream": False}))
+        (wrong,) = ask(settings.model_copy(update={"expect": ("length=3",)}))
+    assert (streamed.error, streamed.tokens, whole.error, whole.tokens) == (None, 5, None, 5)
+    assert whole.first_token_ns is None  # nothing was streamed
+    assert wrong.error == "wrong-answer"
+    assert streamed.first_token_ns is not None
+    assert streamed.last_token_ns is not None
+    assert streamed.done_ns is not None
+    assert streamed.first_token_ns - begun >= 30_000_000
+    assert streamed.last_token_ns - streamed.first_token_ns >= 70_000_000  # four gaps of 20 ms, less one turn of a loop
+    assert streamed.done_ns >= streamed.last_token_ns
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n', None),
+        (b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}', None),
+        (b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n', "invalid-response"),
+        (b'data: {"error":{"message":"CUDA out of memory"}}\n\n', "invalid-response"),
+        (b"data: {half\n\n", "invalid-response"),
+        (b"", "invalid-response"),
+    ],
+)
+def test_a_stream_that_is_cut_or_has_an_error_is_no_answer(body: bytes, error: str | None) -> None:
+    async def run() -> Answer:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
+            writer.write(head + body)
+            await writer.drain()
+            writer.close()
+
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1/chat/completions"
+        target = target_of(HttpSettings(url=url, model="m"))
+        async with listening:
+            await target.protocol.prepare(target.client)
+            found = await target.call_async(LoadRequest(0, 1, None, "p", 0))
+            await target.close_async()
+        return found
+
+    found = asyncio.run(run())
+    assert found.error == error
+    assert (found.tokens, found.first_token_ns is None) == ((1, False) if error is None else (None, True))
+
+
+# ---- expectations and settings ----
+
+
+@pytest.mark.parametrize(
+    ("text", "body", "holds"),
+    [
+        ("length=3", b"abc", True),
+        ("length>=4", b"abc", False),
+        ("text=a=b", b"a=b", True),
+        ("text=a", b"a ", False),
+        ("contains=b", b"abc", True),
+        ("json:a", b'{"a": null}', True),
+        ("json:a", b"{}", False),
+        ("json:a[1].b=2", b'{"a": [0, {"b": 2}]}', True),
+        ("json:a[-1]=x", b'{"a": ["y", "x"]}', True),
+        ("json:a=true", b'{"a": 1}', False),
+        ("json:a=1", b'{"a": true}', False),
+        ("json:[0]=1", b"[1.0]", True),
+        ("json:a.b", b'{"a": 3}', False),
+        ("json:a", b"no json", False),
+    ],
+)
+def test_expectations(text: str, body: bytes, holds: bool) -> None:
+    assert (parse_expectations([text]).problem(Received(200, body)) is None) == holds
+
+
+@pytest.mark.parametrize("text", ["", "200", "length", "length~3", "json:", "json:a..b=1", "status=20", "json:a[x]"])
+def test_what_is_no_expectation(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_expectations([text])
+
+
+@given(st.binary(max_size=60), st.sampled_from(["json:a[0].b=1", "text=x", "contains=x", "length>3"]))
+def test_no_answer_breaks_an_expectation(body: bytes, text: str) -> None:
+    found = parse_expectations([text]).problem(Received(200, body))
+    assert found is None or found
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("http://h/predict", "plain"),
+        ("http://h/v2/models/m", "kserve"),
+        ("http://h/v2/models/m/versions/3/infer", "kserve"),
+        ("https://h:1/v1/chat/completions", "openai"),
+        ("http://h/v1/completions/", "openai"),
+    ],
+)
+def test_the_protocol_by_the_path(url: str, kind: str) -> None:
+    assert HttpSettings(url=url).kind == kind
+
+
+@pytest.mark.parametrize("url", ["ftp://h/", "http:///x", "h:80/x", "http://h:99999/", "http://[::1"])
+def test_what_is_no_url(url: str) -> None:
+    with pytest.raises(ValueError, match="url"):
+        HttpSettings(url=url)
+
+
+def test_headers_from_file_and_environment_and_no_secret_in_what_is_stored(tmp_path: Path) -> None:
+    file = tmp_path / "headers"
+    file.write_text("# for all\nX-Tenant: 7\n\nAuthorization: Bearer ${MY_KEY}\n")
+    settings = HttpSettings(url="http://u:geheim@h/", headers_file=file, headers={"X-Api-Key": "abc", "X-Tenant": "8"})
+    headers = settings.all_headers({"MY_KEY": "s3cret"})
+    assert headers == {"X-Tenant": "8", "Authorization": "Bearer s3cret", "X-Api-Key": "abc"}
+    masked = settings.masked().model_dump_json()
+    assert "geheim" not in masked
+    assert "abc" not in masked
+    with pytest.raises(UsageError, match="MY_KEY"):
+        settings.all_headers({})
+    file.write_text("no header\n")
+    with pytest.raises(UsageError, match="line 1"):
+        settings.all_headers({})
+
+
+def test_an_input_of_the_mix_replaces_what_the_target_sends(tmp_path: Path) -> None:
+    settings = HttpSettings(
+        url="http://h", text="all", max_tokens=7, inputs={"a": HttpInput(body=tmp_path), "b": HttpInput(max_tokens=9)}
+    )
+    assert settings.input_of(None) == HttpInput(text="all", max_tokens=7)
+    assert settings.input_of("a") == HttpInput(body=tmp_path, max_tokens=7)
+    assert settings.input_of("b") == HttpInput(text="all", max_tokens=9)
