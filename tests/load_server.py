@@ -294,15 +294,22 @@ async def _until(loop: asyncio.AbstractEventLoop, deadline: float) -> None:
 
 
 @contextlib.contextmanager
-def serving(*arguments: object) -> Iterator[str]:
-    """A server in a process of its own; its address, `http://127.0.0.1:PORT`."""
+def served_by(*arguments: object) -> Iterator[tuple[str, int]]:
+    """A server in a process of its own: its address, `http://127.0.0.1:PORT`, and its pid."""
     command = [sys.executable, str(Path(__file__)), *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().strip()
+            yield process.stdout.readline().strip(), process.pid
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def serving(*arguments: object) -> Iterator[str]:
+    """Its address alone."""
+    with served_by(*arguments) as (url, _):
+        yield url
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[int, Options]:

@@ -15,9 +15,11 @@ from perfharness.cli.live import LaunchView
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
 from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
 from perfharness.cli.settings import given, with_settings
+from perfharness.errors import UsageError
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.progress import LoadProgress
 from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, model_spec, plan_stress, run_stress
+from perfharness.load.targets.http.settings import http_settings, is_url
 from perfharness.model.load import WINDOWS_NAME
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.load import print_load, status_text
@@ -32,6 +34,7 @@ LINE_S, MOST_LINES = 5.0, 20
 LOAD = "Load"
 MODEL_PANEL = "Model"
 LIMITS = "Limits"
+HTTP = "HTTP"
 
 
 def register(app: typer.Typer) -> None:
@@ -48,13 +51,36 @@ def stress_verb(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="module:function, path/file.py:function, or a model.", show_default=False
+            metavar="TARGET", help="module:function, path/file.py:function, a model, or a URL.", show_default=False
         ),
     ],
     *,
     profile: Annotated[
         Path | None,
-        typer.Option("--profile", metavar="FILE.toml", help="The load, in a table [load].", rich_help_panel=LOAD),
+        typer.Option(
+            "--profile",
+            metavar="FILE.toml",
+            help="The load, in a table [load]; of a URL also [target].",
+            rich_help_panel=LOAD,
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            metavar="COMMAND",
+            help="Of a URL: launch this server, traced, and load it.",
+            rich_help_panel=HTTP,
+        ),
+    ] = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--expect",
+            metavar="TEXT",
+            help="Of a URL: a right answer, as status=200, length>=10, contains=ok, json:result.value=42.",
+            rich_help_panel=HTTP,
+        ),
     ] = None,
     rate: Annotated[
         float | None,
@@ -196,9 +222,12 @@ def stress_verb(
         },
         profile,
     )  # fmt: skip
+    http = http_settings(target, profile, {"expect": tuple(expect) if expect else None}) if is_url(target) else None
+    if http is None and expect:
+        raise UsageError("--expect is of targets that are URLs; a function returns an Answer with an error")
     of_model = {"device": device, "precision": precision, "shapes": shapes_of(shape) if shape else None}
     model = model_spec(backend, {name: value for name, value in of_model.items() if value is not None})
-    plan = plan_stress(target, load, given(context, settings), model)
+    plan = plan_stress(target, load, given(context, settings), model, start=start, http=http)
     output.message(headline(plan.launch))
     view = LoadView(output.messages, load)
     with adopting_orphans(), view:

@@ -9,9 +9,12 @@ of a launch a batch is a plain NVTX range. Standard library and the recorder onl
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from contextlib import suppress
 from typing import Any
 
+from perfharness.errors import RecorderError
 from perfharness.recorder import PerfRecorder
 from perfharness.recorder.scopes import BatchScope
 
@@ -20,6 +23,9 @@ REQUEST_HEADER = "X-Perfharness-Request"
 
 ITEMS_HEADER = "X-Perfharness-Items"
 """How many items it asks for."""
+
+REQUEST_RANGE = "request"
+"""Name of the batches."""
 
 Scope = MutableMapping[str, Any]
 AsgiApplication = Callable[[Scope, Callable[..., Awaitable[Any]], Callable[..., Awaitable[None]]], Awaitable[None]]
@@ -40,7 +46,7 @@ class AsgiMiddleware:
 
     def __init__(self, app: AsgiApplication, recorder: PerfRecorder | None = None) -> None:
         self.app = app
-        self.recorder = recorder or PerfRecorder("server")
+        self.recorder = recorder or _own_recorder()
 
     async def __call__(
         self, scope: Scope, receive: Callable[..., Awaitable[Any]], send: Callable[..., Awaitable[None]]
@@ -66,7 +72,7 @@ class WsgiMiddleware:
 
     def __init__(self, app: WsgiApplication, recorder: PerfRecorder | None = None) -> None:
         self.app = app
-        self.recorder = recorder or PerfRecorder("server")
+        self.recorder = recorder or _own_recorder()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Serve one request."""
@@ -103,10 +109,22 @@ class _Answer:
                 self._batch = None
 
 
+def _own_recorder() -> PerfRecorder:
+    """One that is finalized when the server ends."""
+    recorder = PerfRecorder("server")
+
+    def finalize() -> None:
+        with suppress(RecorderError):  # a request that the end of the server cut off
+            recorder.finalize()
+
+    atexit.register(finalize)
+    return recorder
+
+
 def _batch(recorder: PerfRecorder, request: str | bytes | None, items: str | bytes | None) -> BatchScope | None:
     """The batch of a request; None: it is none of a load."""
     number = _count(request)
-    return None if number is None else recorder.batch(number, _count(items), message="request")
+    return None if number is None else recorder.batch(number, _count(items), message=REQUEST_RANGE)
 
 
 def _count(text: str | bytes | None) -> int | None:

@@ -16,6 +16,7 @@ from perfharness.files import read_toml
 from perfharness.model.load import Loop, Objective
 
 TABLE = "load"
+TARGET_TABLE = "target"
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 TYPICAL_DAY = (3, 2, 2, 1, 1, 2, 3, 5, 8, 10, 11, 11, 10, 10, 10, 10, 9, 9, 9, 10, 10, 9, 7, 5)
 """Relative rate of each hour: low at night, high from morning to evening."""
@@ -210,14 +211,14 @@ def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
     warmup_s = values.pop("warmup_s", None)
     entry = {name: values.pop(name) for name in ("items", "input") if name in values}
     where = "the load"
-    table: dict[str, Any] = {}
-    if file is not None:
+    table = None if file is None else _table_of(file)
+    if table is not None:
         where = str(file)
-        table = _table_of(file)
         if of_phase or warmup_s is not None:
             names = ", ".join(sorted([*of_phase, *(["warmup_s"] if warmup_s is not None else [])]))
             raise UsageError(f"{file} has the phases of the load, so {names} cannot be given too; leave one away")
     else:
+        table = {}
         phase = {"duration_s": "10s", "name": "load", **of_phase}
         warm = [{**phase, "name": "warm-up", "duration_s": warmup_s, "warmup": True}] if warmup_s is not None else []
         table["phases"] = [*warm, phase]
@@ -248,8 +249,11 @@ def _sentence(problem: Any) -> str:
     return f"{place} = {problem['input']!r} {text}"
 
 
-def _table_of(file: Path) -> dict[str, Any]:
+def _table_of(file: Path) -> dict[str, Any] | None:
+    """The table of the load; None: the file says what the target is sent, and no more."""
     content = read_toml(file, "--profile")
+    if content.keys() == {TARGET_TABLE}:
+        return None
     table = content.get(TABLE, content if "phases" in content else None)
     if not isinstance(table, dict):
         raise UsageError(f"{file} has no table [{TABLE}]; docs/guides/load.md shows one")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -43,7 +43,9 @@ class Answer:
         items: how many were answered, where it is not what was asked for.
         begun_ns: when service began, where the target knows; monotonic clock.
         first_token_ns: when the first token came, of a stream.
+        token_gaps_ns: times between tokens that came one after the other.
         tokens: how many came.
+        done_ns: when the answer had come, where that is not when the target returns.
     """
 
     error: str | None = None
@@ -51,7 +53,9 @@ class Answer:
     items: int | None = None
     begun_ns: int | None = None
     first_token_ns: int | None = None
+    token_gaps_ns: Sequence[int] = ()
     tokens: int | None = None
+    done_ns: int | None = None
 
 
 class Target(Protocol):
@@ -84,8 +88,11 @@ class AsyncTarget(Protocol):
         """As `Target.call`."""
         ...
 
+    async def close_async(self) -> None:
+        """Release what belongs to the event loop."""
+
     def close(self) -> None:
-        """As of `Target`; not on the event loop."""
+        """As of `Target`, after `close_async`; not on the event loop."""
 
 
 AnyTarget = Target | AsyncTarget

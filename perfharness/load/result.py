@@ -16,6 +16,7 @@ from perfharness.model.load import (
     LEAST_BEYOND,
     PERCENTILES,
     TIMES,
+    TOKEN_TIMES,
     Capacity,
     ErrorKind,
     FirstError,
@@ -30,6 +31,7 @@ from perfharness.model.load import (
 from perfharness.model.manifest import FindingRecord
 
 Line = dict[str, Any]
+NO_GAPS = "no answer had two tokens"
 NOT_KNOWN = "when service began is known to the target only"
 WORST: tuple[Status, ...] = ("killed", "stopped-by-errors", "interrupted", "ok")
 
@@ -40,16 +42,19 @@ class _Sum:
 
     lines: list[Line] = field(default_factory=list)
     times: dict[str, Histogram] = field(default_factory=lambda: {name: Histogram() for name in TIMES})
+    """`TIMES`, and those of `TOKEN_TIMES` that there are."""
+
     errors: Counter[str] = field(default_factory=Counter)
 
     def add(self, line: Line) -> None:
         self.lines.append(line)
         self.errors.update(line["errors"])
-        for name in TIMES:
-            self.times[name].merge(Histogram.of_json(line[name]))
+        for name in (*TIMES, *TOKEN_TIMES):
+            if name in line:
+                self.times.setdefault(name, Histogram()).merge(Histogram.of_json(line[name]))
 
     def total(self, name: str) -> int:
-        return sum(line[name] or 0 for line in self.lines)
+        return sum(line.get(name) or 0 for line in self.lines)
 
 
 def load_result(target: TargetRecord, profile: Profile, processes: Sequence[Sequence[Line]]) -> LoadResult:
@@ -123,6 +128,7 @@ def _phase_result(
     errors = dict(added.errors)
     open_ended = added.total("arrivals") - added.total("completed") - added.total("unanswered") if is_killed else 0
     slower = added.total("unanswered") + errors.get(TIMEOUT, 0) + max(open_ended, 0)
+    tokens = added.total("tokens") if any("tokens" in line for line in added.lines) else None
     within = None if profile.objective is None else added.total("within_objective")
 
     def per_second(count: float | None, seconds: float) -> float | None:
@@ -149,17 +155,20 @@ def _phase_result(
         queueing=times_of(added.times["queueing"], slower),
         service=times_of(added.times["service"]),
         lateness=times_of(added.times["lateness"]),
+        **{name: times_of(added.times[name], reason=NO_GAPS) for name in TOKEN_TIMES if name in added.times},
+        tokens=tokens,
+        tokens_per_second=per_second(tokens, served_s),
         errors=errors,
     )
 
 
-def times_of(histogram: Histogram, slower: int = 0) -> LoadTimes:
+def times_of(histogram: Histogram, slower: int = 0, reason: str = NOT_KNOWN) -> LoadTimes:
     """Mean, percentiles and maximum of a histogram, and of further requests that took longer than all in it."""
     count = histogram.count
     total = count + slower
     why = f"{slower} of {total} requests ({slower / max(total, 1):.2g} of all) had no answer in time"
     if not count:
-        return LoadTimes(reason=why if slower else NOT_KNOWN, slower=slower)
+        return LoadTimes(reason=why if slower else reason, slower=slower)
     exact = {"mean": histogram.sum_ns / count / 1e6, "max": histogram.max_ns / 1e6}
     figures = {name: LoadFigure(reason=why) if slower else LoadFigure(value=exact[name]) for name in exact}
     figures |= {name: _percentile(histogram, percent, total, why) for name, percent in PERCENTILES.items()}

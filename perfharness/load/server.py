@@ -9,14 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-import psutil
-
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
 from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport, MeasuredProcess
 from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
 
-LOG_NAME = "load.log"
+GENERATOR_LOG = "load.log"
 """What the generator prints, in the folder of the server."""
 
 END_S = 5.0
@@ -49,7 +47,7 @@ class GeneratorCompanion(Companion):
         """Start the generator, which waits until the server is ready."""
         assert self._context is not None
         folder = self._context.run_dir / process.folder
-        self._log = (folder / LOG_NAME).open("ab")
+        self._log = (folder / GENERATOR_LOG).open("ab")
         not_for_it = {RUN_ID_VARIABLE, environment.OUTPUT_DIR}
         self._process = subprocess.Popen(
             [*self._command, "--beside", str(folder), str(process.pid)],
@@ -82,27 +80,15 @@ class GeneratorCompanion(Companion):
         findings = []
         if code:
             text = f"The generator of the load ended with exit code {code}{_last_line(Path(self._log.name))}"
-            findings.append(Finding("load-generator-failed", Severity.ERROR, text, f"{LOG_NAME} has what it printed"))
+            findings.append(
+                Finding("load-generator-failed", Severity.ERROR, text, f"{GENERATOR_LOG} has what it printed")
+            )
         return CompanionReport(findings, {"exit_code": code})
 
     def _tell(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
-
-
-def memory_bytes(pid: int) -> int | None:
-    """Resident memory of a process and all below it; None: it is gone."""
-    try:
-        process = psutil.Process(pid)
-        below = process.children(recursive=True)
-        total = process.memory_info().rss
-    except psutil.Error:
-        return None
-    for one in below:
-        with suppress(psutil.Error):
-            total += one.memory_info().rss
-    return int(total)
 
 
 def _last_line(path: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,10 @@ from perfharness.load.inputs import Inputs
 from perfharness.load.judge import judge_load
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.result import load_result
+from perfharness.load.server import GENERATOR_LOG, GeneratorCompanion
 from perfharness.load.targets.backend import ModelSpec, check_model
+from perfharness.load.targets.http.settings import HttpSettings, check_http, http_settings, is_url
+from perfharness.load.traced import with_service
 from perfharness.load.windows import read_lines
 from perfharness.load.worker import MODULE, WorkerSpec
 from perfharness.model.findings import Finding
@@ -52,6 +57,8 @@ class StressPlan:
 
     spec: WorkerSpec
     launch: LaunchPlan
+    serves: bool = False
+    """Whether what is launched is the server, and the load comes from a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +67,18 @@ class StressResult:
 
     load: LoadResult
     launch: LaunchResult
+    of_no_concern: frozenset[str] = frozenset()
+    """Codes of findings of the run that say nothing about the target."""
 
     @property
     def findings(self) -> list[Finding]:
         """Those of the load, then those of the run."""
-        return [*(record.to_finding() for record in self.load.findings), *self.launch.findings]
+        of_run = [finding for finding in self.launch.findings if finding.code not in self.of_no_concern]
+        return [*(record.to_finding() for record in self.load.findings), *of_run]
 
+
+CONNECTIONS = 1000
+"""Requests that an open loop over HTTP has at a time, at most, in each process."""
 
 LAUNCH_SETTINGS = (
     "num_processes", "num_gpus", "gpu_offset", "gpus", "gpus_per_process", "cpu_bind", "require_exclusive", "python",
@@ -77,13 +90,22 @@ LAUNCH_SETTINGS = (
 
 
 def stress(
-    target: str, *, profile: str | Path | None = None, observe: Observe = unobserved, **settings: Any
+    target: str,
+    *,
+    profile: str | Path | None = None,
+    start: str | None = None,
+    request: Mapping[str, Any] | None = None,
+    observe: Observe = unobserved,
+    **settings: Any,
 ) -> StressResult:
     """Put a target under load and measure it.
 
     Args:
-        target: `module:function` or `path/file.py:function`; with `backend`, a model as `perfharness bench` takes it.
-        profile: a TOML file with a table `[load]`; None: the load is that of the settings.
+        target: `module:function`, `path/file.py:function`, a URL; with `backend`, a model as `perfharness bench` takes
+            it.
+        profile: a TOML file with a table `[load]`, or `[target]`; None: the load is that of the settings.
+        start: of a URL: the command of its server, which is launched and traced.
+        request: of a URL: what is sent and expected, fields of `HttpSettings`.
         observe: opens an observer of the launch.
         settings: of a model (`backend`, `device`, `precision`, `shapes`), of the load (`rate`, `arrivals`,
             `duration_s`, `concurrency`, …) and of the launch (`num_processes`, `output_dir`, …).
@@ -94,28 +116,73 @@ def stress(
     """
     launch = {name: settings.pop(name) for name in LAUNCH_SETTINGS if name in settings}
     model = model_spec(settings.pop("backend", None), {name: settings.pop(name) for name in MODEL if name in settings})
-    plan = plan_stress(target, profile_of(settings, None if profile is None else Path(profile)), launch, model)
+    file = None if profile is None else Path(profile)
+    http = http_settings(target, file, request) if is_url(target) else None
+    plan = plan_stress(target, profile_of(settings, file), launch, model, start=start, http=http)
     with observe(plan.launch) as observer:
         return run_stress(plan, ["perfharness", "stress", target], observer)
 
 
 def plan_stress(
-    target: str, profile: Profile, settings: Mapping[str, Any], model: ModelSpec | None = None
+    target: str,
+    profile: Profile,
+    settings: Mapping[str, Any],
+    model: ModelSpec | None = None,
+    *,
+    start: str | None = None,
+    http: HttpSettings | None = None,
 ) -> StressPlan:
-    """The plan of a load test; with a `model` the target is one. Raises `UsageError`."""
+    """The plan of a load test.
+
+    Args:
+        model: of a target that is one.
+        start: the command of a server that is launched, traced, and loaded.
+        http: of a target that is a URL.
+
+    Raises:
+        UsageError: a setting is wrong, or contradicts another.
+    """
     require_load("perfharness stress")
-    spec = WorkerSpec(kind="callable" if model is None else "backend", target=target, profile=profile, model=model)
-    if model is not None:
+    if http is None and start is not None:
+        raise UsageError(f"--start {start!r} starts a server, so TARGET has to be its URL, not {target}")
+    if http is not None:
+        if model is not None:
+            raise UsageError(f"{target} is a URL, so no backend runs it; leave --backend away")
+        check_http(http)
+        inputs = {entry.name: entry.input for entry in profile.mix if entry.input is not None}
+        spec = WorkerSpec(kind="http", target=target, profile=_with_connections(profile), http=http.with_inputs(inputs))
+    elif model is not None:
         check_model(target, model, profile)
-    elif ":" not in target:
-        raise UsageError(f"{target} is no target; give `module:function`, `path/file.py:function`, or --backend")
-    Inputs(profile.mix)  # read now, so that a bad file is found before anything starts
+        spec = WorkerSpec(kind="backend", target=target, profile=profile, model=model)
+    elif ":" in target:
+        spec = WorkerSpec(kind="callable", target=target, profile=profile)
+    else:
+        raise UsageError(f"{target} is no target; give `module:function`, `path/file.py:function`, --backend, or a URL")
+    if http is None:
+        Inputs(profile.mix)  # read now, so that a bad file is found before anything starts
     if unknown := sorted(set(settings) - set(LAUNCH_SETTINGS)):
         raise UsageError(f"the setting {unknown[0]} does not exist; `perfharness stress --help-all` lists all")
-    given = {**settings, "module": True, "warmup_batches": 0}
-    options, _ = launch_options(MODULE, [spec.to_text()], given)
+    given = {**settings, "warmup_batches": 0}
+    if start is not None:
+        if given.get("num_processes", 1) > 1:
+            raise UsageError("-np: --start starts one server; let its own command start several workers")
+        words = shlex.split(start)
+        if not words:
+            raise UsageError("--start needs a command, as --start 'python server.py'")
+        options, _ = launch_options(words[0], words[1:], given)
+    else:
+        generator = {} if http is None else {"tracer": "none"}
+        options, _ = launch_options(MODULE, [spec.to_text()], {**generator, **given, "module": True})
     (launch,) = plan_launches([options])
-    return StressPlan(spec, launch)
+    return StressPlan(spec, launch, serves=start is not None)
+
+
+def _with_connections(profile: Profile) -> Profile:
+    """Of an open loop: as many requests at a time as it takes, where it is not said how many."""
+    is_open = all(phase.loop == "open" for phase in profile.phases)
+    if not is_open or "concurrency" in profile.model_fields_set:
+        return profile
+    return profile.model_copy(update={"concurrency": CONNECTIONS})
 
 
 def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> StressResult:
@@ -124,10 +191,22 @@ def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> 
 
     def complete(run: FinishedRun) -> None:
         found.append(read_load(run.folder, plan.spec, [spec.folder for spec in plan.launch.processes]))
+        if plan.serves:
+            found[0] = with_service(found[0], run.folder, plan.launch.processes[0].folder)
         write_json(run.folder / LOAD_NAME, found[0].model_dump(mode="json"))
 
-    result = run_plan(plan.launch, command, observer, complete=complete)
-    return StressResult(found[0], result)
+    beside = [sys.executable, "-m", MODULE, plan.spec.to_text()]
+    companions = [GeneratorCompanion(beside, plan.spec.profile.grace_s)] if plan.serves else []
+    result = run_plan(plan.launch, command, observer, companions, complete=complete)
+    return StressResult(found[0], result, _of_no_concern(plan))
+
+
+def _of_no_concern(plan: StressPlan) -> frozenset[str]:
+    if plan.serves:
+        return frozenset({"no-ranges"})  # requests-not-traced says what is missing
+    if plan.spec.http is not None:
+        return frozenset({"not-traced", "memory-grows"})  # the launched process is the generator
+    return frozenset()
 
 
 def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str]) -> LoadResult:
@@ -138,7 +217,8 @@ def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str]) -> LoadR
     files = [folder / process / WINDOWS_NAME for process in processes]
     lines = [read_lines(file) if file.is_file() else [] for file in files]
     if not any(lines):
-        tail = log_tail(files[0].parent / STDERR_LOG).strip()
+        logs = [files[0].parent / name for name in (GENERATOR_LOG, STDERR_LOG)]
+        tail = "\n".join(text for log in logs if (text := log_tail(log).strip()))
         said = f": {tail}" if tail else f"; its logs are in {files[0].parent}"
         raise LaunchError(f"{spec.target} was not put under load, for its process ended before{said}")
     target = TargetRecord(kind=spec.kind, name=spec.target, processes=len(processes))

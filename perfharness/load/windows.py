@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
@@ -22,7 +23,7 @@ from perfharness.errors import ResultError
 from perfharness.load.generator.timer import Stop
 from perfharness.load.histogram import Histogram, Ints
 from perfharness.load.request import UNANSWERED
-from perfharness.model.load import TIMES, WINDOWS_NAME
+from perfharness.model.load import WINDOWS_NAME
 
 WINDOW_NS = 1_000_000_000
 SETTLE_S = 0.05
@@ -49,6 +50,9 @@ class Done(NamedTuple):
     done_ns: int
     error: str | None = None
     message: str | None = None
+    first_token_ns: int = NEVER_NS
+    token_gaps_ns: Sequence[int] = ()
+    tokens: int | None = None
 
 
 def own_memory_bytes() -> int | None:
@@ -57,6 +61,20 @@ def own_memory_bytes() -> int | None:
         return int(psutil.Process().memory_info().rss)
     except psutil.Error:
         return None
+
+
+def memory_bytes_below(pid: int) -> int | None:
+    """Resident memory of a process and all below it; None: it is gone."""
+    try:
+        process = psutil.Process(pid)
+        total = process.memory_info().rss
+        below = process.children(recursive=True)
+    except psutil.Error:
+        return None
+    for one in below:
+        with suppress(psutil.Error):
+            total += one.memory_info().rss
+    return int(total)
 
 
 @dataclass
@@ -216,11 +234,13 @@ class WindowLog:
             "in_flight_max": in_flight_max,
             "rss_bytes": memory,
         }
-        for name in TIMES:
+        values |= _token_times(well)
+        for name, found in values.items():
             histogram = Histogram()
-            histogram.add(values[name])
+            histogram.add(found)
             line[name] = histogram.to_json()
-        return line
+        counted = [one.tokens for one in well if one.tokens is not None]
+        return {**line, "tokens": sum(counted)} if counted else line
 
     def _flow(self, phase: _Phase, records: list[Done], intended: Ints, done: Ints, end_ns: int) -> tuple[int, int]:
         """How many requests became due in the window, and how many were due and not answered, at most."""
@@ -251,6 +271,16 @@ class WindowLog:
                     "at_s": (at_ns - self._run_ns) / 1e9,
                     "message": one.message,
                 }
+
+
+def _token_times(well: Sequence[Done]) -> dict[str, Ints]:
+    """Of streams of tokens; empty where none was one."""
+    streamed = [one for one in well if one.first_token_ns != NEVER_NS]
+    if not streamed:
+        return {}
+    gaps = [np.asarray(one.token_gaps_ns, np.int64) for one in streamed]
+    first = np.array([one.first_token_ns - one.intended_ns for one in streamed], np.int64)
+    return {"first_token": first, "between_tokens": np.concatenate(gaps)}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,8 @@
-"""`python -m perfharness.load.worker SPEC`: sends the load to a target in this process, inside a launch.
+"""`python -m perfharness.load.worker SPEC [--beside FOLDER PID]`: sends the load, from inside a launch.
 
-SPEC is the JSON of a `WorkerSpec`.
+SPEC is the JSON of a `WorkerSpec`. The target is in this process, or a server that it sends requests to. With
+`--beside` the launched process is that server: this one is not measured, writes into the server's folder, and ends
+early when its standard input does.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -22,7 +26,8 @@ from perfharness.load.request import MakeTarget
 from perfharness.load.requests import RequestTable
 from perfharness.load.targets.backend import ModelSpec, backend_targets
 from perfharness.load.targets.callable import callable_targets
-from perfharness.load.windows import WindowLog
+from perfharness.load.targets.http.settings import HttpSettings
+from perfharness.load.windows import WindowLog, memory_bytes_below, own_memory_bytes
 from perfharness.model import environment
 from perfharness.model.load import TargetKind
 from perfharness.recorder import PerfRecorder, barrier
@@ -41,6 +46,8 @@ class WorkerSpec(BaseModel):
     profile: Profile
     model: ModelSpec | None = None
     """Of a target of kind `backend`."""
+    http: HttpSettings | None = None
+    """Of a target of kind `http`."""
 
     def to_text(self) -> str:
         """For the command line of the process."""
@@ -50,10 +57,11 @@ class WorkerSpec(BaseModel):
 def main(arguments: list[str]) -> int:
     """Run the load; returns the exit code."""
     spec = WorkerSpec.model_validate_json(arguments[0])
-    folder = Path(os.environ[environment.OUTPUT_DIR])
+    server = int(arguments[3]) if len(arguments) > 1 else None
+    folder = Path(os.environ[environment.OUTPUT_DIR] if server is None else arguments[2])
     recorder = PerfRecorder(RECORDER, args={"target": spec.target})
     try:
-        run_worker(spec, folder, recorder)
+        run_worker(spec, folder, recorder, server)
     except UsageError as error:
         print(f"perfharness: {error}", file=sys.stderr)
         return 2
@@ -67,17 +75,23 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder) -> None:
-    """Open the targets, send the load, write what it came to."""
+def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: int | None = None) -> None:
+    """Open the targets, send the load, write what it came to.
+
+    Args:
+        server: pid of the launched server that is loaded; None: the target is in this process, or somewhere else.
+    """
+    if server is not None:
+        threading.Thread(target=_interrupt_at_end_of_input, daemon=True).start()
     profile = spec.profile
     table = RequestTable(seed=profile.seed, folder=folder)
     objective = profile.objective
     objective_ns = None if objective is None else round(objective.latency_ms * 1e6)
-    workers = workers_for(make_targets(spec, recorder), profile.concurrency)
+    workers = workers_for(make_targets(spec, recorder, is_started=server is not None), profile.concurrency)
     process, processes = _place()
     capacity = measure_capacity(profile, is_async=isinstance(workers, TaskWorkers), processes=processes)
     workers.open()
-    log = WindowLog(folder, objective_ns, table.add)
+    log = WindowLog(folder, objective_ns, table.add, memory_of_target(spec, server))
     run = LoadRun(profile, workers, log, process, processes, _wait_for_others, capacity=capacity)
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
@@ -89,8 +103,26 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder) -> None:
         recorder.finalize()
 
 
-def make_targets(spec: WorkerSpec, recorder: PerfRecorder) -> MakeTarget:
-    """Makes the targets of the workers. Raises `UsageError`."""
+def _interrupt_at_end_of_input() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def memory_of_target(spec: WorkerSpec, server: int | None) -> Callable[[], int | None]:
+    """Reads the memory of the process that holds the target; that of a server elsewhere is not known."""
+    if spec.http is None:
+        return own_memory_bytes
+    return lambda: None if server is None else memory_bytes_below(server)
+
+
+def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool = False) -> MakeTarget:
+    """Makes the targets of the workers. Raises `UsageError`, and `LaunchError` where a server does not answer."""
+    if spec.http is not None:
+        from perfharness.load.targets.http.target import http_targets  # aiohttp is of no use to other targets
+
+        inputs: dict[str | None, int] = {entry.name: entry.items for entry in spec.profile.mix}
+        return http_targets(spec.http, inputs or {None: 1}, is_started=is_started)
     if spec.model is not None:
         return backend_targets(spec.target, spec.model, spec.profile, recorder)
     warmup = frozenset(phase.name for phase in spec.profile.phases if phase.warmup)

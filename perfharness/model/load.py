@@ -23,6 +23,9 @@ Status = Literal["ok", "interrupted", "stopped-by-errors", "killed"]
 TargetKind = Literal["callable", "backend", "script", "http"]
 
 TIMES = ("latency", "queueing", "service", "lateness")
+TOKEN_TIMES = ("first_token", "between_tokens")
+"""Of answers that are streams of tokens."""
+
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 LEAST_BEYOND = 10
 """A percentile needs that many values beyond it."""
@@ -129,6 +132,16 @@ class PhaseResult(_Model):
     lateness: LoadTimes
     """What the generator itself was late."""
 
+    first_token: LoadTimes | None = None
+    """From the intended moment of sending to the first token; null where no answer was a stream of tokens."""
+
+    between_tokens: LoadTimes | None = None
+    """Between two parts of a stream that have text; null where there is none."""
+
+    tokens: int | None = None
+    """Of the answers without error; null where the target counts none."""
+
+    tokens_per_second: float | None = None
     errors: dict[str, int] = Field(default_factory=dict)
     """By kind; a request that got no answer in time is `unanswered`."""
 

@@ -53,6 +53,9 @@ class AsyncTarget(Target):
         await asyncio.sleep(0.001)
         return self.call(request)
 
+    async def close_async(self) -> None:
+        """Nothing to do."""
+
 
 def run(folder: Path, make: Callable[[], AnyTarget], **profile: Any) -> LoadResult:
     asked = checked_profile(profile)

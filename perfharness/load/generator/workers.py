@@ -60,7 +60,8 @@ def record_of(
         error, message = TIMEOUT, f"answered after {(done_ns - sent_ns) / 1e9:.3f} s"
     return Done(
         request.id, request.input, request.items if items is None or error else items, request.intended_ns, ready_ns,
-        sent_ns, answer.begun_ns or NEVER_NS, done_ns, error, message,
+        sent_ns, answer.begun_ns or NEVER_NS, done_ns, error, message, answer.first_token_ns or NEVER_NS,
+        answer.token_gaps_ns, answer.tokens,
     )  # fmt: skip
 
 
@@ -235,17 +236,17 @@ class TaskWorkers:
         tasks = {
             asyncio.ensure_future(self._serve(index, served, turn, serving)) for index in range(len(self._targets))
         }
-        waiting = tasks
+        all_done = asyncio.gather(*tasks, return_exceptions=True)  # one future to wait for, of however many tasks
         grace_ns = served.schedule.end_ns + served.grace_ns
-        while waiting:
-            _, waiting = await asyncio.wait(waiting, timeout=10 * POLL_S)
+        while not all_done.done():
+            await asyncio.wait([all_done], timeout=10 * POLL_S)
             if served.stop.is_set():
                 grace_ns = min(grace_ns, perf_counter_ns() + served.grace_ns)
             if perf_counter_ns() > grace_ns:
                 break
-        for task in waiting:
+        for task in tasks:
             task.cancel()
-        for found in await asyncio.gather(*tasks, return_exceptions=True):
+        for found in await all_done:
             if isinstance(found, PerfHarnessError):
                 raise found
         for request, sent_ns in serving.values():
@@ -269,7 +270,7 @@ class TaskWorkers:
                     answer = await asyncio.wait_for(target.call_async(request), limit_ns / 1e9)
             except Exception as error:
                 answer = error_of(error)
-            free_ns = perf_counter_ns()
+            free_ns = answer.done_ns or perf_counter_ns()
             del serving[index]
             served.add(record_of(request, ready_ns, sent_ns, free_ns, answer, limit_ns))
             if not isinstance(schedule, OpenSchedule):
@@ -285,9 +286,14 @@ class TaskWorkers:
 
     def close(self) -> None:
         """Close the targets."""
+        self._loop.run_until_complete(self._close_all())
         for target in self._targets:
             target.close()
         self._loop.close()
+
+    async def _close_all(self) -> None:
+        for target in self._targets:
+            await target.close_async()
 
 
 async def _next_request_async(index: int, served: Served, turn: asyncio.Lock, free_ns: int) -> LoadRequest | None:

@@ -130,6 +130,9 @@ class CallableTarget:
         given = {"request": request, "input": self._inputs.of(request)}
         return [given[name] for name in self._arguments]
 
+    async def close_async(self) -> None:
+        """Nothing of it belongs to the event loop."""
+
     def close(self) -> None:
         """Close the object of a class."""
         close = getattr(self._function, "close", None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfharness.load.progress import LoadStatus
-from perfharness.model.load import LoadFigure, LoadResult, LoadTimes, PhaseResult
+from perfharness.model.load import TOKEN_TIMES, LoadFigure, LoadResult, LoadTimes, PhaseResult
 from perfharness.model.load_judgement import Sustained
 from perfharness.render.terminal.console import Column, Console, print_table, say
 
@@ -31,6 +31,8 @@ def print_load(console: Console, result: LoadResult) -> None:
     ]
     print_table(console, [Column("of which", is_text=True, is_whole=True), Column("requests"), *latency], rows)
     for phase in result.phases:
+        if phase.tokens_per_second is not None and not phase.is_warmup:
+            say(console, f"{phase.name}: {phase.tokens} tokens, {_number(phase.tokens_per_second)}/s")
         if not phase.is_warmup and (intervals := _intervals(phase.latency)):
             of = f" of {phase.name}" if len(result.phases) > 1 else ""
             say(console, f" 95 % intervals of the latency{of}, ms: {intervals}")
@@ -111,6 +113,7 @@ def _parts(phase: PhaseResult, *, several: bool) -> list[tuple[str, LoadTimes]]:
     return [
         (f"{prefix}queueing", phase.queueing),
         (f"{prefix}service", phase.service),
+        *((f"{prefix}{name.replace('_', ' ')}", times) for name in TOKEN_TIMES if (times := getattr(phase, name))),
         (f"{prefix}generator late", phase.lateness),
     ]
 

@@ -45,6 +45,7 @@ class _Metadata(BaseModel):
 class KserveProtocol(HttpProtocol):
     """Inputs as the model's metadata has them, with values of a file or seeded ones."""
 
+    ready_path = "/v2/health/ready"
     _inputs: list[_Tensor]
 
     async def prepare(self, client: Client) -> None:

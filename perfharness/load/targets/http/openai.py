@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -98,7 +99,7 @@ class OpenAiProtocol(HttpProtocol):
         if not is_whole:
             raise InvalidResponseError(f"the stream ended after {len(times)} parts, without its end")
         answer.first_token_ns = times[0] if times else None
-        answer.last_token_ns = times[-1] if times else None
+        answer.token_gaps_ns = [after - before for before, after in itertools.pairwise(times)]
         answer.tokens = counted if counted is not None else len(times)
         return Received(response.status, "".join(texts).encode(), "".join(texts))
 

@@ -26,6 +26,9 @@ class HttpProtocol(ABC):
         self.url = URL(settings.url)
         self._messages: dict[tuple[str | None, int], Message] = {}
 
+    ready_path: str | None = None
+    """What answers well when the server is ready; None: whatever answers at the URL itself."""
+
     async def prepare(self, client: Client) -> None:
         """Ask the server what has to be known before the first request. Raises `UsageError`, and what `send` raises."""
         del client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Mapping
@@ -9,14 +10,18 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
-from perfharness.errors import UsageError
-from perfharness.model.secrets import MASK, is_secret, mask_text
+from perfharness.errors import ToolNotFoundError, UsageError
+from perfharness.files import read_toml
+from perfharness.load.targets.http.expect import parse_expectations
+from perfharness.model.distribution import install_command
+from perfharness.model.secrets import is_secret
 
 Kind = Literal["plain", "kserve", "openai"]
 
+TABLE = "target"
 KSERVE_PATH = re.compile(r"(?P<model>/v2/models/[^/]+(?:/versions/[^/]+)?)(?:/infer)?/?")
 OPENAI_PATHS = ("/chat/completions", "/completions")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -67,6 +72,8 @@ class HttpSettings(HttpInput):
         stream: OpenAI: ask for a stream, which shows when each token came.
         parameters: OpenAI, KServe: more members of the JSON that is sent.
         expect: what a right answer is, as in `--expect`.
+        ready: answers well when a server that was started is ready; a URL or a path; None: by the protocol.
+        ready_timeout_s: how long that may take.
         connect_timeout_s: for a connection to be there; the time-out of a whole request is the profile's.
         read_timeout_s: between two parts of an answer.
         keep_alive_s: an idle connection is closed then, before the server does (uvicorn: after 5 s).
@@ -86,6 +93,8 @@ class HttpSettings(HttpInput):
     stream: bool = True
     parameters: dict[str, Any] = Field(default_factory=dict)
     expect: tuple[str, ...] = ()
+    ready: str | None = None
+    ready_timeout_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     connect_timeout_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
     read_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     keep_alive_s: float = Field(default=4.0, gt=0, allow_inf_nan=False)
@@ -109,7 +118,17 @@ class HttpSettings(HttpInput):
             raise ValueError(f"is no URL: {error}") from error
         if parts.scheme not in ("http", "https") or not named:
             raise ValueError("must be http://HOST[:PORT]/PATH or https://…")
+        if parts.password is not None:
+            raise ValueError("has a password, which the run would store; send it in a header of headers-file")
         return url
+
+    @field_validator("headers")
+    @classmethod
+    def _without_secrets(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if is_secret(name) and not VARIABLE.search(value):
+                raise ValueError(f"{name} holds a secret, which the run would store; write ${{NAME}} for a variable")
+        return headers
 
     @property
     def kind(self) -> Kind:
@@ -121,6 +140,20 @@ class HttpSettings(HttpInput):
             return "kserve"
         return "openai" if path.endswith(OPENAI_PATHS) else "plain"
 
+    def with_inputs(self, files: Mapping[str, Path]) -> HttpSettings:
+        """The same with files that the mix names: arrays of a KServe model, else what is sent as it is.
+
+        Raises `UsageError` where a file is no request.
+        """
+        for name, path in files.items():
+            if name in self.inputs:
+                raise UsageError(f"the mix gives {name} the input {path}, and so does [target] inputs; leave one away")
+            if self.kind == "openai" and path.suffix != ".json":
+                raise UsageError(f"the input {path} of {name}: an OpenAI request is a .json; text in [target] a prompt")
+        kind = "input_file" if self.kind == "kserve" else "body"
+        added = {name: HttpInput.model_validate({kind: path}) for name, path in files.items()}
+        return self.model_copy(update={"inputs": {**self.inputs, **added}})
+
     def all_headers(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The headers that are sent, those of the file included. Raises `UsageError`."""
         found = {} if self.headers_file is None else _read_headers(self.headers_file)
@@ -131,10 +164,61 @@ class HttpSettings(HttpInput):
         """Whether a header is given."""
         return header.lower() in {name.lower() for name in self.all_headers()}
 
-    def masked(self) -> HttpSettings:
-        """The same without secrets, for files that others read."""
-        headers = {name: MASK if is_secret(name) else value for name, value in self.headers.items()}
-        return self.model_copy(update={"url": mask_text(self.url), "headers": headers})
+
+def is_url(target: str) -> bool:
+    """Whether a target is an endpoint."""
+    return target.startswith(("http://", "https://"))
+
+
+def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] | None = None) -> HttpSettings:
+    """The settings of an endpoint: those given, over those of the table `[target]` of a profile.
+
+    Args:
+        given: fields of `HttpSettings`; None is not given.
+
+    Raises:
+        UsageError: a setting does not exist, has a wrong value, or contradicts another.
+    """
+    table = {} if file is None else read_toml(file, "--profile").get(TABLE, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{file}: [{TABLE}] is a table of settings, not {table!r}")
+    where = f"{file} [{TABLE}]" if table else "the target"
+    values = {name: value for name, value in (given or {}).items() if value is not None}
+    folder = Path() if file is None else file.parent
+    try:
+        found = HttpSettings.model_validate({**table, **values, "url": url})
+    except ValidationError as error:
+        raise UsageError("\n".join(f"{where}: {_sentence(problem)}" for problem in error.errors())) from None
+    of_file = {name: _in_folder(value, folder) for name, value in found if name not in values}
+    return found.model_copy(update=of_file)
+
+
+def check_http(settings: HttpSettings) -> None:
+    """Raises `UsageError` for what is wrong with settings, and `ToolNotFoundError` without the client."""
+    if importlib.util.find_spec("aiohttp") is None:
+        raise ToolNotFoundError(f"load over HTTP needs aiohttp, which is not installed; {install_command('load')}")
+    parse_expectations(settings.expect)
+    settings.all_headers()
+
+
+def _in_folder(value: Any, folder: Path) -> Any:
+    """A path of a file is relative to it."""
+    if isinstance(value, Path):
+        return folder / value
+    if isinstance(value, HttpInput):
+        return value.model_copy(update={name: _in_folder(one, folder) for name, one in value})
+    if isinstance(value, dict):
+        return {name: _in_folder(one, folder) for name, one in value.items()}
+    return value
+
+
+def _sentence(problem: Any) -> str:
+    place = " ".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return f"the setting {place} does not exist; docs/guides/load.md lists them"
+    text = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    shown = f" = {problem['input']!r}" if problem["type"] != "value_error" else ""
+    return f"{place}{shown} {text}"
 
 
 def _read_headers(path: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from yarl import URL
@@ -18,6 +19,7 @@ from perfharness.load.targets.http.client import (
     TLS,
     WRONG_ANSWER,
     Client,
+    Message,
     allow_many_connections,
     kind_of_failure,
 )
@@ -28,6 +30,10 @@ from perfharness.load.targets.http.protocol import HttpProtocol, PlainProtocol
 from perfharness.load.targets.http.settings import HttpSettings
 
 PROTOCOLS: dict[str, type[HttpProtocol]] = {"plain": PlainProtocol, "kserve": KserveProtocol, "openai": OpenAiProtocol}
+READY_POLL_S = 0.1
+CHECK_S = 60.0
+"""How long the answer to a request before the run may take."""
+
 _SHOWN = 200
 
 
@@ -82,7 +88,28 @@ class HttpTarget:
     def close(self) -> None:
         """Nothing is left to do."""
 
-    async def check(self, inputs: dict[str | None, int], timeout_s: float) -> Answer:
+    async def wait_ready(self) -> None:
+        """Wait until a server that was started answers. Raises `LaunchError` where it does not in time."""
+        settings = self.protocol.settings
+        path = settings.ready or self.protocol.ready_path
+        url = self.protocol.url.join(URL(path)) if path is not None else self.protocol.url
+        deadline = time.monotonic() + settings.ready_timeout_s
+        last = "nothing was tried"
+        while time.monotonic() < deadline:
+            try:
+                async with self.client.send(Message("GET", url)) as response:
+                    if response.status < (500 if path is None else 300):
+                        return
+                    last = f"it answered {response.status}"
+            except Exception as error:
+                last = kind_of_failure(error) or repr(error)
+            await asyncio.sleep(READY_POLL_S)
+        raise LaunchError(
+            f"the server was not ready after {settings.ready_timeout_s:g} s: {_shown(url)} was asked, and {last}; "
+            "ready and ready-timeout in [target] say what is asked, and how long"
+        )
+
+    async def check(self, inputs: Mapping[str | None, int], timeout_s: float) -> Answer:
         """Prepare, and send one request of each input before the clock starts, without an id.
 
         Args:
@@ -126,9 +153,33 @@ class HttpTarget:
             raise UsageError(f"{_shown(url)} refuses the request: {answer.message}")
 
 
-def http_targets(settings: HttpSettings) -> MakeTarget:
-    """What makes the target of each worker: the same for all. Raises `UsageError` where the settings are wrong."""
-    target = HttpTarget(PROTOCOLS[settings.kind](settings), Client(settings), parse_expectations(settings.expect))
+def http_target(settings: HttpSettings) -> HttpTarget:
+    """The target of all workers. Raises `UsageError` where the settings are wrong."""
+    return HttpTarget(PROTOCOLS[settings.kind](settings), Client(settings), parse_expectations(settings.expect))
+
+
+def http_targets(settings: HttpSettings, inputs: Mapping[str | None, int], *, is_started: bool) -> MakeTarget:
+    """Makes the target of each worker, the same for all, once the server has answered a request of each input.
+
+    Args:
+        inputs: entries of the mix, and the items of each.
+        is_started: the server was started for this, and may not be ready yet.
+
+    Raises:
+        UsageError: the settings are wrong, or the server refuses the request itself.
+        LaunchError: no answer comes from there.
+    """
+    target = http_target(settings)
+
+    async def get_ready() -> None:
+        try:
+            if is_started:
+                await target.wait_ready()
+            await target.check(inputs, CHECK_S)
+        finally:
+            await target.close_async()  # on the loop of the workers it is opened again
+
+    asyncio.run(get_ready())
     return lambda: target
 
 

@@ -1,0 +1,134 @@
+"""`perfharness stress URL`, as a user runs it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import perfharness as api
+from perfharness.errors import PerfHarnessError
+from perfharness.model.load import LoadResult
+from tests.integration.launches import manifest, perfharness, processes_naming
+from tests.load_server import serving
+
+HERE = Path(__file__).parent
+SERVER = HERE.parent / "load_server.py"
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def stress(out: Path, url: str, *arguments: object) -> tuple[int, LoadResult | None, str]:
+    done = perfharness(
+        "stress", url, *arguments, "--no-telemetry", "--format", "json", "-o", out, PERFHARNESS_STORE="off"
+    )
+    return done.returncode, LoadResult.model_validate(json.loads(done.stdout)) if done.stdout else None, done.stderr
+
+
+def test_a_server_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "load.toml").write_text('[target]\ntext = "hello"\n')
+    with serving() as url:
+        code, found, said = stress(
+            tmp_path / "out", url, "--rate", 60, "--duration", "1s", "--profile", tmp_path / "load.toml",
+            "--expect", "json:result.bytes=5",
+        )  # fmt: skip
+    assert (code, found is not None) == (0, True), said
+    assert found is not None
+    (phase,) = found.phases
+    assert (phase.arrivals, phase.ok, found.target.kind) == (60, 60, "http")
+    assert phase.queueing.p50.value is None
+    assert phase.queueing.reason is not None
+    assert all(window.rss_mb is None for window in found.windows)  # of the generator it would be no answer
+
+
+@pytest.mark.parametrize("name", ["wsgi_server.py", "asgi_server.py"])
+def test_a_server_that_is_started_is_traced_and_its_requests_are_batches(tmp_path: Path, name: str) -> None:
+    """One thread that takes 20 ms for each, and requests in bursts of 4: they wait 0, 20, 40 and 60 ms."""
+    port, out = free_port(), tmp_path / "out"
+    service = "0.02" if name == "wsgi_server.py" else ""
+    profile = tmp_path / "load.toml"
+    profile.write_text('[[load.phases]]\nreplay = "arrivals.csv"\nduration = 2\n')
+    (tmp_path / "arrivals.csv").write_text("time_s\n" + "".join(f"{burst / 5}\n" * 4 for burst in range(10)))
+    start = f"{sys.executable} {HERE / name} {port} {service}"
+    code, found, said = stress(out, f"http://127.0.0.1:{port}/", "--start", start, "--profile", profile)
+    assert found is not None, said
+    assert code == 0, said
+    (record,) = manifest(out)["processes"]
+    assert record["ended"] == "ok"
+    (phase,) = found.phases
+    assert phase.ok == phase.queueing.count == phase.service.count == phase.arrivals == 40
+    assert sorted(api.open_run(out).batches()["batch_index"].to_pylist()) == list(range(40))
+    rows = pq.read_table(out / "proc_0_gpu_0/requests.parquet").to_pylist()
+    for row in rows:
+        assert row["sent_ns"] < row["begun_ns"] < row["done_ns"]
+        assert row["done_ns"] - row["begun_ns"] >= (20e6 if service else 10e6)
+    assert all(window.rss_mb is not None for window in found.windows[:1])
+    if service:
+        begun = sorted(row["begun_ns"] for row in rows)
+        assert min(after - before for before, after in itertools.pairwise(begun)) >= 20_000_000
+        assert phase.queueing.mean.value is not None
+        assert phase.queueing.mean.value >= 29  # (0 + 20 + 40 + 60) / 4, and what a busy machine adds
+    assert processes_naming(str(HERE / name)) == []
+
+
+def test_a_server_that_crashes_leaves_what_was_measured(tmp_path: Path) -> None:
+    port, out = free_port(), tmp_path / "out"
+    start = f"{sys.executable} {SERVER} --port {port} --crash-s 1.5"
+    code, found, _ = stress(out, f"http://127.0.0.1:{port}/", "--start", start, "--rate", 40, "--duration", "30s")
+    assert code == 1
+    assert found is not None
+    assert found.duration_s < 15  # it is not loaded on when it is gone
+    assert found.status == "interrupted"
+    (phase,) = found.phases
+    assert 40 <= phase.ok <= 100  # a busy machine crashes late
+    (record,) = manifest(out)["processes"]
+    assert (record["ended"], record["exit_code"]) == ("failed", 70)
+
+
+def refused(tmp_path: Path, url: str, **settings: Any) -> str:
+    """The message of a load test that cannot be run."""
+    given = {"rate": 5, "duration_s": 1, "stored": False, "telemetry": False, "output_dir": tmp_path / "out"}
+    with pytest.raises(PerfHarnessError) as raised:
+        api.stress(url, **{**given, **settings})
+    return str(raised.value)
+
+
+def test_why_nothing_can_be_loaded(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}/"
+    code, found, said = stress(tmp_path / "out", url, "--rate", 5, "--duration", "1s")
+    assert (code, found) == (1, None)
+    assert "nothing listens" in said
+    assert "Traceback" not in said
+    with serving() as server:
+        assert "404" in refused(tmp_path, f"{server}/nowhere")
+    never = refused(tmp_path, url, start="sleep 60", request={"ready_timeout_s": 0.5}, tracer="none")
+    assert "not ready" in never
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"start": "true", "num_processes": 2},
+        {"start": "  "},
+        {"request": {"expect": ("nonsense",)}},
+        {"request": {"headers": {"Authorization": "Bearer ${PERFHARNESS_NO_SUCH}"}}},
+    ],
+)
+def test_wrong_settings_are_found_before_anything_starts(tmp_path: Path, settings: dict[str, Any]) -> None:
+    refused(tmp_path, "http://127.0.0.1:9/", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_function_is_not_started(tmp_path: Path) -> None:
+    assert "URL" in refused(tmp_path, "module:function", start="true")
