@@ -56,6 +56,9 @@ class _NothingAsync(_Nothing):
         """An answer."""
         return self.call(request)
 
+    async def close_async(self) -> None:
+        """Nothing."""
+
 
 def peak_rate(profile: Profile, processes: int = 1) -> float | None:
     """The highest rate of the profile, of each process; None where no phase has one."""
