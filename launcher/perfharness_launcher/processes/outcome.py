@@ -23,7 +23,9 @@ Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
 
 LOST = "was killed together with the helper between it and its tracer"
 DEAF = "did not end when it was asked to (SIGINT, then SIGTERM), and was killed"
-END_WHEN_ASKED = "What it writes at its end is missing, its trace perhaps; a server ends when it is sent SIGINT or SIGTERM."
+END_WHEN_ASKED = (
+    "What it writes at its end is missing, its trace perhaps; a server ends when it is sent SIGINT or SIGTERM."
+)
 TAIL_LINES = 15
 TAIL_BYTES = 16_384
 
