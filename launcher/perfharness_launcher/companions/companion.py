@@ -152,14 +152,14 @@ class Companions:
 
     def are_done(self) -> bool:
         """Whether one of them says that the processes are to end; one that fails over it does."""
-        for companion in self._running:
-            try:
-                if companion.is_done():
-                    return True
-            except Exception as error:
-                self._note_failure(companion, "failed while the processes ran", error)
-                return True
-        return False
+        return any(self._is_done(companion) for companion in self._running)
+
+    def _is_done(self, companion: Companion) -> bool:
+        try:
+            return companion.is_done()
+        except Exception as error:
+            self._note_failure(companion, "failed while the processes ran", error)
+            return True
 
     def stop(self) -> None:
         """Stop all that run, the last one first; a second call does nothing."""
