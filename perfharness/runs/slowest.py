@@ -236,6 +236,7 @@ def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requ
     phase = texts("phase")
     requests = Requests(
         id=numbers("id"), intended_ns=numbers("intended_ns"), begun_ns=numbers("begun_ns"), done_ns=numbers("done_ns"),
+        late_ns=_late(numbers("intended_ns"), numbers("ready_ns"), numbers("sent_ns")),
         items=numbers("items"), phase=phase, input=texts("input"), error=texts("error"),
         is_warmup=np.asarray([one in warmup_phases for one in phase], dtype=np.bool_),
     )  # fmt: skip
@@ -245,6 +246,11 @@ def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requ
     return requests, [
         f"{lost} of {table.num_rows} requests were never answered; they have no latency and are not shown."
     ]
+
+
+def _late(intended_ns: Int64, ready_ns: Int64, sent_ns: Int64) -> Int64:
+    """How much later than it could, the generator sent each request: it was due, and a worker was free."""
+    return np.where(sent_ns >= 0, np.maximum(sent_ns - np.maximum(intended_ns, ready_ns), 0), 0)
 
 
 def _integers(table: pa.Table, name: str) -> Int64:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,12 +19,14 @@ from perfharness.analysis.slowest.find import Requests, pool_loops, slowest_of_p
 from perfharness.analysis.slowest.parts import batch_parts
 from perfharness.analysis.slowest.ranks import waits_for_ranks, with_rank_waits
 from perfharness.analysis.slowest.results import Line, Part, Reason, Slowest, SlowLoop, SlowRequest
+from perfharness.errors import ResultError
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import Bool, CopyKind
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.slowest import print_slowest
+from perfharness.runs.slowest import read_requests
 from perfharness.testing.made_ranks import RankBatch, Work, compute_and_reduce, made_rank
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.trace import open_trace
@@ -333,7 +337,7 @@ def requests_of(made_batches: int, queued_ms: dict[int, float], base_ns: int = 0
     count = len(ids)
     return Requests(
         id=ids, intended_ns=(begun - queued).astype(np.int64), begun_ns=begun, done_ns=begun + 10 * MS,
-        items=np.full(count, 8), phase=["steady"] * count, input=[None] * count, error=[None] * count,
+        late_ns=np.zeros(count, dtype=np.int64), items=np.full(count, 8), phase=["steady"] * count, input=[None] * count, error=[None] * count,
         is_warmup=np.zeros(count, dtype=np.bool_),
     )  # fmt: skip
 
@@ -356,6 +360,37 @@ def test_a_queue_names_the_request_that_it_was_behind(tmp_path: Path) -> None:
     assert (part.reason, part.detail is not None and part.detail.startswith("behind request 37, for 84.")) == (
         Reason.QUEUE, True,
     )  # fmt: skip
+
+
+def test_a_late_generator_is_no_queue(tmp_path: Path) -> None:
+    requests = requests_of(COUNT, {21: 40.0})
+    requests.late_ns[21] = 30 * MS
+    (request,) = slowest(Made(), tmp_path, 1, requests).requests
+    check_sum(request)
+    assert request.queue_ms == 40.0
+    assert [part.reason for part in request.parts] == [Reason.GENERATOR, Reason.QUEUE]
+    assert [part.ms for part in request.parts] == pytest.approx([30.0, 9.0])
+
+
+def test_a_file_of_requests(tmp_path: Path) -> None:
+    """What is not known is null in the file; being late is by hand: 7 - max(1, 5) and 8 - 3."""
+    columns = {
+        "id": [0, 1, 2], "phase": ["warm", "load", "load"], "input": [None, "a", "b"], "items": [1, 1, 1],
+        "error": [None, "timeout", None], "intended_ns": [1, 3, 9], "ready_ns": [5, None, None],
+        "sent_ns": [7, 8, None], "begun_ns": [None, 10, None], "done_ns": [20, 30, None],
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), tmp_path / "requests.parquet")
+    requests, unknown = read_requests(tmp_path / "requests.parquet", {"warm"})
+    assert (requests.id.tolist(), requests.begun_ns.tolist(), requests.late_ns.tolist()) == ([0, 1], [-1, 10], [2, 5])
+    assert (requests.is_warmup.tolist(), requests.error) == ([True, False], [None, "timeout"])
+    assert len(unknown) == 1
+
+
+@pytest.mark.parametrize("columns", [{"id": [1]}, {"id": ["x"], "intended_ns": [1], "done_ns": [2]}])
+def test_a_file_that_is_none_of_requests_is_refused(tmp_path: Path, columns: dict[str, list[object]]) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "requests.parquet")
+    with pytest.raises(ResultError):
+        read_requests(tmp_path / "requests.parquet")
 
 
 def test_a_request_without_a_batch_is_shown_and_not_compared(tmp_path: Path) -> None:

@@ -49,12 +49,11 @@ class Culprits:
         if not len(others):
             return None
         shared = np.minimum(stages.end_ns[others], stop) - np.maximum(stages.start_ns[others], begin)
-        longest = int(np.argmax(shared))
-        if len(others) == 1 or shared[longest] >= MOST_OF_IT * queue_ns:
-            return (
-                f"behind request {stages.batch_index[others[longest]]}, for {shared[longest] / NS_PER_MS:.3f} ms of it"
-            )
-        return f"behind {len(others)} requests"
+        longest, most_of_it = int(np.argmax(shared)), int((shared >= MOST_OF_IT * queue_ns).sum())
+        if not most_of_it:
+            return f"behind {len(others)} requests"
+        name = f"request {stages.batch_index[others[longest]]}, for {shared[longest] / NS_PER_MS:.3f} ms of it"
+        return f"behind {name}" if most_of_it == 1 else f"behind {most_of_it} requests at a time, the longest {name}"
 
     def line(self, thread: int, start_ns: Int64, end_ns: Int64) -> Line | None:
         """The line that the thread was at in most samples of these stretches; None: there are none."""

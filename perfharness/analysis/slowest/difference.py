@@ -95,7 +95,7 @@ class LoopFigures:
     Args:
         analysis: of the trace.
         rows: of the batches, in order.
-        total_ns, queue_ns, outside_ns: of each; NaN in the queue: not known.
+        total_ns, queue_ns, late_ns, outside_ns: of each; NaN in the queue: not known. Being late is a part of it.
         throttled: by reason, which rows of the stage table it touched; None: not known.
     """
 
@@ -106,11 +106,13 @@ class LoopFigures:
         *,
         total_ns: Float64,
         queue_ns: Float64,
+        late_ns: Float64,
         outside_ns: Float64,
         throttled: Mapping[str, Bool] | None,
     ) -> None:
         self._analysis, self._rows, self._total = analysis, rows, total_ns
         self._queue, self._outside, self._throttled = queue_ns, outside_ns, throttled
+        self._late = late_ns
         self._parts: BatchParts = batch_parts(analysis, rows)
         self._work: OwnWork = own_work(analysis, rows)
         probe = analysis.host_probe
@@ -164,7 +166,7 @@ class LoopFigures:
         outside = [(Reason.OUTSIDE, self._outside)]
         queue = self._queue[np.r_[slow, others]]
         if not np.isnan(queue).any():
-            outside.append((Reason.QUEUE, self._queue))
+            outside += [(Reason.QUEUE, self._queue - self._late), (Reason.GENERATOR, self._late)]
         else:  # of some it is not known: then it is a part of what is outside
             outside = [(Reason.OUTSIDE, self._outside + np.nan_to_num(self._queue))]
         for reason, column in outside:

@@ -25,12 +25,15 @@ NS_PER_S = 1e9
 
 @dataclass(frozen=True)
 class Requests:
-    """Recorded requests, aligned columns; times are ns of CLOCK_MONOTONIC, `begun_ns` is -1 where it is not known."""
+    """Recorded requests, aligned columns; times are ns of CLOCK_MONOTONIC, `begun_ns` is -1 where it is not known;
+    `late_ns` is by how much the generator sent it later than it could, 0 where that is not known.
+    """
 
     id: Int64
     intended_ns: Int64
     begun_ns: Int64
     done_ns: Int64
+    late_ns: Int64
     items: Int64
     phase: list[str | None]
     input: list[str | None]
@@ -60,7 +63,8 @@ class _Batches:
     rows: Int64
     total_ns: Float64
     queue_ns: Float64
-    """NaN: not known."""
+    """From the intended time until service began; NaN: not known."""
+    late_ns: Float64
     outside_ns: Float64
     request: Int64
 
@@ -113,7 +117,8 @@ def _batches(analysis: Analysis, rows: Int64, requests: Requests | None) -> _Bat
     length = (stages.end_ns - stages.start_ns)[rows].astype(np.float64)
     unknown = np.full(len(rows), np.nan)
     if requests is None or not len(requests):
-        return _Batches(rows, length, unknown, np.zeros(len(rows)), np.full(len(rows), -1, dtype=np.int64))
+        nothing = np.zeros(len(rows))
+        return _Batches(rows, length, unknown, nothing, nothing, np.full(len(rows), -1, dtype=np.int64))
     request = _request_of(stages.batch_index[rows].astype(np.int64), requests)
     known = request >= 0
     total = np.where(known, (requests.done_ns - requests.intended_ns)[request], length).astype(np.float64)
@@ -124,7 +129,8 @@ def _batches(analysis: Analysis, rows: Int64, requests: Requests | None) -> _Bat
         by_range = (stages.start_ns[rows] - to_trace(requests.intended_ns)[request]).astype(np.float64)
         queue = np.where(np.isnan(queue) & known, by_range, queue)
     outside = np.where(known, total - length - np.nan_to_num(queue), 0.0)
-    return _Batches(rows, total, queue, outside, request)
+    late = np.where(known & ~np.isnan(queue), requests.late_ns[request], 0).astype(np.float64)
+    return _Batches(rows, total, queue, late, outside, request)
 
 
 def _request_of(index: Int64, requests: Requests) -> Int64:
@@ -176,7 +182,7 @@ class _Loop:
         at = np.asarray([self._place[row] for row in rows.tolist()], dtype=np.int64)
         figures = LoopFigures(
             self._analysis, rows, total_ns=self._batches.total_ns[at], queue_ns=self._batches.queue_ns[at],
-            outside_ns=self._batches.outside_ns[at], throttled=self._throttled,
+            late_ns=self._batches.late_ns[at], outside_ns=self._batches.outside_ns[at], throttled=self._throttled,
         ) if len(rows) else None  # fmt: skip
         return [self._request(place, alike[place], figures) for place in places]
 

@@ -14,7 +14,9 @@ class Reason(str, Enum):
     """What a part of a request's time is."""
 
     QUEUE = "queue"
-    """From the intended send time until service began."""
+    """From the intended send time until service began, less what the generator was late."""
+    GENERATOR = "generator-late"
+    """A worker was free, and the generator sent the request later: a fault of the measurement, not of the target."""
     OUTSIDE = "outside-batch"
     """In the latency, and neither before service began nor in the batch."""
     HOST = "host-time"
@@ -170,6 +172,7 @@ class SlowRequest(_Model):
     error: str | None
     ms: float
     queue_ms: float | None
+    """From the intended send time until service began."""
     batch_ms: float | None
     verdict: Verdict
     reason: str | None

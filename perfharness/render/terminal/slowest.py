@@ -11,6 +11,7 @@ from perfharness.render.terminal.console import Column, Row, print_table, say, s
 
 REASONS = {
     Reason.QUEUE: "waited before service began",
+    Reason.GENERATOR: "the generator sent it late: a fault of the measurement",
     Reason.OUTSIDE: "time outside of the batch",
     Reason.HOST: "host time",
     Reason.COLLECTION: "garbage collection",
