@@ -337,7 +337,8 @@ def requests_of(made_batches: int, queued_ms: dict[int, float], base_ns: int = 0
     count = len(ids)
     return Requests(
         id=ids, intended_ns=(begun - queued).astype(np.int64), begun_ns=begun, done_ns=begun + 10 * MS,
-        late_ns=np.zeros(count, dtype=np.int64), items=np.full(count, 8), phase=["steady"] * count, input=[None] * count, error=[None] * count,
+        late_ns=np.zeros(count, dtype=np.int64), items=np.full(count, 8),
+        phase=["steady"] * count, input=[None] * count, error=[None] * count,
         is_warmup=np.zeros(count, dtype=np.bool_),
     )  # fmt: skip
 
