@@ -18,7 +18,7 @@ SMALL_TABLE = 1 << 16
 class Groups:
     """`code[i]` is the group of row i, in order of first appearance; `first[g]` is the first row of group g."""
 
-    code: Int64
+    code: Integers
     first: Int64
 
     def __len__(self) -> int:
@@ -32,10 +32,7 @@ def group_rows(*columns: Integers) -> Groups:
     combined = columns[0]
     for column in columns[1:]:
         combined = _combine(combined, column)
-    code, count = _encode(combined)
-    first = np.zeros(count, dtype=np.int64)
-    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # of several writes the last one stays
-    return Groups(code.astype(np.int64), first)
+    return Groups(*_encode(combined))
 
 
 def rows_by_code(code: Integers, wanted: Bool) -> tuple[Int64, Int64]:
@@ -65,9 +62,9 @@ def _combine(left: Integers, right: Integers) -> Integers:
         return right
     if (high - low + 1) * (other_high - other_low + 1) >= 1 << 62:
         # Too far apart to be laid out side by side: number them first.
-        (left, high), (right, other_high) = _encode(left), _encode(right)
+        (left, _), (right, other_first) = _encode(left), _encode(right)
         low = other_low = 0
-        other_high -= 1
+        other_high = len(other_first) - 1
     combined = left.astype(np.int64)
     combined -= low
     combined *= other_high - other_low + 1
@@ -76,24 +73,36 @@ def _combine(left: Integers, right: Integers) -> Integers:
     return combined
 
 
-def _encode(column: Integers) -> tuple[Integers, int]:
+def _encode(column: Integers) -> tuple[Integers, Int64]:
+    """The number of each value in order of first appearance, 32 bits, and the first row of each number."""
     if len(column):
-        low = min(int(column.min()), 0)  # what need not be moved is not copied
-        span = int(column.max()) - low + 1
+        low, high = int(column.min()), int(column.max())
+        if low == high:
+            return np.zeros(len(column), dtype=np.int32), np.zeros(1, dtype=np.int64)
+        low = min(low, 0)  # what need not be moved is not copied
+        span = high - low + 1
         if span <= 2 * len(column) + SMALL_TABLE:
             return _encode_by_table(np.subtract(column, low, dtype=np.int64) if low else column, span)
     encoded = arrow_array(column).dictionary_encode()
-    return np.from_dlpack(encoded.indices).astype(np.int32), len(encoded.dictionary)
+    code = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+    return code, _first_rows(code, len(encoded.dictionary)).astype(np.int64)
 
 
-def _encode_by_table(position: Integers, span: int) -> tuple[Integers, int]:
-    first = np.full(span, -1, dtype=np.int32)
-    first[position[::-1]] = np.arange(len(position) - 1, -1, -1, dtype=np.int32)
-    used = np.flatnonzero(first >= 0)
-    used = used[np.argsort(first[used], kind="stable")]
-    number = first  # the same memory, for what comes next
+def _encode_by_table(position: Integers, span: int) -> tuple[Integers, Int64]:
+    first_row = _first_rows(position, span)
+    used = np.flatnonzero(first_row >= 0)
+    used = used[np.argsort(first_row[used], kind="stable")]
+    first = first_row[used].astype(np.int64)
+    number = first_row  # the same memory, for what comes next
     number[used] = np.arange(len(used), dtype=np.int32)
-    return number[position], len(used)
+    return number[position], first
+
+
+def _first_rows(code: Integers, count: int) -> Integers:
+    """The first row of each of `count` codes, -1 where there is none."""
+    first = np.full(count, -1, dtype=np.int32)
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1, dtype=np.int32)  # of several writes the last one stays
+    return first
 
 
 def sum_by_code(code: Integers, values: Float64, count: int) -> Float64:

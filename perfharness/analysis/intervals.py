@@ -92,7 +92,9 @@ def nest_in_order(start: Int64, end: Int64, group: Int64) -> OrderedNesting:
         found.parent[at] = owner[at]
         found.level[at] = depth
         inner = ~outermost
-        above = remaining[np.maximum.accumulate(np.where(outermost, np.arange(len(remaining)), 0))[inner]]
+        above = remaining[
+            np.maximum.accumulate(np.where(outermost, np.arange(len(remaining), dtype=np.int32), 0))[inner]
+        ]
         remaining = remaining[inner]
         owner[remaining] = above
         partition = above
@@ -159,9 +161,12 @@ def running_maximum_before(values: Int64, partition: Integers) -> Int64:
         sorted_values, ranks = np.unique(values, return_inverse=True)
         before = running_maximum_before(ranks.astype(np.int64), partition)
         return np.where(before == lowest, lowest, sorted_values[np.maximum(before, 0)])
-    running = np.maximum.accumulate(values - origin + run * span)
-    previous = np.r_[0, running[:-1]] - run * span + origin
-    return np.where(first, lowest, previous)
+    shift = run * span
+    shift -= origin
+    before = np.empty(len(values), dtype=np.int64)
+    np.subtract(np.maximum.accumulate(values[:-1] + shift[:-1]), shift[1:], out=before[1:])
+    before[first] = lowest
+    return before
 
 
 def _nest_overlapping(start: Int64, end: Int64, members: Int64) -> tuple[Int64, Int64]:

@@ -56,7 +56,7 @@ def _where(stages: StageTable, batches: Int64, rows: Int64) -> Int64:
     if not len(rows):
         return found
     for position, keys in ((2, (owner,)), (1, (owner, pid)), (0, (owner, stages.thread))):
-        group = group_rows(*(np.r_[key[batches], key[rows]] for key in keys)).code
+        group = group_rows(*(np.r_[key[batches], key[rows]] for key in keys)).code.astype(np.int64)
         of_batch, of_row = group[: len(batches)], group[len(batches) :]
         found[_begins_inside(of_row, start_ns[rows], of_batch, start_ns[batches], end_ns[batches])] = position
     return found

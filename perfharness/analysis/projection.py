@@ -94,9 +94,9 @@ def project(trace: Trace, forest: Forest, launches: Launches) -> Projection:
     thread, start, end = api.thread[call], api.start_ns[call], api.end_ns[call]
     of_call = np.cumsum(launches.is_first, dtype=np.int32)
     of_call -= 1
-    nothing = np.empty(0, dtype=np.int64)
-    counted: list[Integers] = [nothing]  # the innermost range around each call, and around each operation's
-    found: list[tuple[Integers, Int64]] = [(nothing, nothing)]
+    counted: list[Integers] = []  # the innermost range around each call, and around each operation's
+    positions: list[Integers] = []
+    operations_of: list[Integers] = []
     for line in forest.lines:
         begin, stop = np.searchsorted(thread, line.thread, "left"), np.searchsorted(thread, line.thread, "right")
         around = forest.innermost(line, start[begin:stop], end[begin:stop])
@@ -104,14 +104,16 @@ def project(trace: Trace, forest: Forest, launches: Launches) -> Projection:
         launch = slice(bounds[begin], bounds[stop])
         position = around[of_call[launch] - begin]
         inside = position >= 0
-        found.append((position[inside], launches.operation[launch][inside]))
-    operation = np.concatenate([some for _, some in found])
-    order = np.argsort(operations.start_ns[operation], kind="stable")
-    operation = operation[order]
-    position = np.concatenate([positions for positions, _ in found])[order]
+        positions.append(position[inside])
+        operations_of.append(launches.operation[launch][inside])
+    operation, position = _joined(operations_of), _joined(positions)
+    start = operations.start_ns[operation]
+    if not (start[1:] >= start[:-1]).all():
+        order = np.argsort(start, kind="stable")
+        operation, position, start = operation[order], position[order], start[order]
     busy = BusyTimes(forest)
-    busy.add(position, operations.start_ns[operation], operations.end_ns[operation])
-    count = forest.sum_up(np.bincount(np.concatenate(counted), minlength=len(forest)).astype(np.int32))
+    busy.add(position, start, operations.end_ns[operation])
+    count = forest.sum_up(np.bincount(_joined(counted), minlength=len(forest)).astype(np.int32))
     has_work, rows = count > 0, len(trace.ranges)
     return Projection(
         start_ns=forest.to_rows(np.where(has_work, busy.first_ns, 0), rows),
@@ -119,6 +121,11 @@ def project(trace: Trace, forest: Forest, launches: Launches) -> Projection:
         busy_ns=forest.to_rows(busy.busy_ns, rows),
         operation_count=forest.to_rows(count, rows),
     )
+
+
+def _joined(parts: list[Integers]) -> Integers:
+    """One behind the other; a single one is no copy."""
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=np.int32), *parts])
 
 
 class BusyTimes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -18,9 +19,10 @@ class BusyLine:
     """The union of intervals on one line of time. Empty intervals count nothing."""
 
     def __init__(self, start: Int64, end: Int64) -> None:
-        self.start, self.end = merge(start, end)
-        self._before = np.r_[0, np.cumsum(self.end - self.start)]
-        self._end_before = np.r_[np.iinfo(np.int64).min, self.end]
+        self.start, end = merge(start, end)
+        self._before = np.zeros(len(end) + 1, dtype=np.int64)
+        np.cumsum(end - self.start, out=self._before[1:])
+        self._end_before = np.concatenate([[np.iinfo(np.int64).min], end])
         self.end = self._end_before[1:]
 
     @property
@@ -95,8 +97,12 @@ def overlaps(start: Int64, end: Int64) -> tuple[Int64, Int64]:
 def _in_order(start: Int64, end: Int64) -> tuple[Int64, Int64]:
     """Those of the intervals that are not empty, in order of start."""
     keep = end > start
-    order = np.argsort(start[keep], kind="stable")
-    return start[keep][order], end[keep][order]
+    if not keep.all():
+        start, end = start[keep], end[keep]
+    if (start[1:] >= start[:-1]).all():
+        return start, end
+    order = np.argsort(start, kind="stable")
+    return start[order], end[order]
 
 
 def expand(first: Int64, last: Int64) -> tuple[Integers, Integers]:
@@ -109,23 +115,23 @@ def expand(first: Int64, last: Int64) -> tuple[Integers, Integers]:
     return members, question
 
 
-def order_within(group: Int64, first: Int64, second: Int64) -> Int64:
-    """Order of rows by small group numbers, then by `first`, then by `second`.
+def order_within(group: Integers, first: Int64, second: Callable[[], Int64]) -> Integers:
+    """Order of rows by small group numbers, then by `first`, then by `second`, which is made only where it decides.
 
     The same as a lexical sort, but rows that are nearly in order already, as a tracer writes them, take linear time.
     """
     if len(group) and int(group.max()) > np.iinfo(np.int16).max:
-        return np.lexsort((second, first, group))
+        return np.lexsort((second(), first, group))
     if (first[1:] > first[:-1]).all():
-        order = np.arange(len(first))
+        order: Integers = np.arange(len(first), dtype=np.int32)
     else:
         order = np.argsort(first, kind="stable")
         in_order = first[order]
         if (in_order[1:] == in_order[:-1]).any():
-            order = np.lexsort((second, first))
+            order = np.lexsort((second(), first))
     if (group == group[:1]).all():
         return order
-    return np.asarray(order[np.argsort(group[order].astype(np.int16), kind="stable")], dtype=np.int64)
+    return order[np.argsort(group[order].astype(np.int16), kind="stable")]
 
 
 class ThreadOrder:
@@ -133,18 +139,19 @@ class ThreadOrder:
 
     Args:
         thread: thread of each event.
-        time: time of each event. `order` sorts the events by both.
+        time: time of each event. `order` sorts the events by both; `is_in_order`: they stand so.
         tie: of events at one moment, the larger one comes first (an outer call before the inner ones).
     """
 
-    def __init__(self, thread: Int64, time: Int64, tie: Int64) -> None:
+    def __init__(self, thread: Int64, time: Int64, tie: Int64 | None = None) -> None:
         groups = group_rows(thread)
         self._threads = np.sort(thread[groups.first])
         number = np.searchsorted(self._threads, thread[groups.first])[groups.code]
-        self.order = narrow(order_within(number, time, -tie))
+        self.order = narrow(order_within(number, time, lambda: np.zeros_like(time) if tie is None else -tie))
+        self.is_in_order = bool((self.order[1:] > self.order[:-1]).all())
         self._origin = int(time.min()) if len(time) else 0
         self._span = (int(time.max()) if len(time) else 0) - self._origin + 2
-        self._line = time[self.order] - (self._origin - 1)
+        self._line = (time if self.is_in_order else time[self.order]) - (self._origin - 1)
         if len(self._threads) > 1:
             self._line += np.searchsorted(self._threads, thread[self.order]) * self._span
 

@@ -165,6 +165,22 @@ class NumberColumn:
         """The labels whose bits are set."""
         return [label for position, label in enumerate(self.labels) if bits >> position & 1]
 
+    def json_values(self) -> list[float | int | bool | list[str] | None]:
+        """The values as they stand in JSON."""
+        known = ~np.isnan(self.values)
+        found = np.full(len(self.values), None, dtype=object)
+        if self.kind in ("all", "any"):
+            found[known] = self.values[known] != 0
+        elif self.kind == "labels":
+            return [self.labels_of(int(value)) if value == value else None for value in self.values.tolist()]
+        else:
+            found[known] = self.values[known]
+        if self.kind == "whole":
+            whole = (self.values == np.floor(self.values)) & (np.abs(self.values) < 2**63)
+            found[whole] = self.values[whole].astype(np.int64)
+        values: list[float | int | bool | list[str] | None] = found.tolist()
+        return values
+
 
 @dataclass(frozen=True)
 class EntryTable:
@@ -197,8 +213,8 @@ class EntryTable:
         """The same as dictionaries, which take a kilobyte an entry."""
         entries: list[Tree] = [{} for _ in range(len(self))]
         for column in self.numbers:
-            for row, value in zip(column.rows.tolist(), column.values.tolist(), strict=True):
-                entries[row][column.key] = _value(column, value)
+            for row, value in zip(column.rows.tolist(), column.json_values(), strict=True):
+                entries[row][column.key] = value
         around: list[Tree] = [{}]
         for entry, name, index, depth in zip(
             entries, self.name.tolist(), self.index.tolist(), self.depth.tolist(), strict=True
@@ -207,16 +223,6 @@ class EntryTable:
             around[depth][self.names[name] if index == NO_INDEX else f"{self.names[name]}_{index}"] = entry
             around.append(entry)
         return around[0]
-
-
-def _value(column: NumberColumn, value: float) -> float | int | bool | list[str] | None:
-    if value != value:
-        return None
-    if column.kind in ("all", "any"):
-        return bool(value)
-    if column.kind == "labels":
-        return column.labels_of(int(value))
-    return int(value) if column.kind == "whole" and value.is_integer() and abs(value) < 2**63 else value
 
 
 @dataclass(frozen=True)

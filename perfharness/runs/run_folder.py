@@ -61,7 +61,6 @@ from perfharness.runs.result_files import ResultFiles, size_of
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe
-from perfharness.tracer.output import complete_traces, log_paths
 from perfharness_launcher.measured import with_measured
 
 
@@ -177,6 +176,8 @@ def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:
     """
     if manifest.tracer.kind not in LOGGING_TRACERS:
         return manifest
+    from perfharness.tracer.output import complete_traces, log_paths  # here, for other runs need no tracer
+
     imported = set()
     for record in manifest.processes:
         process = folder / record.folder

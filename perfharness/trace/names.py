@@ -63,10 +63,11 @@ def by_name(names: Sequence[str], codes: Integers, value: Callable[[str], int]) 
         codes: -1: no name, of which the value is that of an empty string.
         value: of a name.
     """
-    used = np.flatnonzero(np.bincount(np.add(codes, 1, dtype=np.intp))) - 1  # codes may have 8 bits, and 127 be one
     values = np.zeros(len(names) + 1, dtype=np.int8)  # the last place is that of -1
-    for code in used.tolist():
-        values[code] = value(names[code] if code >= 0 else "")
+    is_used = values > 0
+    is_used[codes] = True
+    for code in np.flatnonzero(is_used).tolist():
+        values[code] = value(names[code] if code < len(names) else "")
     return values[codes]
 
 

@@ -95,10 +95,9 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> 
     api = trace.api
     lines = ThreadOrder(api.thread, api.start_ns, api.end_ns)
     order = lines.order
-    is_in_order = bool((order[1:] > order[:-1]).all())
 
     def ordered(column: npt.NDArray[_Value]) -> npt.NDArray[_Value]:
-        return column if is_in_order else column[order]
+        return column if lines.is_in_order else column[order]
 
     thread, start, end = ordered(api.thread), ordered(api.start_ns), ordered(api.end_ns)
     kind = ordered(CudaCalls(api, trace.names).activity())
@@ -212,7 +211,7 @@ def previous_end_on_stream(operations: GpuOperations, stream: Integers) -> Int64
     lowest = np.iinfo(np.int64).min
     if not count:
         return np.empty(0, dtype=np.int64)
-    order = order_within(stream, operations.start_ns, operations.end_ns)
+    order = order_within(stream, operations.start_ns, lambda: operations.end_ns)
     in_order = stream[order].astype(np.int64)
     origin = int(operations.start_ns.min())
     span = int(operations.end_ns.max()) - origin + 1

@@ -171,6 +171,8 @@ def _shared(events: StageEvents, blocking: Int64) -> float | None:
     workload, others, shared = events.workload, events.workload.others.busy, events.shared_ns
     if others is None or shared is None:
         return None
+    if not others.length:
+        return shared
     start, end = workload.calls.start_ns[blocking], workload.calls.end_ns[blocking]
     either = BusyLine(np.r_[workload.busy.start, others.start], np.r_[workload.busy.end, others.end])
     return shared + float((either.within(start, end) - workload.busy.within(start, end)).sum())

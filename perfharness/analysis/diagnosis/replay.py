@@ -215,7 +215,6 @@ def _play(window: Window, removed: BusyLine) -> int:
     is_removed = removed.within(window.call_start, window.call_start + 1) > 0
     stop = max(int(host_time(np.asarray([window.end_ns]))[0]), 0)
     delay = 0  # how much later (or, below 0, earlier) than in the trace's own host time a moment is
-    gpu_end = 0
     new_end: dict[int, int] = {}
     length = window.own_end - window.own_start
     columns = (host_at, after, is_removed, length)
@@ -225,12 +224,12 @@ def _play(window: Window, removed: BusyLine) -> int:
         now = host + delay
         if awaited is None:
             if not gone:
-                new_end[stream] = max(now + alone, new_end[stream] + gap if stream in new_end else 0) + operation
-                gpu_end = max(gpu_end, new_end[stream])
+                begin, queued = now + alone, new_end.get(stream, -gap) + gap
+                new_end[stream] = (begin if begin > queued else queued) + operation  # `max` takes half of the loop
             continue
         until = max([new_end.get(s, 0) for s in awaited], default=0)
         delay += max(now, until) + (0 if gone else alone) - now - call_left
-    return max(stop + delay, gpu_end)
+    return max(stop + delay, 0, *new_end.values())
 
 
 SLACK_NS = 2_000

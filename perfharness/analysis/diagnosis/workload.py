@@ -153,7 +153,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         roles = call_roles(trace, calls, launches, api_is_complete=api_is_complete(trace.meta))
         previous = previous_end_on_stream(operations, gpus.stream_of)[launches.operation]
         queued = narrow(np.clip(np.maximum(previous, call_start) - call_start, 0, latency))
-        launch_lines = ThreadOrder(trace.api.thread[launches.call], call_start, np.zeros_like(call_start))
+        launch_lines = ThreadOrder(trace.api.thread[launches.call], call_start)
         overlapped, host_waits = _overlapped(operations, is_compute, gpus), find_host_waits(trace, calls)
         compute = busy
         if not is_compute.all():
@@ -321,8 +321,10 @@ class StageEvents:
     @cached_property
     def kernels(self) -> StageKernels:
         """The stage's kernels."""
-        groups, kernel = self.workload.kernels, self.of_kind(GpuOperationKind.KERNEL)
-        length = np.compress(self.operation_kind == GpuOperationKind.KERNEL, self.operation_ns)
+        groups, kernel, length = self.workload.kernels, self.operation, self.operation_ns
+        is_kernel = self.operation_kind == GpuOperationKind.KERNEL
+        if not is_kernel.all():
+            kernel, length = kernel[is_kernel], length[is_kernel]
         group = groups.of[kernel]
         time = np.bincount(group, weights=length, minlength=len(groups)).astype(np.float64, copy=False)
         return StageKernels(kernel, length, group, time)

@@ -214,8 +214,8 @@ class _Lines:
     def __init__(self, stages: StageTable, is_call: Bool) -> None:
         self._start, self._end = stages.start_ns, stages.end_ns
         line = group_rows(stages.thread, stages.lane)
-        self.of_row = line.code
-        self.nesting: Nesting = nest(stages.start_ns, stages.end_ns, line.code.astype(np.int64))
+        self.of_row = line.code.astype(np.int64)
+        self.nesting: Nesting = nest(stages.start_ns, stages.end_ns, self.of_row)
         self._thread = stages.thread[line.first]
         self._lane = stages.lane[line.first]
         self._is_stage = ~self._with_all_inside(is_call)
