@@ -171,7 +171,28 @@ def stress_verb(
     objective: Annotated[
         str | None,
         typer.Option(
-            "--objective", metavar="[pN=]TIME", help="What is in time, as 50ms or p95=50ms.", rich_help_panel=LIMITS
+            "--objective",
+            metavar="[pN=]TIME",
+            help="What is in time, as 50ms, p95=50ms, p99<=1s,errors<=1%.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
+    find_knee: Annotated[
+        bool,
+        typer.Option(
+            "--find-knee",
+            help="Search the highest rate that meets the objective, --duration (and more) each.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = False,
+    knee_precision: Annotated[
+        float | None,
+        typer.Option(
+            "--knee-precision",
+            metavar="SHARE",
+            help="How close to it the search comes. [default: 0.1]",
+            rich_help_panel=LIMITS,
+            hidden=True,
         ),
     ] = None,
     request_timeout: Annotated[
@@ -219,6 +240,7 @@ def stress_verb(
             "warmup_s": warmup, "think_s": think, "seed": seed, "objective": objective,
             "request_timeout_s": request_timeout, "grace_s": grace, "max_error_rate": max_error_rate,
             "items": batch_size, "input": input_file,
+            "knee": knee_of(find_knee=find_knee, precision=knee_precision),
         },
         profile,
     )  # fmt: skip
@@ -233,6 +255,13 @@ def stress_verb(
     with adopting_orphans(), view:
         result = run_stress(plan, command_line(), view)
     raise typer.Exit(show_stress(result, output))
+
+
+def knee_of(*, find_knee: bool, precision: float | None) -> dict[str, float] | None:
+    """The settings of the search. Raises `UsageError`."""
+    if precision is not None and not find_knee:
+        raise UsageError("--knee-precision needs --find-knee")
+    return None if not find_knee else {} if precision is None else {"precision": precision}
 
 
 class LoadView(LaunchView):

@@ -148,14 +148,16 @@ class PhaseFiles:
         return min(line["start_ns"] for line in lines), max(line["end_ns"] for line in lines)
 
 
-def judge_load(result: LoadResult, folder: Path, lines: Mapping[str, Sequence[Line]]) -> LoadResult:
-    """The result with intervals, `sustained` and findings."""
+def judge_load(
+    result: LoadResult, folder: Path, lines: Mapping[str, Sequence[Line]], *, is_search: bool = False
+) -> LoadResult:
+    """The result with intervals, `sustained` and findings; phases of a search are no sustained load."""
     files = LoadFiles.read(folder, lines, has_all=result.requests_kept is None)
     parts = [PhaseFiles(files, index, phase) for index, phase in enumerate(result.phases)]
     phases = [_with_intervals(part) for part in parts]
     longest = max((part for part in parts if not part.result.is_warmup), default=None, key=_length_s)
     sustained, found = None, []
-    if longest is not None and len(longest.windows) >= LEAST_READINGS:
+    if longest is not None and not is_search and len(longest.windows) >= LEAST_READINGS:
         sustained = sustained_of(longest, _has_own_shape(result, longest.index))
         found = list(sustained_findings(sustained, longest))
     return result.model_copy(

@@ -17,6 +17,9 @@ from perfharness.model.load import Loop, Objective
 
 TABLE = "load"
 TARGET_TABLE = "target"
+PROBE = "probe"
+"""Name of the phase in front of a search for the knee that finds the rate to begin with."""
+
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 TYPICAL_DAY = (3, 2, 2, 1, 1, 2, 3, 5, 8, 10, 11, 11, 10, 10, 10, 10, 9, 9, 9, 10, 10, 9, 7, 5)
 """Relative rate of each hour: low at night, high from morning to evening."""
@@ -35,16 +38,26 @@ def parse_seconds(value: Any) -> Any:
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
 
 
+OBJECTIVE = re.compile(r"(?:p(?P<percentile>\d+(?:\.\d+)?)\s*(?:=|<=?)\s*)?(?P<time>[\d.]+\s*(?:ms|s|m))")
+ERRORS = re.compile(r"errors\s*(?:=|<=?)\s*(?P<share>\d+(?:\.\d+)?)\s*(?P<percent>%?)")
+
+
 def parse_objective(value: Any) -> Any:
-    """`50ms` or `p95=50ms` -> an objective."""
+    """`50ms`, `p95<=50ms`, `p99<=1s, errors<=0.5%` -> an objective."""
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"\s*(?:p(\d+(?:\.\d+)?)\s*[=<]\s*)?([\d.]+\s*(?:ms|s|m))\s*", value)
-    seconds = parse_seconds(match[2]) if match else None
-    percentile = float(match[1] or 99) if match else 0.0
-    if not isinstance(seconds, float) or seconds <= 0 or not 0 < percentile < 100:
-        raise ValueError(f"{value!r} is no objective; give a latency, or a percentile and one, as 50ms or p95=50ms")
-    return Objective(latency_ms=seconds * 1000, percentile=percentile)
+    latency, *rest = (clause.strip() for clause in value.split(","))
+    match, limits = OBJECTIVE.fullmatch(latency), [ERRORS.fullmatch(clause) for clause in rest]
+    seconds = parse_seconds(match["time"]) if match else None
+    percentile = float(match["percentile"] or 99) if match else 0.0
+    shares = [float(one["share"]) / (100 if one["percent"] else 1) for one in limits if one]
+    is_wrong = len(limits) > 1 or None in limits or any(share >= 1 for share in shares)
+    if is_wrong or not isinstance(seconds, float) or seconds <= 0 or not 0 < percentile < 100:
+        raise ValueError(
+            f"{value!r} is no objective; give a latency, or a percentile and one, as 50ms or p95<=50ms, and what may "
+            "fail, as p99<=20ms,errors<=1%"
+        )
+    return Objective(latency_ms=seconds * 1000, percentile=percentile, max_error_rate=next(iter(shares), None))
 
 
 class _Settings(BaseModel):
@@ -139,6 +152,20 @@ class Phase(_Settings):
         return self
 
 
+class KneeSettings(_Settings):
+    """How the highest rate that meets the objective is searched."""
+
+    precision: float = Field(default=0.1, gt=0, lt=10)
+    """The search ends when a rate that misses is at most that much above one that meets, relative to it."""
+
+    lowest: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    highest: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Rates to search between; by default a 64th and 64 times the first one."""
+
+    steps: int = Field(default=30, ge=1)
+    """At most, each look at a rate counted."""
+
+
 class Profile(_Settings):
     """What `perfharness stress` sends."""
 
@@ -158,6 +185,8 @@ class Profile(_Settings):
     """Stop when more than that share of the answers are errors."""
 
     objective: Annotated[Objective | None, BeforeValidator(parse_objective)] = None
+    knee: KneeSettings | None = None
+    """Search the knee, with the phase that counts for each rate."""
 
     @field_validator("phases")
     @classmethod
@@ -179,9 +208,23 @@ class Profile(_Settings):
                 raise ValueError(
                     f"{phase.name} has {phase.concurrency} users, and the profile's concurrency is {self.concurrency}"
                 )
-        if all(phase.warmup for phase in self.phases):
+        counted = [phase for phase in self.phases if not phase.warmup]
+        if self.knee is not None:
+            if self.objective is None:
+                raise ValueError("the search for the knee needs an objective, as p99<=20ms")
+            if len(counted) != 1 or self.phases[-1].warmup or counted[0].shape != "flat" or counted[0].replay:
+                raise ValueError("the search for the knee needs one phase that counts, the last, its rate flat or none")
+            if counted[0].think_s:
+                raise ValueError("the search for the knee asks for rates, so its phase has no time to think")
+        if not counted:
             raise ValueError("all phases are warm-up, so nothing would be measured")
         return self
+
+    @property
+    def uncounted(self) -> frozenset[str]:
+        """Names of the phases whose requests are no batches of the trace."""
+        probe = [] if self.knee is None else [PROBE]
+        return frozenset([*probe, *(phase.name for phase in self.phases if phase.warmup)])
 
     @property
     def duration_s(self) -> float:

@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from perfharness.load.histogram import Histogram
+from perfharness.load.knee import ran_profile
 from perfharness.load.profile import Profile
 from perfharness.load.result import times_of
 
@@ -55,6 +56,8 @@ class LoadProgress:
             for line in self._new_lines(file):
                 if line["kind"] == "phase":
                     self._phases[line["index"]] = line
+                elif line["kind"] == "knee":
+                    self.profile = ran_profile(self.profile, [line])
                 elif line["kind"] == "window":
                     self._last[file] = line
                     self._completed += line["completed"]

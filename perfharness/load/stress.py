@@ -16,6 +16,7 @@ from perfharness.errors import LaunchError, UsageError
 from perfharness.load.histogram import require_load
 from perfharness.load.inputs import Inputs
 from perfharness.load.judge import judge_load
+from perfharness.load.knee import ran_profile, with_knee
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.result import load_result
 from perfharness.load.server import GENERATOR_LOG, GeneratorCompanion
@@ -174,6 +175,8 @@ def plan_stress(
         generator = {} if http is None else {"tracer": "none"}
         options, _ = launch_options(MODULE, [spec.to_text()], {**generator, **given, "module": True})
     (launch,) = plan_launches([options])
+    if profile.knee is not None and len(launch.processes) > 1:
+        raise UsageError("the search for the knee is for one process; leave -np and -ng away, and give --concurrency")
     return StressPlan(spec, launch, serves=start is not None)
 
 
@@ -222,5 +225,8 @@ def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str]) -> LoadR
         said = f": {tail}" if tail else f"; its logs are in {files[0].parent}"
         raise LaunchError(f"{spec.target} was not put under load, for its process ended before{said}")
     target = TargetRecord(kind=spec.kind, name=spec.target, processes=len(processes))
-    result = load_result(target, spec.profile, lines)
-    return judge_load(result, folder, dict(zip(processes, lines, strict=True)))
+    result = load_result(target, ran_profile(spec.profile, lines[0]), lines)
+    judged = judge_load(
+        result, folder, dict(zip(processes, lines, strict=True)), is_search=spec.profile.knee is not None
+    )
+    return with_knee(judged, spec.profile, lines[0])

@@ -125,8 +125,7 @@ def make_targets(spec: WorkerSpec, recorder: PerfRecorder, *, is_started: bool =
         return http_targets(spec.http, inputs or {None: 1}, is_started=is_started)
     if spec.model is not None:
         return backend_targets(spec.target, spec.model, spec.profile, recorder)
-    warmup = frozenset(phase.name for phase in spec.profile.phases if phase.warmup)
-    return callable_targets(spec.target, recorder, Inputs(spec.profile.mix), warmup)
+    return callable_targets(spec.target, recorder, Inputs(spec.profile.mix), spec.profile.uncounted)
 
 
 def _place() -> tuple[int, int]:

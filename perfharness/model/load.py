@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from perfharness.model.load_judgement import Knee, Sustained
 from perfharness.model.load_judgement import LoadFigure as LoadFigure
-from perfharness.model.load_judgement import Sustained
 from perfharness.model.manifest import FindingRecord
 
 LOAD_NAME = "load.json"
@@ -68,6 +68,8 @@ class Objective(_Model):
 
     latency_ms: float
     percentile: float = 99.0
+    max_error_rate: float | None = None
+    """share of the requests that may fail where the knee is searched; null: as many as may be late"""
 
 
 class TargetRecord(_Model):
@@ -228,6 +230,9 @@ class LoadResult(_Model):
 
     sustained: Sustained | None = None
     """What changed over the longest phase that counts; null: it is shorter than 30 s."""
+
+    knee: Knee | None = None
+    """The highest rate that meets the objective; null: it was not searched."""
 
     requests_kept: str | None = None
     """Which requests `requests.parquet` has, where it is not all of them."""

@@ -108,3 +108,47 @@ def test_a_crash_of_the_target_keeps_what_was_measured(tmp_path: Path) -> None:
     assert "load-cut-off" in {finding.code for finding in found.findings}
     assert found.phases[0].completed == 50  # the first second; the crash was in the next one
     assert found.phases[0].duration_s == pytest.approx(1)
+
+
+def test_the_knee_is_searched_rate_by_rate(tmp_path: Path, target: str) -> None:
+    (tmp_path / "load.toml").write_text(
+        '[load]\nobjective = "p50<=1s"\n[load.knee]\nhighest = 40\n[[load.phases]]\nduration = "2s"\nrate = 20\n'
+    )
+    out = tmp_path / "out"
+    done = perfharness(
+        "stress", target, "--profile", tmp_path / "load.toml", "--tracer", "ranges", "--no-telemetry", "--format", "json",
+        "-o", out, PERFHARNESS_STORE="off",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = LoadResult.model_validate(json.loads(done.stdout))
+    assert found.knee is not None
+    assert [(step.rate, step.verdict, step.requests) for step in found.knee.steps] == [
+        (20, "meets", 40),
+        (40, "meets", 80),
+    ]
+    assert (found.knee.rate, found.knee.ended_by, found.knee.proven) == (40, "highest-meets", False)
+    assert [phase.name for phase in found.phases] == ["20/s", "40/s"]
+    assert [phase["rate"] for phase in found.profile["phases"]] == [20]
+    assert "load-knee-not-proven" in {finding.code for finding in found.findings}
+    assert len(api.open_run(out).batches()) == 120
+
+
+def test_a_target_that_never_meets_the_objective_has_no_knee(tmp_path: Path, target: str) -> None:
+    done = perfharness(
+        "stress", target, "--find-knee", "--objective", "p50<=100us", "--duration", "1s", "--tracer", "none",
+        "--no-telemetry", "--format", "json", "-o", tmp_path / "out", PERFHARNESS_STORE="off",
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    knee = LoadResult.model_validate(json.loads(done.stdout)).knee
+    assert knee is not None
+    assert knee.rate is None
+    assert not knee.proven
+
+
+@pytest.mark.parametrize(
+    "options", [["--find-knee"], ["--find-knee", "--objective", "1s", "-np", "2"], ["--knee-precision", "1"]]
+)
+def test_a_search_that_cannot_be(tmp_path: Path, target: str, options: list[str]) -> None:
+    done = perfharness("stress", target, *options, "-o", tmp_path / "out", PERFHARNESS_STORE="off")
+    assert done.returncode == 2, done.stderr
+    assert not (tmp_path / "out").exists()

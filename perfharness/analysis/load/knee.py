@@ -9,7 +9,6 @@ more often.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,22 +16,17 @@ import numpy.typing as npt
 
 from perfharness.analysis.load.proportions import ALPHA, NEVER_NS, Float64, Int64, Latencies, Share, WindowedCounts
 from perfharness.analysis.load.trends import grows
-from perfharness.errors import UsageError
 from perfharness.model.load_judgement import Knee, KneeStep, LoadFigure, StepVerdict
 
 Bool = npt.NDArray[np.bool_]
 
-PRECISION = 0.05
+PRECISION = 0.1
 MOMENTS = 60
 """At which the length of the queue is taken."""
 
 MOST_STEPS = 30
 LOOKS = 3
 """At a rate: each one twice as long as the one before."""
-
-CLAUSE = re.compile(r"\s*(?:p(?P<percent>\d+(?:\.\d+)?)\s*<=?\s*(?P<limit>\d+(?:\.\d+)?)\s*(?P<unit>us|ms|s)"
-                    r"|errors\s*<=?\s*(?P<errors>\d+(?:\.\d+)?)\s*(?P<percentage>%?))\s*")  # fmt: skip
-NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 
 
 @dataclass(frozen=True)
@@ -48,30 +42,6 @@ class KneeObjective:
     limit_ns: int
     percentile: float
     max_error_rate: float
-
-
-def parse_objective(text: str) -> KneeObjective:
-    """`p99<=20ms`, `p95<=1s,errors<=0.5%`. Without a limit of errors as many may fail as may be late.
-
-    Raises `UsageError`.
-    """
-    latency: tuple[float, float] | None = None
-    errors: float | None = None
-    for clause in text.split(","):
-        found = CLAUSE.fullmatch(clause)
-        if found is None:
-            raise UsageError(f"--objective {text}: '{clause.strip()}' must be as p99<=20ms or errors<=1%")
-        if found["percent"] is not None:
-            if latency is not None:
-                raise UsageError(f"--objective {text}: it has two latencies; give one")
-            latency = float(found["percent"]), float(found["limit"]) * NS[found["unit"]]
-        else:
-            errors = float(found["errors"]) / (100 if found["percentage"] else 1)
-    if latency is None or not 0 < latency[0] < 100 or latency[1] <= 0:
-        raise UsageError(f"--objective {text}: it needs a percentile between 0 and 100 and its limit, as p99<=20ms")
-    if errors is not None and not 0 <= errors < 1:
-        raise UsageError(f"--objective {text}: errors must be a share below 1, as errors<=1%")
-    return KneeObjective(round(latency[1]), latency[0], 1 - latency[0] / 100 if errors is None else errors)
 
 
 @dataclass(frozen=True)

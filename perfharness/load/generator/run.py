@@ -15,6 +15,7 @@ from perfharness.load.arrivals import arrivals_of
 from perfharness.load.generator.schedule import ClosedSchedule, OpenSchedule, Schedule
 from perfharness.load.generator.timer import wait_until
 from perfharness.load.generator.workers import AnyWorkers, Served
+from perfharness.load.knee import KneeRun
 from perfharness.load.profile import Phase, Profile
 from perfharness.load.windows import WindowLog
 from perfharness.model.load import Capacity, Status
@@ -71,10 +72,19 @@ class LoadRun:
             for index, phase in enumerate(self.profile.phases):
                 if self.log.stop.is_set():
                     break
+                if self.profile.knee is not None and not phase.warmup:
+                    KneeRun(self, phase).search()
+                    break
                 self.workers.replace_abandoned()
-                self._run_phase(index, phase)
+                self.run_phase(index, phase)
 
-    def _run_phase(self, index: int, phase: Phase) -> None:
+    def fail(self, reason: str) -> None:
+        """End, for the target cannot be measured."""
+        self.status, self.reason = "stopped-by-errors", reason
+        self.log.stop.set()
+
+    def run_phase(self, index: int, phase: Phase) -> None:
+        """Send the `index`-th phase of the profile, and wait until it is answered."""
         profile = self.profile
         schedule = self._schedule(index, phase)
         due = schedule.due_ns if isinstance(schedule, OpenSchedule) else np.empty(0, np.int64)

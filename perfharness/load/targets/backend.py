@@ -51,7 +51,7 @@ class BackendTarget:
     ) -> None:
         self._made, self._model, self._spec, self._profile = made, model, spec, profile
         self._recorder, self._workers = recorder, workers
-        self._warmup = frozenset(phase.name for phase in profile.phases if phase.warmup)
+        self._warmup = profile.uncounted
         self._sessions: dict[str | None, Session] = {}
 
     def open(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfharness.load.progress import LoadStatus
 from perfharness.model.load import TOKEN_TIMES, LoadFigure, LoadResult, LoadTimes, PhaseResult
-from perfharness.model.load_judgement import Sustained
+from perfharness.model.load_judgement import Knee, Sustained
 from perfharness.render.terminal.console import Column, Console, print_table, say
 
 NOT_KNOWN = "-"
@@ -25,7 +25,7 @@ def print_load(console: Console, result: LoadResult) -> None:
     rows = [
         [name, str(times.count), *_figures(times)]
         for phase in result.phases
-        if not phase.is_warmup
+        if not phase.is_warmup and result.knee is None
         for name, times in _parts(phase, several=len(result.phases) > 1)
         if times.count
     ]
@@ -33,9 +33,11 @@ def print_load(console: Console, result: LoadResult) -> None:
     for phase in result.phases:
         if phase.tokens_per_second is not None and not phase.is_warmup:
             say(console, f"{phase.name}: {phase.tokens} tokens, {_number(phase.tokens_per_second)}/s")
-        if not phase.is_warmup and (intervals := _intervals(phase.latency)):
+        if not phase.is_warmup and result.knee is None and (intervals := _intervals(phase.latency)):
             of = f" of {phase.name}" if len(result.phases) > 1 else ""
             say(console, f" 95 % intervals of the latency{of}, ms: {intervals}")
+    if result.knee is not None:
+        print_knee(console, result.knee)
     if result.sustained is not None:
         print_sustained(console, result.sustained)
     for error in result.errors:
@@ -71,6 +73,31 @@ def print_sustained(console: Console, sustained: Sustained) -> None:
     columns = [Column(f"over {sustained.phase}", is_text=True, is_whole=True), Column("verdict", is_text=True)]
     more = [Column("change", is_text=True), Column("because", is_text=True)]
     print_table(console, [*columns, *more], rows)
+
+
+def print_knee(console: Console, knee: Knee) -> None:
+    """The rates that were tried, in their order, and what they prove."""
+    name = f"p{knee.percentile:g}"
+    columns = [Column("asked/s"), Column("achieved/s"), Column("for s"), Column("requests"), Column("failed")]
+    more = [Column(f"{name} ms"), Column("in time", is_text=True), Column("verdict", is_text=True)]
+    rows = [
+        [
+            _number(step.rate), _number(step.achieved_rate), _number(step.duration_s), str(step.requests),
+            str(step.failed), _number(step.percentile_ms.value), _share(step.within), step.verdict, step.reason or "",
+        ]
+        for step in knee.steps
+    ]  # fmt: skip
+    print_table(console, [*columns, *more, Column("because", is_text=True)], rows)
+    aim = f"{name} <= {_number(knee.objective_ms)} ms, errors <= {knee.max_error_rate:.3g}"
+    best = "no rate is proven to meet it" if knee.rate is None else f"{_number(knee.rate)}/s meets it"
+    above = "" if knee.misses_at is None else f", {_number(knee.misses_at)}/s misses it"
+    say(console, f" knee ({aim}): {best}{above}; {'proven' if knee.proven else 'not proven'} to {knee.precision:.0%}")
+
+
+def _share(figure: LoadFigure) -> str:
+    if figure.value is None or figure.low is None or figure.high is None:
+        return NOT_KNOWN
+    return f"{figure.value:.2%} ({figure.low:.2%} … {figure.high:.2%})"
 
 
 def _slope(figure: LoadFigure, unit: str) -> str:
