@@ -29,9 +29,6 @@ AROUND = 64.0
 
 CUT_OFF = "the run was ended before the search was over"
 
-MOST_LATE = 0.1
-"""Of the objective: where 1 of 100 requests is sent later than that, the generator was the limit."""
-
 
 def objective_of(objective: Objective) -> KneeObjective:
     """Without a limit of errors as many may fail as may be late."""
@@ -88,7 +85,7 @@ class KneeRun:
             self._run_phase(phase, search)
             if self.run.log.stop.is_set():
                 break
-            search.add(self._requests(rate, duration_s, search.objective))
+            search.add(self._requests(rate, duration_s))
             self._write(search)
         self._write(search)
 
@@ -109,23 +106,20 @@ class KneeRun:
         run.workers.replace_abandoned()
         run.run_phase(len(run.profile.phases) - 1, phase)
 
-    def _requests(self, rate: float, duration_s: float, objective: KneeObjective) -> StepRequests:
+    def _requests(self, rate: float, duration_s: float) -> StepRequests:
         rows = np.array(
             [(one.intended_ns, one.ready_ns, one.sent_ns, one.done_ns, one.error is not None) for one in self._records],
             np.int64,
         ).reshape(-1, 5)
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
         intended, ready, sent, done, failed = rows.T
-        was_sent = sent != NEVER_NS
-        late = (sent - np.maximum(intended, ready))[was_sent]
-        limit_ns = MOST_LATE * objective.limit_ns
         return StepRequests(
             rate,
             duration_s,
             intended,
             np.where(done == NEVER_NS, NO_ANSWER, done),
             failed.astype(bool),
-            is_limited_by_generator=bool(len(late)) and float(np.percentile(late, 99)) > limit_ns,
+            np.where(sent == NEVER_NS, 0, sent - np.maximum(intended, ready)),
         )
 
     def _write(self, search: KneeSearch | None) -> None:

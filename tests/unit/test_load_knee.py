@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal, localcontext
 
 import numpy as np
@@ -126,11 +127,15 @@ def test_a_queue_that_grows_misses_though_all_answers_are_still_in_time() -> Non
 
 
 def test_a_late_generator_decides_nothing_against_the_target() -> None:
-    made = served(np.random.default_rng(1), 1200, 20)
-    late = StepRequests(
-        made.rate, made.duration_s, made.intended_ns, made.done_ns, made.failed, is_limited_by_generator=True
-    )
-    assert judge_step(late, KneeObjective(5_000_000, 99.0, 0.01)).verdict == "undecided"
+    made = served(np.random.default_rng(1), 300, 20)
+    objective = KneeObjective(5_000_000, 99.0, 0.01)
+    assert judge_step(made, objective).verdict == "meets"
+    late = np.full(len(made.done_ns), 10_000_000)
+    done = made.done_ns + late
+    assert judge_step(replace(made, done_ns=done), objective).verdict == "misses"
+    assert judge_step(replace(made, done_ns=done, late_ns=late), objective).verdict == "undecided"
+    slow = replace(made, done_ns=done + late, late_ns=late)  # and the target misses it by itself
+    assert judge_step(slow, objective).verdict == "misses"
 
 
 def test_requests_without_an_answer_are_not_in_time() -> None:

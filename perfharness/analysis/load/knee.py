@@ -9,7 +9,7 @@ more often.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from perfharness.model.load_judgement import Knee, KneeStep, LoadFigure, StepVer
 Bool = npt.NDArray[np.bool_]
 
 PRECISION = 0.1
+MOST_LATE = 0.1
+"""Of the objective: where 1 of 100 requests is sent later than that, the generator may be the limit."""
+
 MOMENTS = 60
 """At which the length of the queue is taken."""
 
@@ -52,7 +55,7 @@ class StepRequests:
         intended_ns: when each was due, ascending.
         done_ns: when it was answered, or failed; `NEVER_NS`: it was not.
         failed: whether it was not answered, or with an error.
-        is_limited_by_generator: whether requests were sent too late to judge the target by them.
+        late_ns: how late the generator sent each, which is its own fault; None: nothing is known to be late.
     """
 
     rate: float
@@ -60,7 +63,12 @@ class StepRequests:
     intended_ns: Int64
     done_ns: Int64
     failed: Bool
-    is_limited_by_generator: bool = False
+    late_ns: Int64 | None = None
+
+    def as_if_in_time(self) -> StepRequests:
+        """Had each been sent at its moment, as far as that is known: answers come no earlier than that."""
+        late = np.zeros(len(self.done_ns), np.int64) if self.late_ns is None else self.late_ns
+        return replace(self, done_ns=np.where(self.done_ns == NEVER_NS, NEVER_NS, self.done_ns - late), late_ns=None)
 
     @property
     def latency_ns(self) -> Int64:
@@ -93,8 +101,11 @@ def judge_step(requests: StepRequests, objective: KneeObjective, alpha: float = 
     well = Latencies(errors, alpha).share_within(0)
     growing = grows(requests.in_flight())
     verdict, reason = _verdict(within, well, growing, objective)
-    if requests.is_limited_by_generator and verdict == "misses":
-        verdict, reason = "undecided", "the generator sent requests too late to say what the target can do"
+    late = requests.late_ns
+    if verdict == "misses" and late is not None and len(late):
+        is_late = float(np.percentile(late, 99)) > MOST_LATE * objective.limit_ns
+        if is_late and judge_step(requests.as_if_in_time(), objective, alpha).verdict != "misses":
+            verdict, reason = "undecided", "the generator sent requests too late to say what the target can do"
     return KneeStep(
         rate=requests.rate,
         achieved_rate=requests.achieved_rate,
