@@ -193,15 +193,20 @@ def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> 
     found: list[LoadResult] = []
 
     def complete(run: FinishedRun) -> None:
-        found.append(read_load(run.folder, plan.spec, [spec.folder for spec in plan.launch.processes]))
-        if plan.serves:
-            found[0] = with_service(found[0], run.folder, plan.launch.processes[0].folder)
+        folders = [spec.folder for spec in plan.launch.processes]
+        found.append(read_load(run.folder, plan.spec, folders, serves=plan.serves))
         write_json(run.folder / LOAD_NAME, found[0].model_dump(mode="json"))
 
     beside = [sys.executable, "-m", MODULE, plan.spec.to_text()]
     companions = [GeneratorCompanion(beside, plan.spec.profile.grace_s)] if plan.serves else []
     result = run_plan(plan.launch, command, observer, companions, complete=complete)
     return StressResult(found[0], result, _of_no_concern(plan))
+
+
+def _request_of(spec: WorkerSpec) -> dict[str, Any] | None:
+    if spec.http is None:
+        return None
+    return spec.http.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"url"})
 
 
 def _of_no_concern(plan: StressPlan) -> frozenset[str]:
@@ -212,8 +217,11 @@ def _of_no_concern(plan: StressPlan) -> frozenset[str]:
     return frozenset()
 
 
-def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str]) -> LoadResult:
+def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str], *, serves: bool = False) -> LoadResult:
     """The result of the files of windows in a run folder.
+
+    Args:
+        serves: the process is a traced server; its trace says when the service of each request began.
 
     Raises `LaunchError` where no process sent anything.
     """
@@ -224,8 +232,10 @@ def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str]) -> LoadR
         tail = "\n".join(text for log in logs if (text := log_tail(log).strip()))
         said = f": {tail}" if tail else f"; its logs are in {files[0].parent}"
         raise LaunchError(f"{spec.target} was not put under load, for its process ended before{said}")
-    target = TargetRecord(kind=spec.kind, name=spec.target, processes=len(processes))
+    target = TargetRecord(kind=spec.kind, name=spec.target, processes=len(processes), request=_request_of(spec))
     result = load_result(target, ran_profile(spec.profile, lines[0]), lines)
+    if serves:
+        result = with_service(result, folder, processes[0])
     judged = judge_load(
         result, folder, dict(zip(processes, lines, strict=True)), is_search=spec.profile.knee is not None
     )

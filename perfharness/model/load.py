@@ -78,6 +78,8 @@ class TargetRecord(_Model):
     kind: TargetKind
     name: str
     processes: int = 1
+    request: dict[str, Any] | None = None
+    """What is sent and expected over HTTP, as it was given; null for other targets."""
 
 
 class PhaseResult(_Model):

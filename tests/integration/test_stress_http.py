@@ -47,6 +47,7 @@ def test_a_server_elsewhere(tmp_path: Path) -> None:
     assert found is not None
     (phase,) = found.phases
     assert (phase.arrivals, phase.ok, found.target.kind) == (60, 60, "http")
+    assert found.target.request == {"text": "hello", "expect": ["json:result.bytes=5"]}
     assert phase.queueing.p50.value is None
     assert phase.queueing.reason is not None
     assert all(window.rss_mb is None for window in found.windows)  # of the generator it would be no answer
