@@ -45,15 +45,19 @@ def register(app: typer.Typer) -> None:
 EPILOG = "`perfharness stress --help-all` shows all options. docs/guides/load.md: phases, mixes, files of arrivals."
 
 
-@with_settings(LaunchOptions, only=LAUNCH_SETTINGS, rare=("num_gpus", "maximize_clocks"))
+@with_settings(LaunchOptions, only=LAUNCH_SETTINGS, rare=("num_gpus", "maximize_clocks", "annotate"))
 def stress_verb(
     context: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="module:function, path/file.py:function, a model, or a URL.", show_default=False
+            metavar="TARGET", help="module:function, file.py:function, a script, a model, or a URL.", show_default=False
         ),
     ],
+    script_arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- SCRIPT ARGUMENTS]...", help="Of a script.", show_default=False),
+    ] = None,
     *,
     profile: Annotated[
         Path | None,
@@ -249,7 +253,9 @@ def stress_verb(
         raise UsageError("--expect is of targets that are URLs; a function returns an Answer with an error")
     of_model = {"device": device, "precision": precision, "shapes": shapes_of(shape) if shape else None}
     model = model_spec(backend, {name: value for name, value in of_model.items() if value is not None})
-    plan = plan_stress(target, load, given(context, settings), model, start=start, http=http)
+    plan = plan_stress(
+        target, load, given(context, settings), model, start=start, http=http, script_arguments=script_arguments or ()
+    )
     output.message(headline(plan.launch))
     view = LoadView(output.messages, load)
     with adopting_orphans(), view:

@@ -33,6 +33,13 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
             "at most the last second before that is missing.",
             "stderr.log of the process, and the findings of the run, say how it ended",
         )
+    if result.status == "ok" and result.status_reason is not None:
+        yield Finding(
+            "load-ended-early",
+            Severity.WARNING,
+            f"Not all of the profile was sent: {result.status_reason}.",
+            "give the script more batches, or a shorter --duration",
+        )
     if result.status == "stopped-by-errors":
         yield Finding(
             "load-stopped",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,10 +23,12 @@ from perfharness.load.result import load_result
 from perfharness.load.server import GENERATOR_LOG, GeneratorCompanion
 from perfharness.load.targets.backend import ModelSpec, check_model
 from perfharness.load.targets.http.settings import HttpSettings, check_http, http_settings, is_url
+from perfharness.load.targets.script import check_script, count_scripts, is_script, paced
 from perfharness.load.traced import with_service
 from perfharness.load.windows import read_lines
 from perfharness.load.worker import MODULE, WorkerSpec
 from perfharness.model.findings import Finding
+from perfharness.model.journal import JOURNAL_NAME
 from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.runs.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
@@ -83,7 +86,8 @@ CONNECTIONS = 1000
 
 LAUNCH_SETTINGS = (
     "num_processes", "num_gpus", "gpu_offset", "gpus", "gpus_per_process", "cpu_bind", "require_exclusive", "python",
-    "timeout_s", "env_allow", "log_level", "tracer", "nsys", "trace_os", "telemetry", "gpu_counters",
+    "timeout_s", "env_allow", "log_level", "annotate", "annotate_torch",
+    "tracer", "nsys", "trace_os", "telemetry", "gpu_counters",
     "sample_interval_ms", "measure_idle_s", "cool_down_c", "cool_down_limit_s", "maximize_clocks", "clock_refusal",
     "output_dir", "store", "stored",
 )  # fmt: skip
@@ -92,7 +96,7 @@ LAUNCH_SETTINGS = (
 
 def stress(
     target: str,
-    *,
+    *script_arguments: str,
     profile: str | Path | None = None,
     start: str | None = None,
     request: Mapping[str, Any] | None = None,
@@ -102,8 +106,9 @@ def stress(
     """Put a target under load and measure it.
 
     Args:
-        target: `module:function`, `path/file.py:function`, a URL; with `backend`, a model as `perfharness bench` takes
-            it.
+        target: `module:function`, `path/file.py:function`, a script with batches, a URL; with `backend`, a model as
+            `perfharness bench` takes it.
+        script_arguments: of a script.
         profile: a TOML file with a table `[load]`, or `[target]`; None: the load is that of the settings.
         start: of a URL: the command of its server, which is launched and traced.
         request: of a URL: what is sent and expected, fields of `HttpSettings`.
@@ -119,7 +124,8 @@ def stress(
     model = model_spec(settings.pop("backend", None), {name: settings.pop(name) for name in MODEL if name in settings})
     file = None if profile is None else Path(profile)
     http = http_settings(target, file, request) if is_url(target) else None
-    plan = plan_stress(target, profile_of(settings, file), launch, model, start=start, http=http)
+    load = profile_of(settings, file)
+    plan = plan_stress(target, load, launch, model, start=start, http=http, script_arguments=script_arguments)
     with observe(plan.launch) as observer:
         return run_stress(plan, ["perfharness", "stress", target], observer)
 
@@ -132,6 +138,7 @@ def plan_stress(
     *,
     start: str | None = None,
     http: HttpSettings | None = None,
+    script_arguments: Sequence[str] = (),
 ) -> StressPlan:
     """The plan of a load test.
 
@@ -139,6 +146,7 @@ def plan_stress(
         model: of a target that is one.
         start: the command of a server that is launched, traced, and loaded.
         http: of a target that is a URL.
+        script_arguments: of a target that is a script.
 
     Raises:
         UsageError: a setting is wrong, or contradicts another.
@@ -155,10 +163,15 @@ def plan_stress(
     elif model is not None:
         check_model(target, model, profile)
         spec = WorkerSpec(kind="backend", target=target, profile=profile, model=model)
+    elif is_script(target):
+        check_script(target, profile)
+        spec = WorkerSpec(kind="script", target=target, profile=profile)
     elif ":" in target:
         spec = WorkerSpec(kind="callable", target=target, profile=profile)
     else:
-        raise UsageError(f"{target} is no target; give `module:function`, `path/file.py:function`, --backend, or a URL")
+        raise UsageError(f"{target} is no target; give `module:function`, a .py file, --backend with a model, or a URL")
+    if script_arguments and spec.kind != "script":
+        raise UsageError(f"{' '.join(script_arguments)}: arguments belong to a script, and {target} is none")
     if http is None:
         Inputs(profile.mix)  # read now, so that a bad file is found before anything starts
     if unknown := sorted(set(settings) - set(LAUNCH_SETTINGS)):
@@ -171,6 +184,8 @@ def plan_stress(
         if not words:
             raise UsageError("--start needs a command, as --start 'python server.py'")
         options, _ = launch_options(words[0], words[1:], given)
+    elif spec.kind == "script":
+        options, _ = launch_options(target, script_arguments, given)
     else:
         generator = {} if http is None else {"tracer": "none"}
         options, _ = launch_options(MODULE, [spec.to_text()], {**generator, **given, "module": True})
@@ -193,13 +208,19 @@ def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> 
     found: list[LoadResult] = []
 
     def complete(run: FinishedRun) -> None:
+        if plan.spec.kind == "script":
+            count_scripts(run.folder, plan.spec.profile, run.manifest.processes)
         folders = [spec.folder for spec in plan.launch.processes]
         found.append(read_load(run.folder, plan.spec, folders, serves=plan.serves))
         write_json(run.folder / LOAD_NAME, found[0].model_dump(mode="json"))
 
     beside = [sys.executable, "-m", MODULE, plan.spec.to_text()]
     companions = [GeneratorCompanion(beside, plan.spec.profile.grace_s)] if plan.serves else []
-    result = run_plan(plan.launch, command, observer, companions, complete=complete)
+    with TemporaryDirectory(prefix="perfharness-") as folder:
+        launch = plan.launch
+        if plan.spec.kind == "script":
+            launch = paced(launch, plan.spec.profile, Path(folder))
+        result = run_plan(launch, command, observer, companions, complete=complete)
     return StressResult(found[0], result, _of_no_concern(plan))
 
 
@@ -228,6 +249,8 @@ def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str], *, serve
     files = [folder / process / WINDOWS_NAME for process in processes]
     lines = [read_lines(file) if file.is_file() else [] for file in files]
     if not any(lines):
+        if spec.kind == "script" and (files[0].parent / JOURNAL_NAME).is_file():
+            raise LaunchError(f"{spec.target} began no batch of a PerfRecorder, so there was nothing to put under load")
         logs = [files[0].parent / name for name in (GENERATOR_LOG, STDERR_LOG)]
         tail = "\n".join(text for log in logs if (text := log_tail(log).strip()))
         said = f": {tail}" if tail else f"; its logs are in {files[0].parent}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,21 +139,44 @@ class WindowLog:
 
     def begin_phase(self, index: int, name: str, start_ns: int, end_ns: int, due: Ints, **facts: Any) -> None:
         """A phase begins; `due` are the moments of an open loop's requests."""
+        self._open_phase(index, name, start_ns, end_ns, due, facts)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._count_windows, args=(self._ended,), name="windows", daemon=True)
+        self._thread.start()
+
+    def _open_phase(
+        self, index: int, name: str, start_ns: int, end_ns: int, due: Ints, facts: Mapping[str, Any]
+    ) -> None:
         is_open, is_warmup = facts["loop"] == "open", bool(facts.get("is_warmup"))
         with self._lock:
             self._phase = _Phase(index, name, is_warmup, start_ns, end_ns, due, is_open)
             self._begin_ns, self._index = start_ns, 0
         self.write({"kind": "phase", "index": index, "name": name, "start_ns": start_ns, "end_ns": end_ns, **facts})
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._count_windows, args=(self._ended,), name="windows", daemon=True)
-        self._thread.start()
+
+    def count_phase(
+        self,
+        index: int,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        due: Ints,
+        records: Sequence[Done],
+        until_ns: int,
+        **facts: Any,
+    ) -> None:
+        """A whole phase afterwards; `records` are all that was done in it, up to `until_ns`."""
+        self._open_phase(index, name, start_ns, end_ns, due, facts)
+        self._done.extend(records)
+        self._end_phase(until_ns)
 
     def end_phase(self) -> None:
         """All that was answered is handed in, and all that was given up."""
         self._ended.set()
         self._thread.join()
+        self._end_phase(perf_counter_ns())
+
+    def _end_phase(self, now: int) -> None:
         assert self._phase is not None
-        now = perf_counter_ns()
         while now - self._begin_ns > self.window_ns:
             self._close(self._begin_ns + self.window_ns)
         self._close(now, everything=True)

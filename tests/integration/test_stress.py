@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -64,6 +65,28 @@ def test_two_processes_share_the_load(tmp_path: Path, target: str) -> None:
     shares = [pq.read_table(tmp_path / "out" / f"proc_{one}_gpu_0" / "requests.parquet")["id"] for one in (0, 1)]
     assert sorted(shares[0].to_pylist()) == list(range(0, 30, 2))
     assert sorted(shares[1].to_pylist()) == list(range(1, 30, 2))
+
+
+def test_batches_of_a_script_are_requests(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(
+        "import sys\nfrom perfharness import PerfRecorder\nperf = PerfRecorder('toy')\n"
+        "for index, element in perf.batches(range(int(sys.argv[1])), items=2):\n"
+        "    with perf.range('stage'):\n        pass\nperf.finalize()\n"
+    )
+    done = perfharness(
+        "stress", tmp_path / "toy.py", "--rate", 60, "--duration", "1s", "-np", 2, "--tracer", "ranges",
+        "--no-telemetry", "--no-store", "--format", "json", "-o", tmp_path / "out", "--", 100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = LoadResult.model_validate(json.loads(done.stdout))
+    assert (found.target.kind, found.phases[0].arrivals, found.phases[0].ok) == ("script", 60, 60)
+    assert found.phases[0].items == 120
+    table = pq.read_table(tmp_path / "out" / "proc_1_gpu_0" / "requests.parquet").to_pydict()
+    batches = api.open_run(tmp_path / "out").processes[1].table("batches").to_pydict()
+    assert table["id"] == list(range(30)) == batches["batch_index"][:30]
+    begun = batches["cpu_start_ns"] if "cpu_start_ns" in batches else batches["start_ns"]
+    gaps = [after - before for before, after in itertools.pairwise(begun[:30])]
+    assert sum(gaps) >= 28 * 1e9 / 30  # in the trace too they begin when they are due
 
 
 def test_a_model_under_load(tmp_path: Path) -> None:

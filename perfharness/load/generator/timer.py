@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from time import perf_counter_ns, sleep
+from time import perf_counter_ns
 
-SPIN_NS = 150_000
-"""The last part of a wait, in which a thread only gives way to others; what waking up takes."""
+from perfharness.recorder.pacing import sleep_until
 
 LOOP_SPIN_NS = 1_500_000
 """The same of an event loop, whose timers have a resolution of a millisecond."""
@@ -34,14 +33,10 @@ class Stop(threading.Event):
 
 def wait_until(moment_ns: int, stop: threading.Event) -> bool:
     """Sleep until then; False where `stop` was set before."""
-    while (left_ns := moment_ns - perf_counter_ns()) > SPIN_NS:
-        if left_ns > 2 * SLICE_NS:
-            if stop.wait(SLICE_NS / 1e9):
-                return False
-        else:
-            sleep((left_ns - SPIN_NS) / 1e9)
-    while perf_counter_ns() < moment_ns:
-        sleep(0)
+    while moment_ns - perf_counter_ns() > 2 * SLICE_NS:
+        if stop.wait(SLICE_NS / 1e9):
+            return False
+    sleep_until(moment_ns)
     return not stop.is_set()
 
 
