@@ -1,8 +1,8 @@
 """Queues whose waits are known: theory, the arrivals that we make, and what the generator measures.
 
 Theory and arrivals are compared over a hundred thousand requests, without a clock. What is measured is compared with
-the recursion over the same arrivals, request by request: both together say that the measured waits are those of theory,
-though a real run at 95 % load would need an hour for a narrow interval.
+the recursion over the same arrivals, request by request: no wait is shorter. How much longer they are, which is the
+machine's doing, `scripts/load_queues` measures.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def test_measured_waits_are_those_of_the_recursion(tmp_path: Path, kind: type[De
     expected = waits_ns(arrivals, services) + services
     measured = done - arrivals
     assert (measured >= expected).all()  # a service never ends before its computed end
-    assert np.median(measured - expected) < 0.25 * np.median(expected)
+    begun, ready = rows["begun_ns"].to_numpy(), rows["ready_ns"].to_numpy()
+    assert (ready[1:] >= done[:-1]).all()  # one server, first come first served
+    assert found.queueing.mean.value == pytest.approx((begun - arrivals).mean() / 1e6)
     assert found.latency.mean.value == pytest.approx(measured.mean() / 1e6)
     assert found.latency.p90.value == pytest.approx(np.quantile(measured, 0.9, method="inverted_cdf") / 1e6, rel=0.002)
