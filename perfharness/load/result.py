@@ -171,11 +171,12 @@ def times_of(histogram: Histogram, slower: int = 0, reason: str = NOT_KNOWN) -> 
         return LoadTimes(reason=why if slower else reason, slower=slower)
     exact = {"mean": histogram.sum_ns / count / 1e6, "max": histogram.max_ns / 1e6}
     figures = {name: LoadFigure(reason=why) if slower else LoadFigure(value=exact[name]) for name in exact}
-    figures |= {name: _percentile(histogram, percent, total, why) for name, percent in PERCENTILES.items()}
+    figures |= {name: percentile_of(histogram, percent, total, why) for name, percent in PERCENTILES.items()}
     return LoadTimes.model_validate({**figures, "count": count, "slower": slower, "histogram": histogram.encode()})
 
 
-def _percentile(histogram: Histogram, percent: float, total: int, why: str) -> LoadFigure:
+def percentile_of(histogram: Histogram, percent: float, total: int, why: str) -> LoadFigure:
+    """Of `total` values, of which those that the histogram does not hold are above all others."""
     rank = max(1, -(-total * round(percent * 10) // 1000))
     if percent > 50 and total - rank < LEAST_BEYOND:
         return LoadFigure(reason=f"fewer than {LEAST_BEYOND} of {total} values are beyond it")

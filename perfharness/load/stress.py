@@ -30,6 +30,7 @@ from perfharness.load.worker import MODULE, WorkerSpec
 from perfharness.model.findings import Finding
 from perfharness.model.journal import JOURNAL_NAME
 from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, TargetRecord
+from perfharness.model.notebook import notebook_html
 from perfharness.runs.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness_launcher.launch import FinishedRun
@@ -79,6 +80,9 @@ class StressResult:
         """Those of the load, then those of the run."""
         of_run = [finding for finding in self.launch.findings if finding.code not in self.of_no_concern]
         return [*(record.to_finding() for record in self.load.findings), *of_run]
+
+    def _repr_html_(self) -> str | None:
+        return notebook_html(self)
 
 
 CONNECTIONS = 1000

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from perfharness.render.report.files import gather_all
 from perfharness.render.report.html import write_html
 from perfharness.render.report.pdf import write_pdf
 from perfharness.render.report.sections import document_of
 from perfharness.runs.inputs import locate
 from perfharness.runs.report.gather import gather
 from perfharness.runs.report.model import SuiteReport
+from perfharness.runs.run_folder import ReadAs
 from tests.unit.bench_results import whole_suite
+from tests.unit.test_load_report import hostile as hostile_load
 from tests.unit.test_report import hostile_trace
 from tests.unit.test_verbs import SOURCES
 
@@ -45,6 +48,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "gpu": gather([locate(TRACES / "graphs.sqlite"), locate(TRACES / "threads.sqlite")]),
         "hostile": gather([locate(hostile_trace(folder / "run"))]),
         "sweep": gather([locate(SOURCES["sweep"][0](folder / "sweep"))]),
+        "load": gather_all([hostile_load(folder / "load")], None, ReadAs(), None),
         "suite": gather([], suites=[SuiteReport(name="made up", suite=whole_suite())]),
     }
     return {name: write_html(document_of(report), folder / f"{name}.html") for name, report in reports.items()}
@@ -55,8 +59,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     [
         ("gpu", "light"), *(
             pytest.param(name, scheme, marks=pytest.mark.slow)
-            for name, scheme in (("gpu", "dark"), ("hostile", "light"), ("sweep", "light"), ("suite", "light"),
-                                 ("suite", "dark"))
+            for name, scheme in (("gpu", "dark"), ("hostile", "light"), ("sweep", "light"), ("load", "light"),
+                                 ("load", "dark"), ("suite", "light"), ("suite", "dark"))
         ),
     ],
 )  # fmt: skip

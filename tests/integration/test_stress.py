@@ -62,6 +62,9 @@ def test_two_processes_share_the_load(tmp_path: Path, target: str) -> None:
         output_dir=tmp_path / "out",
     )  # fmt: skip
     assert done.load.phases[0].arrivals == 30
+    shown = done._repr_html_()
+    assert shown is not None
+    assert "<table>" in shown
     shares = [pq.read_table(tmp_path / "out" / f"proc_{one}_gpu_0" / "requests.parquet")["id"] for one in (0, 1)]
     assert sorted(shares[0].to_pylist()) == list(range(0, 30, 2))
     assert sorted(shares[1].to_pylist()) == list(range(1, 30, 2))

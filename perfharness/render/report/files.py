@@ -11,6 +11,7 @@ from perfharness.analysis.cost import Prices
 from perfharness.bench.suite.reported import merged_report, suite_report
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT, is_stdout, write_text
+from perfharness.load.reported import load_report
 from perfharness.render.report.document import Document
 from perfharness.render.report.html import require_report, write_html
 from perfharness.render.report.pdf import find_browser, write_pdf
@@ -88,7 +89,9 @@ def gather_all(paths: Sequence[Path], nsys: Path | None, read_as: ReadAs, prices
     suites = {path: found for path in paths if (found := suite_report(path)) is not None}
     merged = {path: several for path in paths if (several := merged_report(path)) is not None}
     located = [locate(path, nsys) for path in paths if path not in suites and path not in merged]
-    return gather(located, read_as, prices, list(suites.values()), list(merged.values()))
+    folders = (folder for one in located if one.process is None for folder in one.runs)
+    loads = {folder: load for folder in folders if (load := load_report(folder)) is not None}
+    return gather(located, read_as, prices, list(suites.values()), list(merged.values()), loads)
 
 
 def prices_of(per_hour: float | None, per_kwh: float | None) -> Prices | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfharness.errors import PerfHarnessError
+from perfharness.load.reported import report_of
+from perfharness.load.stress import StressResult
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.model.result import Tree
 from perfharness.render.report.document import Block, Cell, Column, Figure, Figures, Paragraph, Table, number_text
 from perfharness.render.report.html import html_fragment
+from perfharness.render.report.load_sections import load_blocks
 from perfharness.render.report.series_sections import comparison_blocks
 from perfharness.render.report.suite_sections import cases_table, suite_summary
 from perfharness.render.terminal.results import row_names, stage_rows
@@ -18,7 +21,7 @@ from perfharness.runs.run import Run
 
 
 def result_html(result: object) -> str | None:
-    """HTML of a run, a comparison or a suite; None of anything else, or where it cannot be made."""
+    """HTML of a run, a load test, a comparison or a suite; None of anything else, or where it cannot be made."""
     try:
         if isinstance(result, Run):
             return html_fragment(list(_run(result)))
@@ -27,6 +30,8 @@ def result_html(result: object) -> str | None:
         if isinstance(result, BenchSuiteResult):
             found = SuiteReport(name=result.name, suite=result)
             return html_fragment([*suite_summary(found), cases_table(result)])
+        if isinstance(result, StressResult):
+            return html_fragment(list(load_blocks(report_of(result.load, [], None))))
     except PerfHarnessError:  # its text is shown instead
         return None
     return None

@@ -35,6 +35,7 @@ from perfharness.render.report.document import (
     cell_text,
     number_text,
 )
+from perfharness.render.report.load_sections import load_figures, load_sections, load_sentences
 from perfharness.render.report.rank_section import ranks_section
 from perfharness.render.terminal.advice import advice_text, milliseconds, stage_names
 from perfharness.render.terminal.diagnosis import figure_lines, reason_lines
@@ -66,6 +67,7 @@ def run_sections(run: RunReport, number: int) -> list[Section]:
     """All that the report has about a run."""
     has_gpu = _has_gpu(run)
     sections = [
+        *_load(run, number),
         _latency(run),
         _breakdown(run, number, has_gpu=has_gpu),
         _over_time(run, number),
@@ -84,9 +86,9 @@ def run_sections(run: RunReport, number: int) -> list[Section]:
 def run_summary(run: RunReport) -> Iterator[Block]:
     """What limits it, and the numbers that a reader wants first."""
     yield Figures(list(_first_figures(run)))
-    where = _where_time_goes(run)
+    where = _where_time_goes(run) if run.load is None else load_sentences(run.load)
     advice = limiting_sentences(run, SENTENCES - len(where))
-    yield Items([*where, *(advice or [_no_limit(run)])], numbered=bool(advice))
+    yield Items([*where, *(advice or [_no_limit(run)])], numbered=bool(advice or run.load))
     errors = [one for one in run.findings if one.severity is Severity.ERROR]
     warnings = [one for one in run.findings if one.severity is Severity.WARNING]
     for one in errors[:SENTENCES]:
@@ -146,7 +148,22 @@ def _batches(run: RunReport) -> list[StageLine]:
     return [line for line in run.stages if line.is_batch]
 
 
+def _load(run: RunReport, number: int) -> list[Section]:
+    return [] if run.load is None else load_sections(run.load, number, run.sampled.log if run.sampled else None)
+
+
 def _first_figures(run: RunReport) -> Iterator[Figure]:
+    yield from _batch_figures(run) if run.load is None else load_figures(run.load)
+    for gpu in run.metrics.gpus if run.metrics else ():
+        if gpu.busy_share is not None:
+            yield Figure(f"{_gpu_name(gpu)} busy", cell_text(gpu.busy_share, "share"), "of the measured window")
+    if run.energy is not None and run.energy.energy_per_item_j is not None:
+        yield Figure("energy of the GPUs", f"{number_text(run.energy.energy_per_item_j)} J/item", "idle power included")
+    if run.cost is not None and run.cost.machine is not None:
+        yield Figure("a million items", number_text(run.cost.machine), "at the price per hour")
+
+
+def _batch_figures(run: RunReport) -> Iterator[Figure]:
     throughput = run.throughput
     if throughput.items_per_second is not None:
         yield Figure(
@@ -162,13 +179,6 @@ def _first_figures(run: RunReport) -> Iterator[Figure]:
         yield Figure("host time an item", f"{number_text(batch.cpu_per_item)} ms", "mean")
     if batch is not None and batch.limited_by is not None:
         yield Figure("limited by", batch.limited_by, batch.agreement or "")
-    for gpu in run.metrics.gpus if run.metrics else ():
-        if gpu.busy_share is not None:
-            yield Figure(f"{_gpu_name(gpu)} busy", cell_text(gpu.busy_share, "share"), "of the measured window")
-    if run.energy is not None and run.energy.energy_per_item_j is not None:
-        yield Figure("energy of the GPUs", f"{number_text(run.energy.energy_per_item_j)} J/item", "idle power included")
-    if run.cost is not None and run.cost.machine is not None:
-        yield Figure("a million items", number_text(run.cost.machine), "at the price per hour")
 
 
 # ---- times ----

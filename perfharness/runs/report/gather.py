@@ -46,6 +46,7 @@ from perfharness.runs.comparison import Comparison
 from perfharness.runs.inputs import Located
 from perfharness.runs.repeat_file import Repeat, read_repeat
 from perfharness.runs.report.model import (
+    LoadReport,
     LoopSeries,
     Measured,
     MergedReport,
@@ -81,6 +82,7 @@ def gather(
     prices: Prices | None = None,
     suites: Sequence[SuiteReport] = (),
     merged: Sequence[MergedReport] = (),
+    loads: Mapping[Path, LoadReport] | None = None,
 ) -> Report:
     """The content of a report of runs, series of runs, and traces.
 
@@ -89,6 +91,7 @@ def gather(
         read_as: warm-up, domain, pattern.
         prices: for the costs; None: none were given.
         suites, merged: results of `perfharness bench`, which were read already.
+        loads: of the run folders that were under load.
 
     Raises `ResultError` where a run cannot be read, `TraceError` where a bare trace cannot.
     """
@@ -106,7 +109,8 @@ def gather(
         for run_dir in one.runs:
             if found is None or found.shown in (None, run_dir.name):
                 name = f"{one.name}/{run_dir.name}" if one.is_series else one.name
-                runs.append(_run_report(name, run_dir, one.process, read_as, prices))
+                found_run = _run_report(name, run_dir, one.process, read_as, prices)
+                runs.append(_under_load(found_run, None if loads is None else loads.get(run_dir)))
     comparison, reason = _comparison(located)
     return Report(
         made_by=f"perfharness {VERSION}",
@@ -119,6 +123,13 @@ def gather(
         comparison=comparison,
         comparison_reason=reason,
     )
+
+
+def _under_load(run: RunReport, load: LoadReport | None) -> RunReport:
+    if load is None:
+        return run
+    findings = [record.to_finding() for record in load.result.findings]
+    return run.model_copy(update={"load": load, "findings": [*findings, *run.findings]})
 
 
 def _series_report(one: Located) -> SeriesReport:

@@ -22,6 +22,8 @@ from perfharness.model.checks import PrintableText
 from perfharness.model.cold_start import ColdStart
 from perfharness.model.diagnosis import StageDiagnosis
 from perfharness.model.findings import Finding
+from perfharness.model.load import LoadResult
+from perfharness.model.load_judgement import StepVerdict
 from perfharness.model.manifest import EnvironmentRecord, TracerRecord
 from perfharness.model.result import Statistics
 from perfharness.runs.benchmark_json import OutsideStage, Throughput
@@ -140,6 +142,77 @@ class Measured(_Model):
     analysed_by: str
 
 
+class LoadPoint(_Model):
+    """A stretch of a phase, and a percentile over its answers; None: too few of them, or some had no answer."""
+
+    phase: int
+    start_s: float
+    end_s: float
+    count: int
+    ms: float | None
+
+
+class LoadCurve(_Model):
+    """A percentile over time; each point is over as many seconds as the percentile needs."""
+
+    time: str
+    """`latency` or `lateness`."""
+
+    of: str
+    """`p50`, `p90`, `p99`, `p99_9`, `max`."""
+
+    points: list[LoadPoint]
+
+
+class LoadMoment(_Model):
+    """Neighbouring windows of a phase; rates are a second."""
+
+    phase: str
+    start_s: float
+    end_s: float
+    due: float
+    answered: float
+    ok: float
+    errors: dict[str, float]
+    in_flight_max: int | None
+    rss_mb: float | None
+
+
+class LoadBins(_Model):
+    """How many answers of a phase took how long, in bins of equal ratio."""
+
+    phase: str
+    edges_ms: list[float]
+    counts: list[int]
+
+
+class LoadReport(_Model):
+    """What the load of a run came to. Seconds are since the begin of the load."""
+
+    result: LoadResult
+    start_ns: int | None
+    """Begin of the load on the monotonic clock; None: the files of windows are not there."""
+
+    main: int | None
+    """Place of the longest phase that counts, which the first sentences are about."""
+
+    workers_busy: float | None = None
+    """Share of the time of the workers of that phase that went into service; None: service is not known."""
+
+    queueing_share: float | None = None
+    """Of its mean latency."""
+
+    objective: StepVerdict | None = None
+    """Whether its percentile is within the objective, by the interval; None: no objective, or no such percentile."""
+
+    curves: list[LoadCurve]
+    curves_reason: str | None = None
+    """Why there are no curves."""
+
+    moments: list[LoadMoment]
+    bins: list[LoadBins]
+
+
 class RunReport(_Model):
     """One launch, or bare traces."""
 
@@ -168,9 +241,18 @@ class RunReport(_Model):
     ranks: RunRanks | None
     """None: no two ranks of one program were measured."""
 
+    load: LoadReport | None = None
+    """None: it was not under load."""
+
     findings: list[Finding]
     sampled: SampledRun | None = Field(default=None, exclude=True)
     """Telemetry for charts; its figures are in `metrics`."""
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether there is a time of anything."""
+        has_answers = self.load is not None and any(phase.completed for phase in self.load.result.phases)
+        return bool(self.stages or self.ranges or has_answers)
 
     @field_serializer("throughput")
     def _as_written(self, throughput: Throughput) -> dict[str, Any]:
@@ -231,4 +313,4 @@ class Report(_Model):
     @property
     def has_numbers(self) -> bool:
         """Whether there is a time of anything."""
-        return bool(self.suites or self.merged or any(run.stages or run.ranges for run in self.runs))
+        return bool(self.suites or self.merged or any(run.has_numbers for run in self.runs))
