@@ -141,12 +141,14 @@ def test_too_few_queries_are_invalid(tmp_path: Path) -> None:
     model = write_model(tmp_path / "net.py", FakeScript(execute_ms=1))
     code, result, said = run(
         tmp_path / "out", model, "--backend", FAKE_BACKEND, "--min-duration", 0.02, "--min-queries", 5,
-        "--max-queries", 20,
+        "--max-queries", 20, "--benchmark", "resnet50",
     )  # fmt: skip
     assert code == 3, said
     assert result.validity == "INVALID"
     assert "Early stopping" in result.invalid_reasons
-    assert "mlperf-invalid" in codes(result)
+    assert {"mlperf-invalid", "mlperf-few-samples", "mlperf-rules-overridden"} <= codes(result)
+    assert result.sut is not None
+    assert result.sut.overridden["min_duration_ms"] == [600_000, 20]
     assert all(one.latency_ms is None and one.reason for one in result.percentiles if one.percent > 50)
     assert result.metric is not None
     assert (result.metric.early_stopping_ms, bool(result.metric.reason)) == (None, True)
@@ -187,6 +189,7 @@ def test_answers_are_scored_and_laid_out_as_a_submission(tmp_path: Path) -> None
     assert (place / "performance" / "run_1" / "mlperf_log_summary.txt").is_file()
     incomplete = next(one for one in result.findings if one.code == "mlperf-submission-incomplete")
     assert "performance test" not in incomplete.message
+    assert not {"mlperf-few-samples", "mlperf-rules-overridden"} & codes(result)
     system = json.loads((tmp_path / "sub" / "open" / "ORG" / "systems" / "box.json").read_text())
     assert (system["accelerators_per_node"], system["cooling"], system["submitter"]) == ("0", "", "ORG")
     assert system["framework"].startswith("onnxruntime ")
@@ -204,6 +207,8 @@ def test_a_system_that_fails_every_batch_ends_the_test(tmp_path: Path) -> None:
     assert result.status == "failed"
     assert result.sut is not None
     assert "sample 3" in (result.sut.problem or "")
+    # It left by itself: an exception in a callback of LoadGen would have crashed it.
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["processes"][0]["exit_code"] == 1
     assert "mlperf-not-ended" in codes(result)
 
 

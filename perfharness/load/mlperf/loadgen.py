@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy.typing as npt
 
@@ -155,7 +155,15 @@ def _apply_files(made: Any, settings: MlperfSettings, folder: Path) -> None:
 
 
 def run_test(
-    sut: Any, samples: LoadedSamples, data: DataSet, performance_count: int, made: Any, folder: Path, *, trace: bool
+    sut: Any,
+    samples: LoadedSamples,
+    data: DataSet,
+    performance_count: int,
+    made: Any,
+    folder: Path,
+    *,
+    trace: bool,
+    fail: Callable[[Exception], NoReturn],
 ) -> None:
     """Run a test; its logs are in the folder then. Returns when LoadGen has all answers.
 
@@ -163,14 +171,26 @@ def run_test(
         sut: with `issue` and `flush`.
         performance_count: how many samples LoadGen may hold in memory.
         trace: write its trace log.
+        fail: what a callback raises is passed to it. It must not return: an exception in LoadGen crashes the process.
     """
+
+    def guarded(callback: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            try:
+                callback(*arguments)
+            except Exception as error:
+                fail(error)
+
+        return call
+
     lg = loadgen()
     logs = lg.LogSettings()
     logs.log_output.outdir = str(folder)
     logs.log_output.copy_summary_to_stdout = False
     logs.enable_trace = trace
-    made_sut = lg.ConstructSUT(sut.issue, sut.flush)
-    made_qsl = lg.ConstructQSL(data.count, performance_count, samples.load, lambda _: samples.unload())
+    made_sut = lg.ConstructSUT(guarded(sut.issue), guarded(sut.flush))
+    unload = guarded(lambda _: samples.unload())
+    made_qsl = lg.ConstructQSL(data.count, performance_count, guarded(samples.load), unload)
     lg.StartTestWithLogSettings(made_sut, made_qsl, made, logs)
     lg.DestroyQSL(made_qsl)
     lg.DestroySUT(made_sut)

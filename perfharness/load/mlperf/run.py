@@ -291,6 +291,14 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
             f"{share:.0%} of the executed rows were padding, for batches had fewer samples than a session takes",
             "--batch-sizes names the sizes that get a session",
         )
+    wanted = result.settings.get("performance_sample_count")
+    if sut is not None and sut.data_samples is not None and wanted is not None and wanted > sut.data_samples:
+        yield Finding(
+            "mlperf-few-samples",
+            Severity.WARNING,
+            f"The rules draw from {wanted} samples, and the data set has {sut.data_samples}",
+            "give the benchmark's own data set with --dataset",
+        )
     if sut is not None and sut.overridden:
         names = ", ".join(f"{name} {before:g} → {now:g}" for name, (before, now) in sut.overridden.items())
         yield Finding(

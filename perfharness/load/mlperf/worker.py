@@ -16,7 +16,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 
@@ -67,10 +67,20 @@ class Test:
             with self._stack:
                 self._run()
         except Exception as error:
-            if not isinstance(error, PerfHarnessError):
-                traceback.print_exc()
-            self.problem = str(error) if isinstance(error, PerfHarnessError) else f"{type(error).__name__}: {error}"
+            self._keep_problem(error)
         self.ended.set()
+
+    def fail(self, error: Exception) -> NoReturn:
+        """End it now; called in LoadGen's thread, which waits for the end of the process."""
+        self._keep_problem(error)
+        self.ended.set()
+        threading.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    def _keep_problem(self, error: Exception) -> None:
+        if not isinstance(error, PerfHarnessError):
+            traceback.print_exc()
+        self.problem = str(error) if isinstance(error, PerfHarnessError) else f"{type(error).__name__}: {error}"
 
     def abort(self, reason: str) -> None:
         """End it now; called from any thread."""
@@ -124,7 +134,9 @@ class Test:
             count, settings.performance_samples or given.performance_sample_count_override or MOST_IN_MEMORY
         )
         self._keep(data_samples=count, performance_samples=in_memory, overridden=overridden)
-        run_test(sut, self._samples, self._data, in_memory, given, self.logs, trace=settings.log_queries)
+        run_test(
+            sut, self._samples, self._data, in_memory, given, self.logs, trace=settings.log_queries, fail=self.fail
+        )
         sut.close()
         self._perf.finalize()
 
