@@ -35,7 +35,7 @@ DEFAULT_MOST = 10
 NEEDED = ("id", "intended_ns", "done_ns")
 
 NOT_EXPLAINED = (
-    "The measured pass has no stacks, locks, or waits by kind: host time is host time. `perfharness launch --explain` "
+    "Stacks, locks, and waits by kind were not recorded, so host time is host time. `perfharness launch --explain` "
     "records them in a second pass, whose slowest requests `--explained` shows"
 )
 NO_CALLS = (

@@ -246,6 +246,18 @@ def test_nothing_planted_has_no_cause(tmp_path: Path) -> None:
     assert (loop.common, loop.unexplained, loop.measured_by) == ([], 0, "duration")
 
 
+def test_a_compiler_on_the_stack(tmp_path: Path) -> None:
+    def plant(made: Made, at: float) -> float:
+        made.work(at, 0.0)
+        stack = ("visit@/usr/lib/site-packages/torch/_dynamo/convert_frame.py:9", "run@/app/main.py:3")
+        made.probe.samples(int((at + 8.5) * MS), int((at + 28.5) * MS), stack)
+        return 20.0
+
+    part = only(first(Made(plant), tmp_path))
+    assert (part.reason, part.stage, part.evidence) == (Reason.COMPILE, "infer", "samples")
+    assert part.ms == pytest.approx(20.0, abs=1.5)
+
+
 def test_who_held_the_lock(tmp_path: Path) -> None:
     part = only(first(Made(lock), tmp_path))
     assert part.detail == "meanwhile thread 101 was in toy/holder"
@@ -287,20 +299,20 @@ def marked(made: Made, kind: str, at: float, value_ms: float) -> None:
 class Read(Recorded):
     """Batches of 10 ms in `decode`, one of them 30 ms long; counters of the thread read at the ends of batches."""
 
-    def __init__(self, collected_ms: float, ran_ms: float, is_slow: bool = True) -> None:
+    def __init__(self, collected_ms: float, ran_ms: float, mark: str = conventions.MARK_COLLECTING) -> None:
         super().__init__()
         ready = collected = 0.0
         for index in range(20):
-            at, slow = 100.0 * index, index == 7 and is_slow
+            at, slow = 100.0 * index, index == 7
             length = 30.0 if slow else 10.0
             marked(self, conventions.MARK_READY_TIME, at + 0.01, ready)  # type: ignore[arg-type]
             if collected:
-                marked(self, conventions.MARK_COLLECTING, at + 0.011, collected)  # type: ignore[arg-type]
+                marked(self, mark, at + 0.011, collected)  # type: ignore[arg-type]
             ready += ran_ms if slow else 10.0
             collected += collected_ms if slow else 0.0
             marked(self, conventions.MARK_READY_TIME, at + length - 0.02, ready)  # type: ignore[arg-type]
             if collected:
-                marked(self, conventions.MARK_COLLECTING, at + length - 0.019, collected)  # type: ignore[arg-type]
+                marked(self, mark, at + length - 0.019, collected)  # type: ignore[arg-type]
             self.batch(index, at, at + length, items=None)
             self.stage("decode", at + 0.005, at + length - 0.01)
 
@@ -311,9 +323,17 @@ def slowest_read(made: Recorded, folder: Path) -> SlowRequest:
     return found.requests[0]
 
 
-def test_the_recorders_counters_tell_of_garbage_collection(tmp_path: Path) -> None:
-    part = only(slowest_read(Read(collected_ms=19.8, ran_ms=29.97), tmp_path))
-    assert (part.reason, part.stage, part.evidence) == (Reason.COLLECTION, "decode", "readings")
+@pytest.mark.parametrize(
+    ("mark", "reason"),
+    [
+        (conventions.MARK_COLLECTING, Reason.COLLECTION),
+        (conventions.MARK_COMPILING, Reason.COMPILE),
+        (conventions.MARK_CROWDED, Reason.CROWDED),
+    ],
+)
+def test_the_recorders_counters_tell_of_garbage_collection(tmp_path: Path, mark: str, reason: Reason) -> None:
+    part = only(slowest_read(Read(collected_ms=19.8, ran_ms=29.97, mark=mark), tmp_path))
+    assert (part.reason, part.stage, part.evidence) == (reason, "decode", "readings")
     assert part.ms == pytest.approx(19.8, abs=0.05)
 
 

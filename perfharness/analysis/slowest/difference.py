@@ -33,7 +33,12 @@ READY_SHARE = 0.9
 """Of the batch, by the thread's own counters."""
 READY = "the thread was ready to run nearly all the time: it computed, or no CPU was free"
 
-READ_REASONS = (("collecting", Reason.COLLECTION), ("crowded", Reason.CROWDED), ("waiting", Reason.OFF_CPU))
+READ_REASONS = (
+    ("collecting", Reason.COLLECTION),
+    ("compiling", Reason.COMPILE),
+    ("crowded", Reason.CROWDED),
+    ("waiting", Reason.OFF_CPU),
+)
 """What counters of a thread tell of host time, in this order."""
 
 

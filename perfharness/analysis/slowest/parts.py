@@ -14,6 +14,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.cuda_calls import ACTIVITIES, CudaCalls
+from perfharness.analysis.diagnosis.compilers import COMPILERS, compilers_of_stacks
 from perfharness.analysis.grouping import distinct, group_rows
 from perfharness.analysis.operation_names import operation_names
 from perfharness.analysis.slowest.results import Evidence, Reason
@@ -242,11 +243,14 @@ def _nothing() -> _Layer:
 
 
 def _samples_layer(analysis: Analysis, line: _Line, codes: _Codes) -> _Layer:
-    """Each sample stands for the time before it."""
+    """Each sample stands for the time before it: what a compiler does, or what state the thread was in."""
     if analysis.host_probe is None:
         return _nothing()
     samples = analysis.host_probe.samples
     code = _numbered(codes, samples.state, {int(key): value for key, value in REASON_OF_STATE.items()}, "samples")
+    compiler = compilers_of_stacks(samples.frames, samples.stacks)[samples.stack]
+    for number in distinct(compiler[compiler >= 0]):
+        code[compiler == number] = codes.of(Reason.COMPILE, COMPILERS[int(number)].name, "samples")
     at = np.flatnonzero(code >= 0)
     end_ns = samples.time_ns[at]
     return _layer(line, samples.thread[at], end_ns - samples.length_ns[at], end_ns, code[at])

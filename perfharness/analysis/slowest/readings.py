@@ -10,6 +10,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis.cpu_time import (
     ThreadReadings,
     thread_collecting_time,
+    thread_compiling_time,
     thread_crowded_time,
     thread_ready_time,
 )
@@ -32,13 +33,20 @@ class BatchReadings:
 
 
 def batch_readings(analysis: Analysis, rows: Int64) -> dict[str, BatchReadings]:
-    """`collecting`, `crowded` and `ready` (ran, or waited for a CPU) of batches; empty where nothing was read."""
+    """`collecting`, `compiling`, `crowded`, `ready` (ran, or waited for a CPU) and `waiting` (did not) of batches;
+    empty where nothing was read.
+    """
     trace = analysis.trace
     ready = thread_ready_time(trace)
     if not len(ready.thread):
         return {}
     found = {"ready": _of_batches(analysis, rows, ready)}
-    for name, readings in (("collecting", thread_collecting_time(trace)), ("crowded", thread_crowded_time(trace))):
+    counters = {
+        "collecting": thread_collecting_time(trace),
+        "compiling": thread_compiling_time(trace),
+        "crowded": thread_crowded_time(trace),
+    }
+    for name, readings in counters.items():
         found[name] = _of_batches(analysis, rows, _at_each(ready, readings))
     waited = _of_batches(analysis, rows, ready, complement=True)
     return {**found, "waiting": waited}

@@ -43,6 +43,8 @@ REASONS = {
     Reason.THROTTLED: "GPU work took longer while its clocks were throttled",
     Reason.SEVERAL: "many small parts, none of which stands out",
 }
+OUTSIDE = (Reason.QUEUE, Reason.GENERATOR, Reason.OUTSIDE)
+"""Of a request, and not of its batch."""
 EVIDENCE = {"trace": "", "readings": "at least; by counters of the thread", "samples": "by samples"}
 VERDICTS = {
     "explained": "", "unexplained": "nothing in the trace explains it",
@@ -85,7 +87,8 @@ def _print_loop(console: Console, loop: SlowLoop) -> None:
         said = request.reason or VERDICTS[request.verdict]
         if request.error is not None:
             said = f"error {request.error}" + (f"; {said}" if said else "")
-        parts = [(f"{part.ms:+.3f}", _ms(part.usual_ms), part_text(part)) for part in request.parts]
+        has_stages = bool(request.stages)
+        parts = [(f"{part.ms:+.3f}", _ms(part.usual_ms), part_text(part, has_stages)) for part in request.parts]
         if said or not parts:
             parts.insert(0, ("", "", said))
         if request.waited_for is not None:
@@ -100,8 +103,13 @@ def _print_loop(console: Console, loop: SlowLoop) -> None:
     print_table(console, columns, rows)
 
 
-def part_text(part: Part) -> str:
-    """What was different, without its time: stage, reason, name, counts, who, where."""
+def part_text(part: Part, has_stages: bool = True) -> str:
+    """What was different, without its time: stage, reason, name, counts, who, where.
+
+    Args:
+        part: of a request.
+        has_stages: whether its batch has any.
+    """
     more = []
     if part.count is not None and part.typical_count is not None and part.count != part.typical_count:
         more.append(f"{part.count} instead of {part.typical_count:g}")
@@ -113,7 +121,8 @@ def part_text(part: Part) -> str:
     if part.reason is Reason.HOST and not more:
         more.append("it computed, or waited for what was not recorded")
     behind = f" ({'; '.join(more)})" if more else ""
-    return f"{_place(part.stage)}{REASONS[part.reason]}{_named(part.name)}{behind}"
+    place = "in no stage: " if part.stage is None and has_stages and part.reason not in OUTSIDE else _place(part.stage)
+    return f"{place}{REASONS[part.reason]}{_named(part.name)}{behind}"
 
 
 def common_text(common: CommonCause) -> str:
