@@ -208,6 +208,35 @@ def test_what_was_planted_is_found_with_its_length(
     assert part.ms == pytest.approx(ms, abs=0.6)
 
 
+def embedded(plant: Callable[[Made, float], float], folder: Path) -> Part:
+    """The only part, where the trace has no calls that only wait."""
+    made = Made(plant)
+    made.row(schema.TABLE_PERFHARNESS, name=schema.META_CUDA_TRACED, value="yes")
+    names = {row["id"]: row["value"] for row in made.tables[schema.TABLE_STRINGS]}
+    calls = made.tables[schema.TABLE_API]
+    calls[:] = [call for call in calls if "Synchronize" not in names[call["nameId"]]]
+    return only(first(made, folder))
+
+
+def test_without_calls_that_wait_a_kernel_is_a_reason_where_it_took_longer(tmp_path: Path) -> None:
+    part = embedded(longer_kernel, tmp_path)
+    assert (part.reason, part.stage, part.name) == (Reason.KERNEL_LONGER, "infer", "gemm")
+    assert part.ms == pytest.approx(12.0, abs=0.1)
+
+
+def test_without_calls_that_wait_the_work_of_others_is_no_reason(tmp_path: Path) -> None:
+    """Another thread's kernel runs while the host computes for 20 ms more."""
+
+    def plant(made: Made, at: float) -> float:
+        made.work(at, 0.0)
+        made.kernel((int(at * MS), int((at + 0.1) * MS)), (int((at + 7.6) * MS), int((at + 28) * MS)), tid=101)
+        return 20.0
+
+    part = embedded(plant, tmp_path)
+    assert (part.reason, part.stage) == (Reason.HOST, "infer")
+    assert part.ms == pytest.approx(20.0, abs=0.1)
+
+
 def test_one_more_copy_is_counted_with_its_bytes(tmp_path: Path) -> None:
     part = only(first(Made(extra_copy), tmp_path))
     assert (part.reason, part.stage, part.name) == (Reason.MORE_COPIES, "infer", "copy host to device")

@@ -196,10 +196,14 @@ def batch_parts(analysis: Analysis, rows: Int64) -> BatchParts:
         layer.paint(what, bounds)
     for layer in gpu:
         layer.paint(on_gpu, bounds)
-    waits = [number for number, one in enumerate(codes.whats) if one[0] in BLOCKING]
-    if not analysis.trace.meta.has_all_calls:
-        waits.append(host)  # calls that only wait are not in the trace
-    what = np.where(np.isin(what, waits) & (on_gpu >= 0), on_gpu, what)
+    blocking = [number for number, one in enumerate(codes.whats) if one[0] in BLOCKING]
+    others = [number for number, one in enumerate(codes.whats) if one[0] is Reason.OTHER_WORK]
+    waits = np.isin(what, blocking)
+    if (
+        not analysis.trace.meta.has_all_calls
+    ):  # calls that only wait are not in it; they do mostly for work of their own
+        waits |= (what == host) & ~np.isin(on_gpu, others)
+    what = np.where(waits & (on_gpu >= 0), on_gpu, what)
     groups = group_rows(path, what)
     keys = [
         PartKey(int(path[first]), *codes.whats[int(what[first])]) for first in groups.first.tolist()
