@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.run_folder import read_manifest
 from perfharness.trace import open_trace
+from tests.integration.launches import environment, run_to_the_end
 
 NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
 SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
@@ -50,28 +49,9 @@ nsys = pytest.param(
 def test_batches_lie_where_the_script_itself_saw_them(tmp_path: Path, tracer: str) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out"
     script.write_text(SCRIPT)
-    site = f"{SITE}{os.pathsep}" if tracer == "nsys" else ""
-    options = ["--nsys", str(NSYS)] if tracer == "nsys" else []
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "perfharness",
-            "launch",
-            "-np",
-            "2",
-            "-o",
-            out,
-            "--tracer",
-            tracer,
-            *options,
-            script,
-        ],
-        env={**os.environ, "PYTHONPATH": site + os.environ.get("PYTHONPATH", "")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    sites, options = ([str(SITE)], ("--nsys", NSYS)) if tracer == "nsys" else ([], ())
+    own = ("--telemetry", "-np", 2, "-o", out, "--tracer", tracer)  # by which the clocks are compared
+    done = run_to_the_end((*own, *options, script), environment(*sites))
     assert done.returncode == 0, done.stdout + done.stderr
     manifest = read_manifest(out)
     machine = machine_clock(manifest)
