@@ -13,12 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.integration import forked_command
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE_S = forked_command.PATIENCE_S
 
+
+NSYS = os.environ.get("PERFHARNESS_TEST_NSYS", "")
+NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "")
+"""A folder with an nvtx that this nsys records."""
+
+UNDER_NSYS = pytest.param("nsys", marks=pytest.mark.nsys)
+TRACERS = pytest.mark.parametrize("tracer", ["embedded", UNDER_NSYS])
 
 LAUNCH = ("launch", "--no-telemetry")
 """Without telemetry, whose process is a third of what a small launch costs; `--telemetry` asks for it."""
@@ -32,6 +40,12 @@ def environment(*sites: str, **more: str) -> dict[str, str]:
     """This one's, with the checkout importable, after the folders that are named, and a wide terminal."""
     path = [*sites, str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in path if part), "COLUMNS": "200", **more}
+
+
+def tracing(tracer: str) -> tuple[tuple[str, ...], list[str]]:
+    """Options of a launch, and sites of its environment."""
+    options = ("--tracer", tracer)
+    return ((*options, "--nsys", NSYS), [NVTX_SITE]) if tracer == "nsys" else (options, [])
 
 
 def perfharness(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfharness.trace import open_trace
-from tests.integration.launches import environment, manifest, run_to_the_end
-
-NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
-SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
-NO_NSYS = pytest.mark.skipif(
-    not os.environ.get(NSYS_VARIABLE), reason=f"{NSYS_VARIABLE} is unset; scripts/test sets it"
-)
+from tests.integration.launches import NSYS, NVTX_SITE, environment, manifest, run_to_the_end
 
 SCRIPT = """
 import asyncio, sys, threading, time
@@ -44,7 +37,7 @@ QUICK = ("--no-telemetry", "-w", "0")
 TRACERS = [
     pytest.param(("--tracer", "embedded"), id="embedded"),
     pytest.param(("--tracer", "ranges"), id="ranges", marks=pytest.mark.slow),
-    pytest.param(("--tracer", "nsys"), id="nsys", marks=[pytest.mark.nsys, NO_NSYS]),
+    pytest.param(("--tracer", "nsys"), id="nsys", marks=pytest.mark.nsys),
 ]
 
 
@@ -52,7 +45,7 @@ def captured(folder: Path, options: tuple[str, ...], wanted: str, *arguments: st
     (folder / "script.py").write_text(SCRIPT)
     sites: tuple[str, ...] = ()
     if "nsys" in options:
-        options, sites = (*options, "--nsys", os.environ[NSYS_VARIABLE]), (os.environ[SITE_VARIABLE],)
+        options, sites = (*options, "--nsys", NSYS), (NVTX_SITE,)
     out = folder / "out"
     script = (folder / "script.py", *arguments)
     done = run_to_the_end((*options, *QUICK, "--capture-batches", wanted, "-o", out, *script), environment(*sites))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -14,21 +13,7 @@ from typing import Any
 import pytest
 
 from perfharness import open_run
-from tests.integration.launches import environment, manifest, run_to_the_end
-
-NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
-SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
-NSYS = pytest.param(
-    "nsys",
-    marks=[
-        pytest.mark.nsys,
-        pytest.mark.skipif(
-            not (os.environ.get(NSYS_VARIABLE) and os.environ.get(SITE_VARIABLE)),
-            reason=f"{NSYS_VARIABLE} and {SITE_VARIABLE} (nsys, nvtx 0.2.11) are unset; scripts/test sets them",
-        ),
-    ],
-)
-TRACERS = pytest.mark.parametrize("tracer", ["embedded", NSYS])
+from tests.integration.launches import TRACERS, environment, manifest, run_to_the_end, tracing
 
 WORK = """
 import os, sys, time
@@ -89,9 +74,8 @@ def launch(folder: Path, tracer: str, source: str, *arguments: str, by: Sequence
     script = folder / "script.py"
     script.write_text(WORK + textwrap.dedent(source))
     out = folder / "out"
-    options = ["--nsys", os.environ[NSYS_VARIABLE]] if tracer == "nsys" else []
-    sites = [os.environ[SITE_VARIABLE]] if tracer == "nsys" else []
-    command = ("-w", "0", "--tracer", tracer, *options, "-o", out, *by, script, *arguments)
+    options, sites = tracing(tracer)
+    command = ("-w", "0", *options, "-o", out, *by, script, *arguments)
     done = run_to_the_end(command, environment(*sites, **environ))
     return Tree(out, done.returncode, done.stdout + done.stderr)
 
@@ -156,7 +140,7 @@ POOLS = {
                 "nsys",
                 way,
                 id=f"nsys-{way}",
-                marks=[*NSYS.marks, *([] if way in ("spawn", "fork") else [pytest.mark.slow])],
+                marks=[pytest.mark.nsys, *([] if way in ("spawn", "fork") else [pytest.mark.slow])],
             )
             for way in POOLS
         ),
@@ -293,9 +277,8 @@ if __name__ == "__main__":
 def test_functions_are_annotated_in_children_too(tmp_path: Path, tracer: str) -> None:
     (tmp_path / "script.py").write_text(ANNOTATED)
     (tmp_path / "stages.toml").write_text('[[range]]\nfunction = "__main__:decode"\n')
-    options = ["--nsys", os.environ[NSYS_VARIABLE]] if tracer == "nsys" else []
-    sites = [os.environ[SITE_VARIABLE]] if tracer == "nsys" else []
-    command = ("--tracer", tracer, *options, "--annotate", tmp_path / "stages.toml", "-o", tmp_path / "out")
+    options, sites = tracing(tracer)
+    command = (*options, "--annotate", tmp_path / "stages.toml", "-o", tmp_path / "out")
     done = run_to_the_end((*command, tmp_path / "script.py"), environment(*sites))
     assert done.returncode == 0, done.stdout + done.stderr
     counts = [one.table("ranges").num_rows for one in open_run(tmp_path / "out").processes]

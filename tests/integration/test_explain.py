@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import sys
@@ -15,6 +14,8 @@ import pytest
 import perfharness
 from perfharness.trace import open_trace
 from tests.integration.launches import (
+    NSYS,
+    NVTX_SITE,
     PATIENCE_S,
     environment,
     launching,
@@ -24,9 +25,6 @@ from tests.integration.launches import (
     wait_for,
 )
 from tests.integration.launches import perfharness as verb
-
-NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
-NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
 
 SCRIPT = """
 import os, sys, time
@@ -229,10 +227,8 @@ def test_a_script_that_does_something_else_in_the_second_pass(script: Path, tmp_
 
 
 @pytest.mark.nsys
-@pytest.mark.skipif(not (NSYS and NVTX_SITE), reason="needs nsys and nvtx 0.2.11; scripts/test sets them")
 def test_both_passes_under_nsys(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert NVTX_SITE is not None
     done = run_to_the_end(("--explain", "--tracer", "nsys", "--nsys", NSYS, "-o", out, script), environment(NVTX_SITE))
     assert done.returncode == 0, done.stderr
     assert passes(script) == ["measured", "explaining"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -12,10 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from perfharness import open_run
-from tests.integration.launches import environment, run_to_the_end
-
-NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
-SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
+from tests.integration.launches import TRACERS, environment, run_to_the_end, tracing
 
 SCRIPT = textwrap.dedent("""
     import os, time
@@ -61,29 +57,16 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-NSYS = pytest.param(
-    "nsys",
-    marks=[
-        pytest.mark.nsys,
-        pytest.mark.skipif(
-            not (os.environ.get(NSYS_VARIABLE) and os.environ.get(SITE_VARIABLE)),
-            reason=f"{NSYS_VARIABLE} and {SITE_VARIABLE} (nsys, nvtx 0.2.11) are unset; scripts/test sets them",
-        ),
-    ],
-)
-
-
-@pytest.mark.parametrize("tracer", ["embedded", NSYS])
+@TRACERS
 def test_names_from_before_and_after_the_fork(tmp_path: Path, tracer: str) -> None:
     script = tmp_path / "forked.py"
     script.write_text(SCRIPT)
+    options, sites = tracing(tracer)
     with_nsys = tracer == "nsys"
-    options = ["--nsys", os.environ[NSYS_VARIABLE]] if with_nsys else []
-    environ = environment(os.environ[SITE_VARIABLE]) if with_nsys else environment()
     attempts = 5 if with_nsys else 1  # nsys loses last events of a child that ends by os._exit now and then
     for attempt in range(attempts):
         out = tmp_path / f"out{attempt}"
-        done = run_to_the_end(("--tracer", tracer, *options, "-o", out, script), environ)
+        done = run_to_the_end((*options, "-o", out, script), environment(*sites))
         if done.returncode != 3:
             break
         findings = open_run(out).findings

@@ -18,10 +18,8 @@ import pytest
 from perfharness.model.host_samples import HostEventKind, HostProbe, HostSamples, HostState
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import read_host_probe
+from tests.integration.launches import NSYS, NVTX_SITE, UNDER_NSYS
 from tests.integration.nsys_profile import nsys_profile
-
-NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
-NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
 
 SPLIT = """
 import json, sys, threading, time
@@ -132,8 +130,6 @@ def run(
     command = [sys.executable, *(["-m", "perfharness.tracer"] if tracer == "embedded" else []), str(path), str(said)]
     environ = explained(out) | {"PERFHARNESS_TRACER": tracer}
     if tracer == "nsys":
-        assert NSYS is not None
-        assert NVTX_SITE is not None
         environ |= {"PYTHONPATH": NVTX_SITE}
         nsys_profile(NSYS, tmp_path / "report.nsys-rep", command, environ, *nsys_options, apis=apis, output=out)
     else:
@@ -161,7 +157,7 @@ def functions(samples: HostSamples, rows: np.ndarray) -> list[str]:
 
 @pytest.mark.parametrize(
     "tracer",
-    ["none", "embedded", pytest.param("nsys", marks=pytest.mark.skipif(not (NSYS and NVTX_SITE), reason="no nsys"))],
+    ["none", "embedded", UNDER_NSYS],
 )
 def test_a_stage_of_two_functions_in_three_threads(tmp_path: Path, tracer: str) -> None:
     """Their share of the sampled time is that by their own clock (in which they also wait for the lock and a CPU),
@@ -310,7 +306,6 @@ json.dump({}, open(sys.argv[1], "w"))
 
 
 @pytest.mark.nsys
-@pytest.mark.skipif(not (NSYS and NVTX_SITE), reason="needs nsys and nvtx 0.2.11; scripts/test sets them")
 def test_waits_for_the_interpreter_lock_are_those_that_nsys_records(tmp_path: Path) -> None:
     """The share of samples against nsys's intervals, within five standard deviations of as many waits."""
     probe, _ = run(tmp_path, CONTENDED, "nsys", ["--export=sqlite"], apis="nvtx,python-gil")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.launches import PATIENCE_S, environment, launching, run_to_the_end
-
-NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
-SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
+from tests.integration.launches import NSYS, NVTX_SITE, PATIENCE_S, TRACERS, environment, launching, run_to_the_end
 
 SCRIPT = """
 import os, sys, time
@@ -39,17 +35,12 @@ open(__file__ + ".ended", "w")
 perf.finalize()
 """
 
-TRACERS = [
-    "embedded",
-    pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.skipif(not (NSYS and SITE), reason="no nsys is named")]),
-]
-
 
 def arguments_of(tmp_path: Path, *given: object, text: str = SCRIPT) -> tuple[tuple[object, ...], dict[str, str]]:
     script = tmp_path / "script.py"
     script.write_text(text)
     options, own = given[: given.index("|")], given[given.index("|") + 1 :]
-    sites = [str(SITE)] if "nsys" in options else []
+    sites = [NVTX_SITE] if "nsys" in options else []
     named = {"PERFHARNESS_NSYS": NSYS} if NSYS else {}
     return ("-o", tmp_path / "out", *options, script, *own), environment(*sites, **named)
 
@@ -70,7 +61,7 @@ def codes(manifest: dict[str, Any]) -> set[str]:
     return {finding["code"] for finding in manifest["findings"]}
 
 
-@pytest.mark.parametrize("tracer", TRACERS)
+@TRACERS
 def test_a_process_that_starts_late_is_waited_for(tmp_path: Path, tracer: str) -> None:
     code, manifest, mean = launch(tmp_path, "-np", 2, "-w", 2, "--tracer", tracer, "|", 1.5, 30)
     assert code == 0, manifest["findings"]
@@ -156,7 +147,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("tracer", TRACERS)
+@TRACERS
 def test_forked_workers_come_to_it(tmp_path: Path, tracer: str) -> None:
     """Also under the embedded tracer, which does not trace a fork: its recorder then writes nowhere, and goes on."""
     _, manifest, _ = launch(tmp_path, "-np", 2, "-w", 1, "--tracer", tracer, "|", text=WORKERS)

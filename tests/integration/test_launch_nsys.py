@@ -17,6 +17,8 @@ from perfharness.trace import open_trace
 from perfharness_launcher.nsys.probe import Trial, probe, try_nsys
 from tests.integration.launches import (
     CHECKOUT,
+    NSYS,
+    NVTX_SITE,
     PATIENCE_S,
     environment,
     hanging,
@@ -27,16 +29,7 @@ from tests.integration.launches import (
     wait_for,
 )
 
-NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
-SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
-
-pytestmark = [
-    pytest.mark.nsys,
-    pytest.mark.skipif(
-        not (os.environ.get(NSYS_VARIABLE) and os.environ.get(SITE_VARIABLE)),
-        reason=f"{NSYS_VARIABLE} and {SITE_VARIABLE} (nsys, nvtx 0.2.11) are unset; scripts/test sets them",
-    ),
-]
+pytestmark = pytest.mark.nsys
 
 SCRIPT = """
 import os, signal, sys, time
@@ -64,7 +57,7 @@ if mode == "hang":
 
 @pytest.fixture
 def nsys() -> Path:
-    return Path(os.environ[NSYS_VARIABLE])
+    return Path(NSYS)
 
 
 @pytest.fixture
@@ -75,7 +68,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def own_environment(**more: str) -> dict[str, str]:
-    return environment(os.environ[SITE_VARIABLE], **more)
+    return environment(NVTX_SITE, **more)
 
 
 def launch(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:

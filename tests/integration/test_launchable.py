@@ -19,10 +19,7 @@ from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, mig_uuid
 from perfharness.testing.replayed_nvml import replay_environment
 from tests.integration import forked_command
-from tests.integration.launches import environment, manifest, run_to_the_end
-
-NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
-SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
+from tests.integration.launches import NSYS, NVTX_SITE, environment, manifest, run_to_the_end
 
 PIPELINE = """
 import os, sys
@@ -167,15 +164,10 @@ def test_a_program_in_which_nothing_can_be_measured_is_an_error(shop: Shop) -> N
 
 
 @pytest.mark.nsys
-@pytest.mark.skipif(
-    not (os.environ.get(NSYS_VARIABLE) and os.environ.get(SITE_VARIABLE)),
-    reason=f"{NSYS_VARIABLE} and {SITE_VARIABLE} (nsys, nvtx 0.2.11) are unset; scripts/test sets them",
-)
 @pytest.mark.parametrize("case", ["console", "module"])
 def test_the_same_under_nsys(shop: Shop, case: str) -> None:
     own, plain = CASES[case]
-    site = os.environ[SITE_VARIABLE]
-    done, expected = shop.launch("--nsys", os.environ[NSYS_VARIABLE], *own, site=site), shop.plainly(*plain)
+    done, expected = shop.launch("--nsys", NSYS, *own, site=NVTX_SITE), shop.plainly(*plain)
     assert done.returncode == 0, done.stderr
     assert shop.output() == expected.stdout
     assert shop.counts() == RANGES

@@ -17,7 +17,8 @@ import pytest
 from perfharness.host_probe.perf_events import NativeSampler, UnavailableError
 from perfharness.model.host_samples import HostProbe, NativeSamples
 from perfharness.trace.host_samples import read_host_probe
-from tests.integration.test_host_probe import NSYS, NVTX_SITE, explained, run
+from tests.integration.launches import UNDER_NSYS
+from tests.integration.test_host_probe import explained, run
 
 HERE = Path(__file__).parent
 
@@ -102,7 +103,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (cc)")
 @pytest.mark.parametrize(
     "tracer",
-    ["none", "embedded", pytest.param("nsys", marks=pytest.mark.skipif(not (NSYS and NVTX_SITE), reason="no nsys"))],
+    ["none", "embedded", UNDER_NSYS],
 )
 def test_two_functions_in_a_thread_and_in_threads_without_python(tmp_path: Path, split: str, tracer: str) -> None:
     probe, said = run(tmp_path, split, tracer)

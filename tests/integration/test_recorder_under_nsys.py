@@ -29,17 +29,12 @@ from perfharness.model.nsys_schema import (
 )
 from perfharness.recorder.core import CLOCK_MARKS
 from perfharness.trace import open_trace
+from tests.integration.launches import NSYS, NVTX_SITE
 from tests.integration.nsys_profile import nsys_profile
 
 ROOT = Path(__file__).parents[2]
-NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
-NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
 
-pytestmark = [
-    pytest.mark.nsys,
-    pytest.mark.skipif(not NSYS, reason="PERFHARNESS_TEST_NSYS is not set; scripts/install_nsys gets an nsys"),
-    pytest.mark.skipif(not NVTX_SITE, reason="PERFHARNESS_TEST_NVTX_SITE is not set to a folder with nvtx 0.2.11"),
-]
+pytestmark = pytest.mark.nsys
 
 
 class Row(NamedTuple):
@@ -56,10 +51,10 @@ class Row(NamedTuple):
 def trace(tmp_path: Path, script: Path, *arguments: str) -> tuple[list[Row], Any]:
     """The NVTX events of a run of the script by time, and its recorder.json."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "NVTX_"))}
-    paths = [str(NVTX_SITE), str(ROOT), str(ROOT / "launcher")]
+    paths = [NVTX_SITE, str(ROOT), str(ROOT / "launcher")]
     environ = {**kept, "PYTHONPATH": os.pathsep.join(paths), "PERFHARNESS_OUTPUT_DIR": str(tmp_path)}
     program = [sys.executable, str(script), *arguments]
-    done = nsys_profile(str(NSYS), tmp_path / "trace.nsys-rep", program, environ, "--export=sqlite")
+    done = nsys_profile(NSYS, tmp_path / "trace.nsys-rep", program, environ, "--export=sqlite")
     output = done.stdout + done.stderr
     assert (tmp_path / "recorder.json").exists(), output
     journal = json.loads((tmp_path / "recorder.json").read_text(encoding="utf-8"))
@@ -235,9 +230,9 @@ def test_the_interpreter_lock_is_evidence_and_the_recorder_s_ranges_stay(tmp_pat
     script = tmp_path / "locked.py"
     script.write_text(LOCKED)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "NVTX_"))}
-    environ = {**kept, "PYTHONPATH": os.pathsep.join([str(NVTX_SITE), str(ROOT), str(ROOT / "launcher")])}
+    environ = {**kept, "PYTHONPATH": os.pathsep.join([NVTX_SITE, str(ROOT), str(ROOT / "launcher")])}
     program = [sys.executable, str(script)]
-    nsys_profile(str(NSYS), tmp_path / "t.nsys-rep", program, environ, "--export=sqlite", apis="nvtx,python-gil")
+    nsys_profile(NSYS, tmp_path / "t.nsys-rep", program, environ, "--export=sqlite", apis="nvtx,python-gil")
     trace = open_trace(tmp_path / "t.sqlite")
     counts = Counter(trace.names[code] for code in trace.ranges.name.tolist())
     assert counts == {"Holding GIL": 3, "outside": 9}

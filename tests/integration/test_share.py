@@ -16,10 +16,7 @@ import pytest
 
 from perfharness.cli.main import run as run_verb
 from perfharness.runs.share.archive import unpacked
-from tests.integration.launches import environment, manifest, run_to_the_end
-
-NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
-SITE_VARIABLE = "PERFHARNESS_TEST_NVTX_SITE"
+from tests.integration.launches import NSYS, NVTX_SITE, environment, manifest, run_to_the_end
 
 TOKEN, CUSTOMER, PHRASE = "tok-9f2Xq/7+aa==", "acme robotics", "grün 'and' \"blue\""
 ARGUMENT, FOLDER = "project-zanzibar", "client-zebra"
@@ -138,11 +135,10 @@ def test_of_a_run_with_stacks_no_secret_is_left_and_the_numbers_stay(
 
 
 @pytest.mark.nsys
-@pytest.mark.skipif(not os.environ.get(NSYS_VARIABLE), reason=f"{NSYS_VARIABLE} is unset; scripts/test sets it")
 def test_of_a_run_of_nsys_no_secret_is_left_and_the_numbers_stay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = launched(tmp_path, "--nsys", os.environ[NSYS_VARIABLE], sites=(os.environ[SITE_VARIABLE],))
+    run = launched(tmp_path, "--nsys", NSYS, sites=(NVTX_SITE,))
     process = run.out / "proc_0_gpu_0"
     assert {"trace.sqlite", "trace.nsys-rep"} <= holding(run.out, TOKEN)
     assert run_verb(["share", str(run.out), "-o", str(tmp_path / "elsewhere.tar.zst")]) == 0

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.run_folder import read_manifest
 from perfharness.trace import open_trace
-from tests.integration.launches import environment, run_to_the_end
-
-NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
-SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
+from tests.integration.launches import TRACERS, environment, run_to_the_end, tracing
 
 SCRIPT = """
 import json, os, time
@@ -36,21 +31,13 @@ with open(os.path.join(os.environ["PERFHARNESS_OUTPUT_DIR"], "stamps.json"), "w"
     json.dump(stamps, file)
 """
 
-nsys = pytest.param(
-    "nsys",
-    marks=[
-        pytest.mark.nsys,
-        pytest.mark.skipif(not (NSYS and SITE), reason="PERFHARNESS_TEST_NSYS is unset; scripts/test sets it"),
-    ],
-)
 
-
-@pytest.mark.parametrize("tracer", ["embedded", nsys])
+@TRACERS
 def test_batches_lie_where_the_script_itself_saw_them(tmp_path: Path, tracer: str) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out"
     script.write_text(SCRIPT)
-    sites, options = ([str(SITE)], ("--nsys", NSYS)) if tracer == "nsys" else ([], ())
-    own = ("--telemetry", "-np", 2, "-o", out, "--tracer", tracer)  # by which the clocks are compared
+    options, sites = tracing(tracer)
+    own = ("--telemetry", "-np", 2, "-o", out)  # by which the clocks are compared
     done = run_to_the_end((*own, *options, script), environment(*sites))
     assert done.returncode == 0, done.stdout + done.stderr
     manifest = read_manifest(out)
