@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 EPILOG = "`perfharness stress --help-all` shows all options. docs/guides/load.md: phases, mixes, files of arrivals."
 
 
-@with_settings(LaunchOptions, only=LAUNCH_SETTINGS, rare=("num_gpus", "maximize_clocks", "annotate"))
+@with_settings(LaunchOptions, only=LAUNCH_SETTINGS, rare=("num_gpus", "gpus", "maximize_clocks", "annotate"))
 def stress_verb(
     context: typer.Context,
     target: Annotated[
@@ -83,6 +83,7 @@ def stress_verb(
             "--expect",
             metavar="TEXT",
             help="Of a URL: a right answer, as status=200, length>=10, contains=ok, json:result.value=42.",
+            hidden=True,
             rich_help_panel=HTTP,
         ),
     ] = None,
@@ -202,7 +203,11 @@ def stress_verb(
     request_timeout: Annotated[
         str | None,
         typer.Option(
-            "--request-timeout", metavar="TIME", help="An answer after that is an error.", rich_help_panel=LIMITS
+            "--request-timeout",
+            metavar="TIME",
+            help="An answer after that is an error.",
+            hidden=True,
+            rich_help_panel=LIMITS,
         ),
     ] = None,
     grace: Annotated[

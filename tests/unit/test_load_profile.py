@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.load.arrivals import arrival_times_s, arrivals_of, read_arrivals
 from perfharness.load.profile import Phase, checked_profile, profile_of
@@ -130,3 +131,9 @@ def test_phases_come_from_the_file_or_the_options(tmp_path: Path) -> None:
         profile_of({}, file)
     with pytest.raises(UsageError, match="rate"):
         profile_of({"rate": 3.0}, file)
+
+
+def test_the_help_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["stress", "--help"]) == 0
+    options = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  -")]
+    assert len(options) <= 16  # --help itself included

@@ -127,7 +127,15 @@ def test_unpaced_recorders_are_the_plain_class() -> None:
     assert core_type() is RecorderCore
 
 
-@pytest.mark.parametrize("more", [{"concurrency": 2}, {"mix": [{"name": "a"}]}, {"max_error_rate": 0.1}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"concurrency": 2},
+        {"mix": [{"name": "a"}]},
+        {"max_error_rate": 0.1},
+        {"phases": [{"duration": 1, "rate": 5}], "objective": "50ms", "knee": {}},
+    ],
+)
 def test_what_a_script_decides_itself(more: dict[str, Any]) -> None:
     check_script(__file__, checked_profile({"phases": [{"duration": 1}]}))
     with pytest.raises(UsageError):

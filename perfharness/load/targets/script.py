@@ -38,6 +38,8 @@ def check_script(script: str, profile: Profile) -> None:
         raise UsageError("a script decides itself what its batches hold; leave the mix, --batch-size and --input away")
     if profile.concurrency > 1:
         raise UsageError("of a script one loop is paced, so --concurrency cannot be given; use -np")
+    if profile.knee is not None:
+        raise UsageError("of a script the moments of all batches are fixed before it starts; leave --find-knee away")
     if profile.max_error_rate is not None:
         raise UsageError("a script ends by its own errors; leave --max-error-rate away")
 
