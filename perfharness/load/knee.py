@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PROBE_S = 2.0
 """A closed loop in front, whose rate is where the search begins when no rate is given."""
 
+PROBE_USERS = 16
+"""Of it, at most: a service over HTTP may have a thousand connections, which are not all to be busy at once."""
+
 PROBED_SHARE = 0.5
 AROUND = 64.0
 """The search goes from so many times less to so many times more than the rate that it begins with."""
@@ -90,8 +93,9 @@ class KneeRun:
         self._write(search)
 
     def _probed_rate(self) -> float:
-        """Requests a second of a closed loop of all workers."""
-        self._run_phase(Phase(name=PROBE, duration_s=PROBE_S, warmup=True), None)
+        """Requests a second of a closed loop, less than it came to."""
+        users = min(self.run.profile.concurrency, PROBE_USERS)
+        self._run_phase(Phase(name=PROBE, duration_s=PROBE_S, concurrency=users, warmup=True), None)
         well = [one for one in self._records if one.error is None]
         if len(well) < 2:
             return 0.0

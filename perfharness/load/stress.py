@@ -201,7 +201,7 @@ def plan_stress(
 
 def _with_connections(profile: Profile) -> Profile:
     """Of an open loop: as many requests at a time as it takes, where it is not said how many."""
-    is_open = all(phase.loop == "open" for phase in profile.phases)
+    is_open = profile.knee is not None or all(phase.loop == "open" for phase in profile.phases)
     if not is_open or "concurrency" in profile.model_fields_set:
         return profile
     return profile.model_copy(update={"concurrency": CONNECTIONS})

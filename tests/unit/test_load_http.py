@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.errors import LaunchError, UsageError
+from perfharness.load.profile import profile_of
 from perfharness.load.request import Answer, LoadRequest
+from perfharness.load.stress import plan_stress
 from perfharness.load.targets.http.expect import Received, parse_expectations
 from perfharness.load.targets.http.settings import HttpInput, HttpSettings, http_settings
 from perfharness.load.targets.http.target import HttpTarget, http_target
@@ -357,3 +359,19 @@ def test_an_input_of_the_mix_replaces_what_the_target_sends(tmp_path: Path) -> N
     assert kserve.input_of("c").input_file == tmp_path / "c.npz"
     assert settings.input_of("a") == HttpInput(body=tmp_path, max_tokens=7)
     assert settings.input_of("b") == HttpInput(text="all", max_tokens=9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "connections"),
+    [
+        ({"rate": 5}, 1000),
+        ({"rate": 5, "concurrency": 3}, 3),
+        ({}, 1),  # a closed loop of one user
+        ({"knee": {}, "objective": "p99<=20ms"}, 1000),
+    ],
+)
+def test_an_open_loop_has_as_many_connections_as_it_takes(settings: dict[str, Any], connections: int) -> None:
+    http = HttpSettings(url="http://127.0.0.1:9/")
+    plan = plan_stress(http.url, profile_of(settings), {"telemetry": False, "stored": False}, http=http)
+    assert plan.spec.profile.concurrency == connections
+    assert plan.launch.tracer.kind == "none"
