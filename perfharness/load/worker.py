@@ -90,6 +90,8 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
     workers = workers_for(make_targets(spec, recorder, is_started=server is not None), profile.concurrency)
     process, processes = _place()
     capacity = measure_capacity(profile, is_async=isinstance(workers, TaskWorkers), processes=processes)
+    if spec.http is not None and capacity.rate is not None:
+        capacity = capacity.model_copy(update={"how": f"{capacity.how}; what the HTTP client costs is not in it"})
     workers.open()
     log = WindowLog(folder, objective_ns, table.add, memory_of_target(spec, server))
     run = LoadRun(profile, workers, log, process, processes, _wait_for_others, capacity=capacity)
