@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +25,7 @@ from perfharness.load.stress import plan_stress
 from perfharness.load.targets.http.expect import Received, parse_expectations
 from perfharness.load.targets.http.settings import HttpInput, HttpSettings, http_settings
 from perfharness.load.targets.http.target import HttpTarget, http_target
+from perfharness.load.windows import _memory_by_search, memory_bytes_below
 from tests.load_server import Options, Queue, draws, serving
 
 
@@ -375,3 +379,26 @@ def test_an_open_loop_has_as_many_connections_as_it_takes(settings: dict[str, An
     plan = plan_stress(http.url, profile_of(settings), {"telemetry": False, "stored": False}, http=http)
     assert plan.spec.profile.concurrency == connections
     assert plan.launch.tracer.kind == "none"
+
+
+def test_the_memory_of_a_server_is_that_of_its_workers_too() -> None:
+    program = (
+        "import subprocess, sys\n"
+        "held = b'x' * int(sys.argv[1])\n"
+        "if len(sys.argv) > 2: subprocess.Popen([sys.executable, '-c', sys.argv[2], '60000000'])\n"
+        "print('up', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "90000000", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert [process.stdout.readline() for _ in range(2)] == [b"up\n"] * 2
+        below, searched = memory_bytes_below(process.pid), _memory_by_search(process.pid)
+        own = psutil.Process(process.pid).memory_info().rss
+        process.stdin.close()
+    assert below is not None
+    assert own + 60_000_000 < below < own + 100_000_000
+    assert searched is not None
+    assert abs(searched - below) < 4_000_000
+    assert memory_bytes_below(process.pid) is None
