@@ -292,6 +292,10 @@ class TaskWorkers:
         self._loop.close()
 
     async def _close_all(self) -> None:
+        cut_off = asyncio.all_tasks() - {asyncio.current_task()}  # by an exception out of the loop, as Ctrl-C is one
+        for task in cut_off:
+            task.cancel()
+        await asyncio.gather(*cut_off, return_exceptions=True)
         for target in self._targets:
             await target.close_async()
 
