@@ -18,12 +18,13 @@ from perfharness.cli.settings import given, with_settings
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.progress import LoadProgress
-from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, model_spec, plan_stress, run_stress
+from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, judged_limits, model_spec, plan_stress, run_stress
 from perfharness.load.targets.http.settings import http_settings, is_url
 from perfharness.model.load import WINDOWS_NAME
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.load import print_load, status_text
 from perfharness.render.terminal.plan import headline
+from perfharness.runs.limits import PERCENT, Limit, parse_limit
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.processes.orphans import adopting_orphans
 from perfharness_launcher.processes.spawn import RunningProcess
@@ -200,6 +201,15 @@ def stress_verb(
             hidden=True,
         ),
     ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            metavar="CONDITION",
+            help="Exit with 3 where it is met: 'latency.p99 > 20ms', 'error_rate > 0.01'; may be given again.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
     request_timeout: Annotated[
         str | None,
         typer.Option(
@@ -258,6 +268,7 @@ def stress_verb(
         raise UsageError("--expect is of targets that are URLs; a function returns an Answer with an error")
     of_model = {"device": device, "precision": precision, "shapes": shapes_of(shape) if shape else None}
     model = model_spec(backend, {name: value for name, value in of_model.items() if value is not None})
+    limits = limits_of(fail_if or ())
     plan = plan_stress(
         target, load, given(context, settings), model, start=start, http=http, script_arguments=script_arguments or ()
     )
@@ -265,7 +276,19 @@ def stress_verb(
     view = LoadView(output.messages, load)
     with adopting_orphans(), view:
         result = run_stress(plan, command_line(), view)
-    raise typer.Exit(show_stress(result, output))
+    raise typer.Exit(show_stress(result, output, limits))
+
+
+def limits_of(texts: Sequence[str]) -> list[Limit]:
+    """Conditions of one run, which has no base. Raises `UsageError`."""
+    limits = [parse_limit(text) for text in texts]
+    for limit in limits:
+        if limit.quantity.unit == PERCENT:
+            raise UsageError(
+                f"--fail-if '{limit.text}': % is a change against a base, which `compare` has; give a number, as "
+                "error_rate > 0.01"
+            )
+    return limits
 
 
 def knee_of(*, find_knee: bool, precision: float | None) -> dict[str, float] | None:
@@ -302,7 +325,7 @@ class LoadView(LaunchView):
         super()._draw(ending)
 
 
-def show_stress(result: StressResult, output: Output) -> int:
+def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = ()) -> int:
     """Print what was measured, then what was found; returns the exit code."""
     if output.is_json:
         output.json(result.load.model_dump(mode="json"))
@@ -314,4 +337,9 @@ def show_stress(result: StressResult, output: Output) -> int:
         return EXIT_CHECK_FAILED
     if result.load.status != "ok" or not result.launch.all_processes_well:
         return EXIT_FAILED
+    failed = [one for one in judged_limits(result, limits) if one.failed]
+    for one in failed:
+        output.message(f"--fail-if {one.limit}: {one.reason or f'{one.value:.4g} {one.unit}'}")
+    if failed:
+        return EXIT_CHECK_FAILED
     return exit_code(result.findings) or EXIT_OK

@@ -31,8 +31,10 @@ from perfharness.model.findings import Finding
 from perfharness.model.journal import JOURNAL_NAME
 from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.model.notebook import notebook_html
+from perfharness.runs.compared_launch import read_launch
 from perfharness.runs.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
+from perfharness.runs.limits import Limit, LimitResult, judge_limit
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import launch_options, sentences_of
@@ -232,6 +234,14 @@ def _request_of(spec: WorkerSpec) -> dict[str, Any] | None:
     if spec.http is None:
         return None
     return spec.http.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"url"})
+
+
+def judged_limits(result: StressResult, limits: Sequence[Limit]) -> list[LimitResult]:
+    """Whether conditions as `latency.p99 > 20ms` are met by the run. Raises `UsageError`, `ResultError`."""
+    if not limits:
+        return []
+    launch = read_launch(result.launch.folder)
+    return [judge_limit(limit, [], [launch], "the load test") for limit in limits]
 
 
 def _of_no_concern(plan: StressPlan) -> frozenset[str]:

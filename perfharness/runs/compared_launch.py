@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import orjson
+from pydantic import ValidationError
 
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.clocks import CLOCKS_COMPANION
 from perfharness.model.findings import Severity
+from perfharness.model.load import LOAD_NAME, PERCENTILES, LoadResult
 from perfharness.model.manifest import ProcessRecord, RunManifest, SourceRecord
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, TIMES, path_text
 from perfharness.model.result import Path as StagePath
@@ -23,7 +26,7 @@ from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, analyze_trace, read
 from perfharness.runs.startup_file import startup_of
 from perfharness.runs.steadiness import LaunchConditions, conditions_of
 
-Unit = Literal["ms", "items/s", "bytes", "J"]
+Unit = Literal["ms", "items/s", "bytes", "J", "requests/s", "share"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,21 @@ class Metric:
     is_judged: bool = True
 
 
+LOAD_METRICS: dict[str, Metric] = {
+    "load_mean": Metric("ms", "load: mean latency", is_judged=False),
+    "load_p50": Metric("ms", "load: p50"),
+    "load_p90": Metric("ms", "load: p90", is_judged=False),
+    "load_p95": Metric("ms", "load: p95"),
+    "load_p99": Metric("ms", "load: p99"),
+    "load_p99_9": Metric("ms", "load: p99.9", is_judged=False),
+    "achieved_rate": Metric("requests/s", "load: achieved rate", more_is_better=True),
+    "goodput": Metric("requests/s", "load: goodput", more_is_better=True),
+    "error_rate": Metric("share", "load: errors"),
+    "knee_rate": Metric("requests/s", "load: knee", more_is_better=True),
+    "error_share": Metric("share", "load: errors"),
+}
+"""Of a load test: of its longest phase that counts; `error_share` is of each kind, a stage `errors/KIND`."""
+
 METRICS: dict[str, Metric] = {
     "cpu_time_per_item": Metric("ms", "CPU/item"),
     "gpu_time_per_item": Metric("ms", "GPU/item"),
@@ -57,6 +75,7 @@ METRICS: dict[str, Metric] = {
     "gpu_memory": Metric("bytes", "GPU memory"),
     "host_memory": Metric("bytes", "host memory"),
     "energy_per_item": Metric("J", "energy/item"),
+    **LOAD_METRICS,
     "stage_p50": Metric("ms", "p50", is_judged=False),
     "stage_p95": Metric("ms", "p95", is_judged=False),
     "stage_p99": Metric("ms", "p99", is_judged=False),
@@ -141,6 +160,11 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
         figures[Figure((), name)] = value
         if value is None and reason:
             reasons[Figure((), name)] = reason
+    load = read_load_file(folder) if process is None else None
+    if load is not None:
+        found_figures, why = load_figures(load)
+        figures |= found_figures
+        reasons |= why
     starts = [record.start_unix_ns for record in records if record.start_unix_ns is not None]
     findings = tree.get("meta", {}).get("findings", [])
     errors = {str(one.get("code")) for one in findings if isinstance(one, dict) and one.get("severity") == "error"}
@@ -155,11 +179,61 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
         problem=problem,
         figures=figures,
         reasons=reasons,
-        environment=environment_of(manifest, records),
+        environment={**environment_of(manifest, records), **({} if load is None else {"load": load_text(load)})},
         start_unix_ns=min(starts, default=None),
         errors=tuple(sorted(errors)),
         conditions=conditions_of(str(folder), manifest, tree),
     )
+
+
+def read_load_file(folder: Path) -> LoadResult | None:
+    """The load test of a run folder; None: it is none. Raises `ResultError` where it cannot be read."""
+    path = folder / LOAD_NAME
+    try:
+        return LoadResult.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); run the load test again") from error
+
+
+def load_figures(load: LoadResult) -> tuple[dict[Figure, float | None], dict[Figure, str]]:
+    """The figures of a load test's longest phase that counts, and why some are not there."""
+    figures: dict[Figure, float | None] = {}
+    reasons: dict[Figure, str] = {}
+    if load.knee is not None:
+        figures[Figure((), "knee_rate")] = load.knee.rate
+        if load.knee.rate is None and load.knee.reason:
+            reasons[Figure((), "knee_rate")] = load.knee.reason
+    phase = max((one for one in load.phases if not one.is_warmup), key=lambda one: one.duration_s, default=None)
+    if phase is None or load.knee is not None:  # the phases of a search are those of other rates
+        return figures, reasons
+    for name in ("mean", *PERCENTILES):
+        figure = getattr(phase.latency, name)
+        figures[Figure((), f"load_{name}")] = figure.value
+        if figure.value is None and figure.reason:
+            reasons[Figure((), f"load_{name}")] = figure.reason
+    figures[Figure((), "achieved_rate")] = phase.achieved_rate
+    figures[Figure((), "goodput")] = phase.goodput
+    if phase.goodput is None:
+        reasons[Figure((), "goodput")] = "it had no --objective"
+    ended = phase.ok + sum(phase.errors.values())
+    figures[Figure((), "error_rate")] = sum(phase.errors.values()) / ended if ended else None
+    for kind, count in phase.errors.items():
+        figures[Figure(("errors", kind), "error_share")] = count / ended
+    return figures, reasons
+
+
+def load_text(load: LoadResult) -> str:
+    """The profile and the target's kind in short, with a digest of the whole profile."""
+    text = orjson.dumps(load.profile, option=orjson.OPT_SORT_KEYS)
+    phases = [
+        f"{one.name} {'closed' if one.asked_rate is None else f'{one.asked_rate:.4g}/s'} for {one.duration_s:.4g} s"
+        for one in load.phases
+        if not one.is_warmup
+    ]
+    shown = ", ".join(phases[:2]) + (f" and {len(phases) - 2} more" if len(phases) > 2 else "")
+    return f"{load.target.kind}, {'a search for the knee' if load.knee else shown} ({_short(sha256(text).hexdigest())})"
 
 
 def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[LaunchFigures]:
@@ -287,6 +361,7 @@ DECIDING = {
     "clocks": "clocks held at their maximum on one side",
     "reading": "other ranges read as batches, other batches excluded, or another way of measuring a case",
     "batches": "other batches traced, so others measured",
+    "load": "other loads",
     "pass": "an explaining pass, which may cost time, on one side",
 }
 """Differences that make a comparison meaningless unless they are what is compared, and why."""

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from perfharness.analysis.comparison import geometric_mean
 from perfharness.errors import UsageError
 from perfharness.model.checks import PrintableText
+from perfharness.model.load import PERCENTILES
 from perfharness.model.result import Path as StagePath
 from perfharness.runs.compared_launch import METRICS, Figure, LaunchFigures, Unit, find_stage
 
@@ -32,6 +33,7 @@ UNITS: dict[str, tuple[Unit, float]] = {
     "ms": ("ms", 1.0),
     "s": ("ms", 1e3),
     "items/s": ("items/s", 1.0),
+    "requests/s": ("requests/s", 1.0),
     "B": ("bytes", 1.0),
     "kB": ("bytes", 1e3),
     "KB": ("bytes", 1e3),
@@ -71,8 +73,16 @@ RUN_FIGURES = {
     "gpu_memory": "gpu_memory",
     "host_memory": "host_memory",
     "energy": "energy_per_item",
+    "achieved_rate": "achieved_rate",
+    "goodput": "goodput",
+    "error_rate": "error_rate",
+    "knee": "knee_rate",
 }
 """Figures of the run by their short names."""
+
+LATENCY = "latency"
+LOAD_FIGURES = {"mean": "load_mean", **{name: f"load_{name}" for name in PERCENTILES}}
+"""Figures of the latency of a load test, as `latency.p99`; `p99_9` is also written p99.9."""
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 QUANTITY = re.compile(rf"({NUMBER.pattern})\s*({'|'.join(map(re.escape, sorted(UNITS, key=len, reverse=True)))}|%)?")
@@ -167,8 +177,10 @@ def parse_limit(text: str) -> Limit:
     if QUANTITY.fullmatch(rest) is None:
         begin = len(text) - len(text[token.end() :].lstrip())
         raise _wrong(text, begin, f"a number with a unit is expected ({', '.join(UNITS)}, %)")
+    if names[:2] == [LATENCY, "p99"] and names[2:] == ["9"]:
+        names = [LATENCY, "p99_9"]
     *stage, figure = names
-    known = {*FIGURES, *RUN_FIGURES}
+    known = {*FIGURES, *RUN_FIGURES, *(LOAD_FIGURES if stage == [LATENCY] else ())}
     if figure not in known:
         raise UsageError(f"--fail-if '{text}': there is no figure '{figure}'; there are {', '.join(sorted(known))}")
     if stage and figure in RUN_FIGURES:
@@ -178,7 +190,8 @@ def parse_limit(text: str) -> Limit:
 
 def _checked(limit: Limit) -> Limit:
     """Raises `UsageError` where the unit is not one of the figure."""
-    unit = METRICS[RUN_FIGURES.get(limit.figure) or FIGURES[limit.figure][0]].unit
+    names = RUN_FIGURES | {name: figures[0] for name, figures in FIGURES.items()}
+    unit = METRICS[names.get(limit.figure) or LOAD_FIGURES[limit.figure]].unit
     if limit.quantity.unit not in (None, PERCENT, unit):
         fitting = [name for name, (kind, _) in UNITS.items() if kind == unit]
         raise UsageError(f"--fail-if '{limit.text}': {limit.figure} is in one of {', '.join(fitting)}, or %")
@@ -191,8 +204,18 @@ def _wrong(text: str, position: int, what: str) -> UsageError:
 
 def judge_limit(limit: Limit, base: Sequence[LaunchFigures], new: Sequence[LaunchFigures], version: str) -> LimitResult:
     """Whether the condition is met by the mean over the launches of the new version. Raises `UsageError`."""
-    path = _path_of(limit, new, version)
-    names = (RUN_FIGURES[limit.figure],) if limit.figure in RUN_FIGURES else FIGURES[limit.figure]
+    is_load = limit.stage == LATENCY and _has_load(new) and limit.figure in LOAD_FIGURES
+    path = () if is_load else _path_of(limit, new, version)
+    if is_load:
+        names: tuple[str, ...] = (LOAD_FIGURES[limit.figure],)
+    elif limit.figure in RUN_FIGURES:
+        names = (RUN_FIGURES[limit.figure],)
+    elif limit.figure in FIGURES:
+        names = FIGURES[limit.figure]
+    else:
+        raise UsageError(
+            f"--fail-if '{limit.text}': {version} is no load test, so it has no {limit.stage}.{limit.figure}"
+        )
     figure = next((Figure(path, name) for name in names if _values(new, Figure(path, name))), Figure(path, names[0]))
     values = _values(new, figure)
     common = {"limit": limit.text, "version": version, "figure": figure.text, "launches": len(values)}
@@ -209,6 +232,13 @@ def judge_limit(limit: Limit, base: Sequence[LaunchFigures], new: Sequence[Launc
         value, unit = 100 * (value / before - 1), PERCENT
     failed = OPERATORS[limit.operator](value, limit.quantity.value)
     return LimitResult.model_validate({**common, "value": value, "unit": unit, "failed": failed})
+
+
+def _has_load(launches: Sequence[LaunchFigures]) -> bool:
+    """Whether they are load tests, without a stage that is called as their latency is."""
+    return any(Figure((), "load_p50") in one.figures for one in launches) and not any(
+        path[-1] == LATENCY for one in launches for path in one.paths
+    )
 
 
 def _path_of(limit: Limit, launches: Sequence[LaunchFigures], version: str) -> StagePath:

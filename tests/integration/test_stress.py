@@ -183,3 +183,15 @@ def test_a_search_that_cannot_be(tmp_path: Path, target: str, options: list[str]
     done = perfharness("stress", target, *options, "-o", tmp_path / "out", PERFHARNESS_STORE="off")
     assert done.returncode == 2, done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_condition_that_is_met_fails_the_run(tmp_path: Path, target: str) -> None:
+    done = perfharness(
+        "stress", target, "--rate", 40, "--duration", "1s", "--tracer", "none", "--no-telemetry", "--fail-if",
+        "latency.p50 > 0.5ms", "--fail-if", "error_rate > 0.9", "-o", tmp_path / "out", PERFHARNESS_STORE="off",
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "latency.p50 > 0.5ms" in done.stderr
+    assert "error_rate" not in done.stderr
+    wrong = perfharness("stress", target, "--fail-if", "error_rate > 1%", "-o", tmp_path / "b", PERFHARNESS_STORE="off")
+    assert wrong.returncode == 2

@@ -1,0 +1,108 @@
+"""Load tests in `compare` and `--fail-if`: which figures, and when they are not comparable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfharness.errors import UsageError
+from perfharness.model.load import LoadResult
+from perfharness.model.load_judgement import Knee
+from perfharness.runs.compare import CompareOptions, SideInput, compare_sides
+from perfharness.runs.compared_launch import Figure, LaunchFigures, load_figures, load_text
+from perfharness.runs.limits import judge_limit, parse_limit
+
+
+def load(p99_ms: float | None = 20.0, errors: int = 2, rate: float = 50.0, knee: Knee | None = None) -> LoadResult:
+    times = {"count": 0}
+    latency = {"count": 98, "p50": {"value": 10.0}, "p99": {"value": p99_ms, "reason": None if p99_ms else "too few"}}
+    phase = {
+        "name": "load", "loop": "open", "asked_rate": rate, "achieved_rate": rate, "concurrency": 1, "start_s": 0,
+        "duration_s": 2, "arrivals": 100, "sent": 100, "completed": 100, "ok": 100 - errors, "items": 98,
+        "latency": latency, "queueing": times, "service": times, "lateness": times,
+        "errors": {"timeout": errors} if errors else {},
+    }  # fmt: skip
+    warm = {**phase, "name": "warm-up", "is_warmup": True, "duration_s": 60, "latency": {"p50": {"value": 99.0}}}
+    return LoadResult.model_validate(
+        {
+            "target": {"kind": "callable", "name": "app:answer"}, "profile": {"phases": [{"rate": rate}]},
+            "status": "ok", "created": "2026-01-01T00:00:00+00:00", "duration_s": 2, "phases": [warm, phase],
+            "windows": [], "knee": knee,
+        }
+    )  # fmt: skip
+
+
+def launch(name: str, result: LoadResult) -> LaunchFigures:
+    figures, reasons = load_figures(result)
+    return LaunchFigures(Path(name), name, None, None, figures, reasons, {"load": load_text(result)})
+
+
+def test_the_figures_of_a_load_test_are_those_of_the_phase_that_counts() -> None:
+    figures, reasons = load_figures(load())
+    assert figures[Figure((), "load_p50")] == 10.0
+    assert figures[Figure((), "load_p99")] == 20.0
+    assert figures[Figure((), "achieved_rate")] == 50.0
+    assert figures[Figure((), "error_rate")] == 0.02
+    assert figures[Figure(("errors", "timeout"), "error_share")] == 0.02
+    assert figures[Figure((), "goodput")] is None
+    assert Figure((), "goodput") in reasons
+
+
+def test_of_a_search_only_the_knee_is_compared() -> None:
+    knee = Knee(
+        objective_ms=20, percentile=99, max_error_rate=0.01, precision=0.1, rate=40, misses_at=44, proven=True,
+        ended_by="found",
+    )  # fmt: skip
+    figures, _ = load_figures(load(knee=knee))
+    assert figures == {Figure((), "knee_rate"): 40}
+
+
+def sides(base: LoadResult, new: LoadResult) -> tuple[SideInput, SideInput]:
+    return (
+        SideInput("base", [launch(f"a{n}", base) for n in range(3)]),
+        SideInput("new", [launch(f"b{n}", new) for n in range(3)]),
+    )
+
+
+def test_a_slower_p99_is_slower() -> None:
+    base, new = sides(load(20.0), load(30.0))
+    (version,) = compare_sides(base, [new], CompareOptions()).versions
+    rows = {row.metric: row for row in version.rows}
+    assert (rows["load_p99"].verdict, rows["load_p50"].verdict) == ("slower", "same")
+    assert rows["load_p99"].ratio == pytest.approx(1.5)
+    assert rows["error_rate"].unit == "share"
+
+
+def test_other_loads_are_not_compared_unless_that_is_meant() -> None:
+    base, new = sides(load(rate=50), load(rate=60))
+    comparison = compare_sides(base, [new], CompareOptions())
+    assert {row.verdict for row in comparison.versions[0].rows} == {"not-comparable"}
+    assert [one.name for one in comparison.versions[0].differences] == ["load"]
+    allowed = compare_sides(base, [new], CompareOptions(allowed=frozenset({"load"})))
+    assert {row.verdict for row in allowed.versions[0].rows} != {"not-comparable"}
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [
+        ("latency.p99 > 20ms", False), ("latency.p99 >= 0.019s", True), ("latency.p50 > 9ms", True),
+        ("error_rate > 0.01", True), ("achieved_rate < 49 requests/s", False), ("latency.p99.9 > 1s", True),
+        ("goodput < 1", True),
+    ],
+)  # fmt: skip
+def test_limits_of_a_load_test(text: str, failed: bool) -> None:
+    """What was not measured fails too: p99.9 and goodput here."""
+    result = judge_limit(parse_limit(text), [], [launch("a", load())], "run")
+    assert result.failed == failed
+    assert (result.value is None) == (result.reason is not None)
+
+
+def test_limits_that_a_run_does_not_have() -> None:
+    with pytest.raises(UsageError):
+        parse_limit("latency.p99 > 3 GB")
+    with pytest.raises(UsageError):
+        parse_limit("inference.p99_9 > 3ms")
+    other = LaunchFigures(Path("a"), "a", None, None, {Figure(("inference",), "cpu_time"): 1.0})
+    with pytest.raises(UsageError):
+        judge_limit(parse_limit("latency.mean > 1ms"), [], [other], "run")
