@@ -196,6 +196,8 @@ def plan_stress(
         generator = {} if http is None else {"tracer": "none"}
         options, _ = launch_options(MODULE, [spec.to_text()], {**generator, **given, "module": True})
     (launch,) = plan_launches([options])
+    if profile.knee is not None and spec.kind == "script":
+        raise UsageError(f"{target} is a script, whose whole load is known when it begins; the knee cannot be searched")
     if profile.knee is not None and len(launch.processes) > 1:
         raise UsageError("the search for the knee is for one process; leave -np and -ng away, and give --concurrency")
     return StressPlan(spec, launch, serves=start is not None)
