@@ -59,7 +59,7 @@ def make_nvtx(
             "export it again with `nsys export --type sqlite`."
         )
     for column in ("domainId", "category"):
-        events[column][events[column] == MISSING] = 0
+        events[column] = np.where(events[column] == MISSING, 0, events[column])
     is_push_pop = np.isin(kind, schema.PUSH_POP_EVENTS)
     is_range = is_push_pop | np.isin(kind, schema.START_END_EVENTS)
     ranges, marks = _ranges(events, is_push_pop, is_range), _marks(events, kind == schema.NVTX_MARK_EVENT)

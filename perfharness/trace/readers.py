@@ -18,7 +18,7 @@ from perfharness.model.trace import Int64, Integers
 from perfharness.trace.columns import narrow
 from perfharness.trace.database import Database
 from perfharness.trace.parquet_folder import ParquetFolder
-from perfharness.trace.source import ROW_ID, TraceSource, Window
+from perfharness.trace.source import MISSING, ROW_ID, TraceSource, Window
 
 READERS = 2
 NARROW = (np.int8, np.int16, np.int32)
@@ -32,6 +32,13 @@ def open_source(path: Path) -> TraceSource:
     Raises `TraceNotFoundError` where there is nothing, `TraceFormatError` where it is no trace, or not a whole one.
     """
     return ParquetFolder(path) if path.is_dir() else Database(path)
+
+
+def _joined(parts: list[Integers]) -> Integers:
+    """One behind the other. A column without any value stays one `MISSING`, repeated; so it takes no memory."""
+    if all(len(part) and part.strides == (0,) and part[0] == MISSING for part in parts):
+        return np.broadcast_to(parts[0][0], sum(len(part) for part in parts))
+    return np.concatenate(parts)
 
 
 class Readers:
@@ -89,7 +96,7 @@ class Readers:
 
         def answer() -> dict[str, Integers]:
             parts = read() or [dict.fromkeys(names, np.empty(0, dtype=np.int64))]
-            return {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
+            return {name: _joined([part.pop(name) for part in parts]) for name in names}
 
         return answer
 

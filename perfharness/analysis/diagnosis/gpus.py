@@ -69,7 +69,7 @@ def find_gpus(operations: GpuOperations, meta: TraceMeta) -> Gpus:
     return Gpus(
         of=position.astype(np.int32)[groups.code][streams.code],
         facts=facts,
-        stream_of=streams.code.astype(np.int32),
+        stream_of=streams.code,
         streams={key: number for number, key in enumerate(keys)},
         positions=positions,
     )
