@@ -157,7 +157,7 @@ def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> N
     assert requests[60]["ms"] == pytest.approx(requests[60]["queue_ms"] + requests[60]["batch_ms"], abs=5)
     for index in (61, 62, 63):  # due 20, 40 and 60 ms later, and begun when the stall is over
         assert causes(requests[index])[0] == ("queue", None)
-        assert requests[index]["parts"][0]["detail"].startswith("behind request 60,")
+        assert requests[index]["parts"][0]["detail"].startswith("meanwhile request 60 was in service,")
         assert requests[index]["queue_ms"] == pytest.approx(300 - 20 * (index - 60), abs=60)
     failed = slowest(tmp_path / "out", "-n", 100)["requests"]
     (without,) = [one for one in failed if one["index"] == 20]

@@ -37,7 +37,7 @@ class Culprits:
             return f"held by thread {_tid(holder)}" + ("" if stage is None else f" in {stage[1]}")
         return None if stage is None else f"meanwhile thread {_tid(stage[0])} was in {stage[1]}"
 
-    def queued_behind(self, row: int, queue_ns: float) -> str | None:
+    def in_service_meanwhile(self, row: int, queue_ns: float) -> str | None:
         """Which batches of the process were in service while the request of this one waited for that long before it
         began; None: none was.
         """
@@ -51,9 +51,10 @@ class Culprits:
         shared = np.minimum(stages.end_ns[others], stop) - np.maximum(stages.start_ns[others], begin)
         longest, most_of_it = int(np.argmax(shared)), int((shared >= MOST_OF_IT * queue_ns).sum())
         if not most_of_it:
-            return f"behind {len(others)} requests"
-        name = f"request {stages.batch_index[others[longest]]}, for {shared[longest] / NS_PER_MS:.3f} ms of it"
-        return f"behind {name}" if most_of_it == 1 else f"behind {most_of_it} requests at a time, the longest {name}"
+            return f"meanwhile {len(others)} requests were in service"
+        ms = shared[longest] / NS_PER_MS
+        name = f"request {stages.batch_index[others[longest]]} was in service, for {ms:.3f} ms of it"
+        return f"meanwhile {name}" if most_of_it == 1 else f"meanwhile {most_of_it} at a time; {name}"
 
     def line(self, thread: int, start_ns: Int64, end_ns: Int64) -> Line | None:
         """The line that the thread was at in most samples of these stretches; None: there are none."""

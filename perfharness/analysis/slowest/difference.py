@@ -276,7 +276,7 @@ class LoopFigures:
         thread = int(self._analysis.stages.thread[self._rows[slow]])
         detail = one.detail or self._culprits.meanwhile(one.key.reason, thread, *stretches)
         if one.key.reason is Reason.QUEUE and one.ns > 0:
-            detail = self._culprits.queued_behind(int(self._rows[slow]), float(self._queue[slow]))
+            detail = self._culprits.in_service_meanwhile(int(self._rows[slow]), float(self._queue[slow]))
         return Part(
             reason=one.key.reason,
             stage=self._stage(one.key.path),
