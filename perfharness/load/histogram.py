@@ -70,10 +70,6 @@ class Histogram:
         low, high = (np.array([end(int(one)) for one in used], np.int64) for end in (_lowest, _highest))
         return low, high, self._counts[used]
 
-    def at_most(self, value_ns: int) -> int:
-        """How many values are in the buckets up to that of the value."""
-        return int(self._counts[: int(_index(np.array([min(value_ns, HIGHEST_NS)]))[0]) + 1].sum())
-
     def to_json(self) -> dict[str, Any]:
         """For a file."""
         return {"hdr": self.encode(), "sum_ns": self.sum_ns, "max_ns": self.max_ns}

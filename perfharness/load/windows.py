@@ -118,7 +118,6 @@ def _memory_by_search(pid: int) -> int | None:
 class _Phase:
     index: int
     name: str
-    is_warmup: bool
     start_ns: int
     end_ns: int
     due: Ints
@@ -184,9 +183,8 @@ class WindowLog:
     def _open_phase(
         self, index: int, name: str, start_ns: int, end_ns: int, due: Ints, facts: Mapping[str, Any]
     ) -> None:
-        is_open, is_warmup = facts["loop"] == "open", bool(facts.get("is_warmup"))
         with self._lock:
-            self._phase = _Phase(index, name, is_warmup, start_ns, end_ns, due, is_open)
+            self._phase = _Phase(index, name, start_ns, end_ns, due, facts["loop"] == "open")
             self._begin_ns, self._index = start_ns, 0
         self.write({"kind": "phase", "index": index, "name": name, "start_ns": start_ns, "end_ns": end_ns, **facts})
 

@@ -94,7 +94,7 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
         capacity = capacity.model_copy(update={"how": f"{capacity.how}; what the HTTP client costs is not in it"})
     workers.open()
     log = WindowLog(folder, objective_ns, table.add, memory_of_target(spec, server))
-    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, capacity=capacity)
+    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, spec.http is not None, capacity)
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
     run.run()

@@ -46,4 +46,3 @@ def test_a_rank_is_within_a_thousandth(values: list[int], data: st.DataObject) -
 def test_values_beyond_count_as_the_ends() -> None:
     found = filled([-5, 2 * HIGHEST_NS])
     assert (found.count, found.max_ns, found.value_at_rank(1)) == (2, HIGHEST_NS, 0)
-    assert found.at_most(1000) == 1

@@ -100,7 +100,9 @@ def count_batches(folder: Path, profile: Profile, process: int, processes: int, 
     capacity = Capacity(how="not measured: the script waits for its requests itself")
     log.begin(begun[0][2], process=process, processes=processes, capacity=capacity.model_dump())
     if len(ended) < len(profile.phases):
-        log.stop.at_ns = last_ns  # the script ended, or was killed: nothing was due any more
+        # A script that ended had no batch for what was due next; of one that was killed it is open.
+        served = [line[2] + 1 for line in lines if line[0] == "batch"]
+        log.stop.at_ns = max(served, default=last_ns) if status == "ok" else last_ns
     for index, (_, _, start_ns, end_ns) in begun.items():
         phase, until_ns = profile.phases[index], ended.get(index, last_ns)
         done = [_record(line, profile) for line in lines if line[0] == "batch" and line[1] == index]
@@ -108,7 +110,7 @@ def count_batches(folder: Path, profile: Profile, process: int, processes: int, 
         if phase.loop == "open":
             due = start_ns + arrivals_of(profile, index, 0, process, processes).offsets_ns
             left = due[len(done) :]
-            done += [_given_up(int(moment)) for moment in left[left < until_ns] if status == "ok"]
+            done += [_given_up(int(moment)) for moment in left[left < min(until_ns, log.stop.at_ns)] if status == "ok"]
         log.count_phase(
             index, phase.name, start_ns, end_ns, due, done, max(until_ns, start_ns + 1), loop=phase.loop,
             is_warmup=phase.warmup, concurrency=1,
