@@ -19,7 +19,7 @@ from perfharness.analysis.metrics.summary import RequestedClocks, throttling_of
 from perfharness.errors import ResultError
 from perfharness.files import is_plain
 from perfharness.load.histogram import Histogram
-from perfharness.load.request import UNANSWERED
+from perfharness.load.request import TIMEOUT, UNANSWERED
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import PERCENTILES, REQUESTS_NAME, TIMES, LoadFigure, LoadResult, LoadTimes, PhaseResult
 from perfharness.model.load_judgement import ClockChange, Drift, MemoryTrend, Sustained
@@ -99,10 +99,11 @@ class PhaseFiles:
         times = {name for ends in BEGIN_AND_END.values() for name in ends} | {"sent_ns", "ready_ns"}
         columns = {name: table[name].fill_null(NEVER_NS).to_numpy().astype(np.int64) for name in sorted(times)}
         error = table["error"].fill_null("").to_numpy(zero_copy_only=False)
-        return {**columns, "ok": error == "", "unanswered": error == UNANSWERED}
+        unanswered = error == UNANSWERED
+        return {**columns, "ok": error == "", "unanswered": unanswered, "slower": unanswered | (error == TIMEOUT)}
 
     def counts(self, name: str) -> WindowedCounts:
-        """One kind of time by window; requests that were never answered are the slowest."""
+        """One kind of time by window; requests without an answer in time are the slowest, as in `times_of`."""
         rows = self.rows
         if rows is None:
             return self._bucketed(name)
@@ -115,7 +116,7 @@ class PhaseFiles:
         begin, end = (rows[column] for column in BEGIN_AND_END[name])
         known = rows["ok"] & (begin != NEVER_NS) & (end != NEVER_NS)
         values = np.where(known, end - np.where(known, begin, 0), NEVER_NS)
-        counted = known | (unanswered & (name != "service"))
+        counted = known | (rows["slower"] & (name != "service"))
         return WindowedCounts.of_values(intended[counted], values[counted])
 
     def _bucketed(self, name: str) -> WindowedCounts:
@@ -125,9 +126,12 @@ class PhaseFiles:
             for line in lines:
                 low, high, count = Histogram.of_json(line[name]).buckets()
                 parts.append((np.full(len(low), number, np.int64), low, high, count))
-                if line["unanswered"] and name in ("latency", "queueing"):
-                    never = np.array([NEVER_NS], np.int64)
-                    parts.append((np.array([number]), never, never, np.array([line["unanswered"]], np.int64)))
+                slower = line["unanswered"] + line["errors"].get(TIMEOUT, 0)
+                if slower and name in ("latency", "queueing"):
+                    parts.append(_never(number, slower))
+        beyond = int(sum(part[3].sum() for part in parts if part[1][:1] == NEVER_NS))
+        if (cut_off := getattr(self.result, name).slower - beyond) > 0:  # open when the process was killed
+            parts.append(_never(len(self.windows) - 1, cut_off))
         if not parts:
             return WindowedCounts.of_values(np.empty(0, np.int64), np.empty(0, np.int64))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -146,6 +150,12 @@ class PhaseFiles:
         """From the begin of the first window to the end of the last, monotonic."""
         lines = [line for lines in self.windows for line in lines]
         return min(line["start_ns"] for line in lines), max(line["end_ns"] for line in lines)
+
+
+def _never(window: int, count: int) -> tuple[Int64, Int64, Int64, Int64]:
+    """So many requests of a window that are slower than all others."""
+    never = np.array([NEVER_NS], np.int64)
+    return np.array([window], np.int64), never, never, np.array([count], np.int64)
 
 
 def judge_load(

@@ -23,7 +23,7 @@ FOLDER = "proc_0_gpu_0"
 
 def made(
     folder: Path, seconds: int = 90, leak_mb_per_s: float = 0.0, slower: float = 1.0, failing: float = 0.0,
-    keep_all: bool = True,
+    keep_all: bool = True, kind: str = "reset",
 ) -> LoadResult:  # fmt: skip
     """A run of one phase at 100 requests a second, whose latencies are exponential, 5 ms on average."""
     drawn = np.random.default_rng(7)
@@ -39,9 +39,7 @@ def made(
         taken = (drawn.exponential(5e6, RATE) * level).astype(np.int64) + 1
         fails = drawn.random(RATE) < failing * second / seconds
         records = [
-            Done(
-                second * RATE + n, None, 1, int(at), int(at), int(at), int(at), int(at + took), "reset" if bad else None
-            )
+            Done(second * RATE + n, None, 1, int(at), int(at), int(at), int(at), int(at + took), kind if bad else None)
             for n, (at, took, bad) in enumerate(zip(due, taken, fails, strict=True))
         ]
         table.add("load", records)
@@ -49,7 +47,7 @@ def made(
             "kind": "window", "phase": 0, "index": second, "start_ns": second * S, "end_ns": (second + 1) * S,
             "last_done_ns": records[-1].done_ns, "arrivals": RATE, "sent": RATE, "completed": RATE,
             "ok": int((~fails).sum()), "within_objective": None, "items": int((~fails).sum()),
-            "errors": {"reset": int(fails.sum())} if fails.any() else {}, "unanswered": 0, "first": [],
+            "errors": {kind: int(fails.sum())} if fails.any() else {}, "unanswered": 0, "first": [],
             "in_flight_max": 1, "rss_bytes": 10**8 + int(leak_mb_per_s * second * 1e6),
         }  # fmt: skip
         for name, values in (("latency", taken[~fails]), ("queueing", 0 * taken[~fails]), ("service", taken[~fails])):
@@ -120,3 +118,15 @@ def test_a_short_run_is_not_judged_as_a_sustained_one(tmp_path: Path) -> None:
     result = made(tmp_path, seconds=20, leak_mb_per_s=5.0)
     assert result.sustained is None
     assert not codes(result)
+
+
+@pytest.mark.parametrize("keep_all", [True, False])
+def test_requests_that_timed_out_are_slower_than_the_others(tmp_path: Path, keep_all: bool) -> None:
+    result = made(tmp_path, failing=0.8, keep_all=keep_all, kind="timeout")
+    latency = result.phases[0].latency
+    assert latency.slower == result.phases[0].errors["timeout"] > 3000
+    assert latency.mean.value is None
+    assert latency.p90.value is None
+    assert latency.p50.value is not None
+    assert latency.p50.value > 5 * np.log(2) * 1.4  # of the answered ones it would be 5 ms * ln 2
+    assert latency.p50.low is None or latency.p50.low > 5 * np.log(2)
