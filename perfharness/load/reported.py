@@ -13,9 +13,11 @@ import numpy as np
 
 from perfharness.errors import ToolNotFoundError
 from perfharness.files import is_plain
+from perfharness.load.findings import of_no_concern
 from perfharness.load.histogram import Histogram, require_load
 from perfharness.load.request import TIMEOUT
 from perfharness.load.result import percentile_of
+from perfharness.load.server import GENERATOR_LOG
 from perfharness.load.windows import read_lines
 from perfharness.model.load import LEAST_BEYOND, LOAD_NAME, PERCENTILES, WINDOWS_NAME, LoadResult, LoadWindow
 from perfharness.model.load import PhaseResult as Phase
@@ -42,7 +44,9 @@ def load_report(folder: Path) -> LoadReport | None:
         return None
     processes = [read_lines(file) for file in sorted(folder.glob(f"*/{WINDOWS_NAME}")) if is_plain(file)]
     starts = [line["start_ns"] for lines in processes for line in lines if line["kind"] == "run"]
-    return report_of(result, processes, min(starts, default=None))
+    serves = any(is_plain(file) for file in folder.glob(f"*/{GENERATOR_LOG}"))
+    made = report_of(result, processes, min(starts, default=None))
+    return made.model_copy(update={"of_no_concern": of_no_concern(result.target.kind, serves=serves)})
 
 
 def report_of(result: LoadResult, processes: Sequence[Sequence[Line]], start_ns: int | None) -> LoadReport:
@@ -57,8 +61,7 @@ def report_of(result: LoadResult, processes: Sequence[Sequence[Line]], start_ns:
             curves = list(curves_of(processes, start_ns))
     except ToolNotFoundError as error:
         reason = str(error)
-    places = [place for place, phase in enumerate(result.phases) if not phase.is_warmup]
-    main = max(places, key=lambda place: result.phases[place].duration_s, default=None)
+    main = _main(result)
     facts: dict[str, Any] = {}
     if main is not None:
         phase = result.phases[main]
@@ -77,6 +80,16 @@ def report_of(result: LoadResult, processes: Sequence[Sequence[Line]], start_ns:
         moments=list(moments_of(result.windows)),
         bins=bins,
     )
+
+
+def _main(result: LoadResult) -> int | None:
+    """The longest phase that counts; of a search for the knee, the longest at the rate that it found."""
+    places = [place for place, phase in enumerate(result.phases) if not phase.is_warmup]
+    if result.knee is not None and result.knee.rate is not None:
+        asked = result.profile["phases"]
+        at_knee = [place for place in places if asked[place].get("rate") == result.knee.rate]
+        places = at_knee or places
+    return max(places, key=lambda place: result.phases[place].duration_s, default=None)
 
 
 def _workers_busy(phase: Phase) -> float | None:

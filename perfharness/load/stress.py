@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from perfharness.backends import backend_and_mode
 from perfharness.errors import LaunchError, UsageError
+from perfharness.load.findings import of_no_concern
 from perfharness.load.histogram import require_load
 from perfharness.load.inputs import Inputs
 from perfharness.load.judge import judge_load
@@ -229,7 +230,7 @@ def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> 
         if plan.spec.kind == "script":
             launch = paced(launch, plan.spec.profile, Path(folder))
         result = run_plan(launch, command, observer, companions, complete=complete)
-    return StressResult(found[0], result, _of_no_concern(plan))
+    return StressResult(found[0], result, of_no_concern(plan.spec.kind, serves=plan.serves))
 
 
 def _request_of(spec: WorkerSpec) -> dict[str, Any] | None:
@@ -244,14 +245,6 @@ def judged_limits(result: StressResult, limits: Sequence[Limit]) -> list[LimitRe
         return []
     launch = read_launch(result.launch.folder)
     return [judge_limit(limit, [], [launch], "the load test") for limit in limits]
-
-
-def _of_no_concern(plan: StressPlan) -> frozenset[str]:
-    if plan.serves:
-        return frozenset({"no-ranges"})  # requests-not-traced says what is missing
-    if plan.spec.http is not None:
-        return frozenset({"not-traced", "memory-grows"})  # the launched process is the generator
-    return frozenset()
 
 
 def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str], *, serves: bool = False) -> LoadResult:

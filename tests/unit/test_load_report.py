@@ -247,6 +247,48 @@ def test_a_step_of_the_knee_without_a_percentile_is_named() -> None:
 # ---- the report ----
 
 
+def test_a_search_for_the_knee_is_about_the_rate_that_it_found(tmp_path: Path) -> None:
+    result, lines = lines_of()
+    asked, phase = result.profile["phases"], result.phases[1]
+    longer = phase.model_copy(update={"name": "200/s", "duration_s": 90.0})
+    steps = [
+        KneeStep(rate=100, duration_s=30, requests=3000, failed=0, percentile_ms=LoadFigure(value=30, low=29, high=31),
+                 within=LoadFigure(value=1, low=0.99, high=1), verdict="meets"),
+        KneeStep(rate=200, duration_s=90, requests=9000, failed=0, verdict="misses", reason="the queue grew"),
+    ]  # fmt: skip
+    knee = Knee(objective_ms=50, percentile=95, max_error_rate=0.05, precision=0.1, rate=100, misses_at=200,
+                proven=True, ended_by="found", steps=steps)  # fmt: skip
+    profile = {**result.profile, "phases": [*asked, {**asked[1], "name": "200/s", "rate": 200.0}]}
+    result = result.model_copy(update={"knee": knee, "phases": [*result.phases, longer], "profile": profile})
+    assert report_of(result, [lines], START).main == 1
+    document = document_of(gather_all([folder_of(tmp_path / "out", result, lines)], None, ReadAs(), None))
+    (table,) = (one for one in document.tables() if one.name == "knee")
+    assert [row[:2] for row in table.rows] == [[100, "meets"], [200, "misses"]]
+    assert table.rows[1][6] is None
+    assert table.rows[1][-1] == "the queue grew"
+
+
+def test_over_http_what_the_launched_generator_lacks_is_no_finding(tmp_path: Path) -> None:
+    result, lines = lines_of()
+    codes = []
+    for kind in ("callable", "http"):
+        target = result.target.model_copy(update={"kind": kind})
+        folder = folder_of(tmp_path / kind, result.model_copy(update={"target": target}), lines)
+        codes.append({one.code for one in gather_all([folder], None, ReadAs(), None).findings})
+    assert codes[0] - codes[1] == {"not-traced"}
+
+
+def test_tokens_of_a_stream_have_rows_of_their_own(tmp_path: Path) -> None:
+    result, lines = lines_of()
+    first = result.phases[1].model_copy(update={"first_token": result.phases[1].service})
+    result = result.model_copy(update={"phases": [result.phases[0], first]})
+    document = document_of(gather_all([folder_of(tmp_path / "out", result, lines)], None, ReadAs(), None))
+    (table,) = (one for one in document.tables() if one.name == "load times")
+    assert [row[1] for row in table.rows if row[0] == "load"] == [
+        "latency", "queueing", "service", "to the first token", "generator late",
+    ]  # fmt: skip
+
+
 def test_a_run_without_traces_has_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_of(tmp_path / "out", *lines_of())
     for ending in ("html", "md", "json", "xlsx"):

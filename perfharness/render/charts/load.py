@@ -90,7 +90,7 @@ class _TimeView(Sheet):
             kind = "excluded as warm-up" if phase.is_warmup else ("phase", "next phase")[place % 2]
             share = phase.duration_s / self.end_s
             shown = textwrap.shorten(safe_line(phase.name), max(int(share * WIDTH / 6.5), 1), placeholder="…")
-            label = shown if share * WIDTH > 24 else ""
+            label = "" if shown == "…" else shown
             rows.append({
                 "seconds": phase.start_s, "until": end, "middle": (phase.start_s + end) / 2, "kind": kind,
                 "phase": safe_line(phase.name), "label": label, "load": rate_text(phase),
@@ -407,7 +407,7 @@ def rates_picture(name: str, result: LoadResult) -> Picture | None:
     return _over_rates(Sheet(name), rows, colors, objective, "Latency over the rate that was asked for", "line")
 
 
-VERDICTS = {"meets": PALETTE[2], "misses": PALETTE[5], "undecided": PALETTE[1]}
+VERDICTS = {"meets": PALETTE[2], "misses": PALETTE[5], "undecided": GREY}
 
 
 def knee_picture(name: str, knee: Knee) -> Picture | None:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from perfharness.load.reported import objective_figure
 from perfharness.model.load import LoadFigure, LoadResult, LoadTimes, PhaseResult
-from perfharness.model.load_judgement import Drift, MemoryTrend, StepVerdict, Sustained
+from perfharness.model.load_judgement import Drift, Knee, MemoryTrend, StepVerdict, Sustained
 from perfharness.model.telemetry import SampleLog
 from perfharness.render.charts.load import (
     bins_picture,
+    knee_picture,
     over_time_picture,
     percentile_label,
     rate_text,
@@ -33,18 +34,30 @@ from perfharness.render.terminal.advice import milliseconds
 from perfharness.runs.report.model import LoadReport
 
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")
-PARTS = {"latency": "latency", "queueing": "queueing", "service": "service", "lateness": "generator late"}
+PARTS = {
+    "latency": "latency", "queueing": "queueing", "service": "service", "first_token": "to the first token",
+    "between_tokens": "between tokens", "lateness": "generator late",
+}  # fmt: skip
 VERDICTS: dict[StepVerdict, str] = {
     "meets": "which is within the objective of {}",
     "misses": "which is beyond the objective of {}",
     "undecided": "and whether that is within the objective of {} is undecided",
 }
+MOST_UNFOLDED = 8
+"""Phases whose times are not folded."""
+
 MAX_BINS = 12
 """Phases with a distribution."""
 
 ABOUT = (
     "Latency counts from the moment at which a request is due, so waits in a queue are part of it. Warm-up phases are "
     "in the charts, and in no sentence. Intervals are 95 % intervals within this run."
+)
+
+
+SLOWEST = (
+    "`perfharness slowest RUN` shows the slowest requests beside the typical one, and what was different. Below, a "
+    "batch is a request."
 )
 
 
@@ -55,6 +68,11 @@ def load_figures(load: LoadReport) -> Iterator[Figure]:
     if phase is None:
         yield Figure("answered", "not measured", "no phase that counts has begun")
         return
+    if result.knee is not None:
+        knee = result.knee
+        misses = "" if knee.misses_at is None else f"{_a_second(knee.misses_at)} misses it; "
+        proven = f"{'proven' if knee.proven else 'not proven'} to {knee.precision:.0%}"
+        yield Figure("knee", "none" if knee.rate is None else _a_second(knee.rate), f"{misses}{proven}")
     of = f"of {phase.name}, " if len(result.phases) > 1 else ""
     asked = "closed loop" if phase.asked_rate is None else f"{number_text(phase.asked_rate)}/s asked"
     yield Figure("answered", _a_second(phase.achieved_rate), f"{of}{asked}")
@@ -89,7 +107,19 @@ def load_sentences(load: LoadReport) -> list[str]:
     phase = _main(load)
     if phase is None:
         return ["No phase that counts has begun."]
-    return [_in_time(load, phase), _where(load, phase)]
+    knee = load.result.knee
+    return [_in_time(load, phase) if knee is None else _knee_sentence(knee), _where(load, phase)]
+
+
+def _knee_sentence(knee: Knee) -> str:
+    aim = f"p{knee.percentile:g} of the latency within {milliseconds(knee.objective_ms)}"
+    if knee.rate is None:
+        found = f"No rate that was tried is proven to keep {aim}"
+    else:
+        found = f"{_a_second(knee.rate)} requests is the highest rate that keeps {aim}"
+    above = "" if knee.misses_at is None else f"; {_a_second(knee.misses_at)} misses it"
+    doubt = "" if knee.proven else f". That is not proven to {knee.precision:.0%}: {knee.reason or knee.ended_by}"
+    return f"{found}{above}{doubt}."
 
 
 def _in_time(load: LoadReport, phase: PhaseResult) -> str:
@@ -138,8 +168,9 @@ def _where(load: LoadReport, phase: PhaseResult) -> str:
         else f"; its {phase.concurrency} workers are busy {load.workers_busy:.0%} of the time"
     )
     most = "waiting for a worker" if load.queueing_share > 0.5 else "service"
+    at = "" if load.result.knee is None or phase.asked_rate is None else f" at {_a_second(phase.asked_rate)}"
     return (
-        f"Most of a request's time is {most}: {milliseconds(queueing)} of queueing and {milliseconds(service)} of "
+        f"Most of a request's time{at} is {most}: {milliseconds(queueing)} of queueing and {milliseconds(service)} of "
         f"service on average{busy}."
     )
 
@@ -154,16 +185,29 @@ def load_blocks(load: LoadReport) -> Iterator[Block]:
         yield errors
 
 
-def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[Section]:
-    """Everything about the load."""
+def load_sections(load: LoadReport, number: int, log: SampleLog | None, *, has_batches: bool = False) -> list[Section]:
+    """Everything about the load.
+
+    Args:
+        number: of the run on the page.
+        log: telemetry; None: not sampled.
+        has_batches: whether its requests are batches of a trace.
+    """
     result = load.result
-    blocks: list[Block] = [Paragraph(ABOUT, "note"), _phases(result), _times(result)]
+    blocks: list[Block] = [Paragraph(ABOUT, "note"), _phases(result)]
     if result.status != "ok":
         reason = f" ({result.status_reason})" if result.status_reason else ""
         blocks.insert(0, Paragraph(f"The load ended early: {result.status}{reason}.", "warning"))
+    if len(result.phases) > MOST_UNFOLDED:
+        blocks.append(Details("Latency, queueing and service of each phase", [_times(result)]))
+    else:
+        blocks.append(_times(result))
     blocks.append(Details("Intervals of the latency, and why a figure is missing", [_intervals(result)]))
+    if has_batches:
+        blocks.append(Paragraph(SLOWEST, "note"))
     errors = _errors(result)
     below = [
+        *_knee(result.knee, number),
         Section("Load over time", [Chart(over_time_picture(f"load_{number}", load, log))]),
         *([Section("Errors", [errors])] if errors is not None else []),
         *_over_rates(result, number),
@@ -208,11 +252,19 @@ def _times(result: LoadResult) -> Table:
     rows: list[list[Cell]] = []
     for phase in result.phases:
         for part, label in PARTS.items():
-            times: LoadTimes = getattr(phase, part)
+            times: LoadTimes | None = getattr(phase, part)
+            if times is None:
+                continue
             values = [getattr(times, name).value for name in FIGURES]
             rows.append([phase_name(phase), label, times.count, times.slower, *values])
-    note = "ms. Queueing is up to the begin of service; `generator late` is the generator's own fault."
-    return Table("load times", columns, rows, note.replace("`", ""))
+    reasons = dict.fromkeys(
+        f"{PARTS[part].capitalize()} is not known: {times.reason}."
+        for phase in result.phases
+        for part in ("queueing", "service")
+        if (times := getattr(phase, part)).reason is not None
+    )
+    note = "ms. Queueing is up to the begin of service; the generator's lateness is its own fault, not the target's."
+    return Table("load times", columns, rows, " ".join([note, *reasons]))
 
 
 def _intervals(result: LoadResult) -> Table:
@@ -248,6 +300,35 @@ def _errors(result: LoadResult) -> Table | None:
     return Table("load errors", columns, rows, "Warm-up included.")
 
 
+def _knee(knee: Knee | None, number: int) -> Iterator[Section]:
+    """The rates that were tried, in their order."""
+    if knee is None:
+        return
+    columns = [
+        Column("rate/s", "number"), Column("verdict"), Column("answered/s", "number"), Column("seconds", "number"),
+        Column("requests", "count"), Column("failed", "count"), Column(f"p{knee.percentile:g}", "ms"),
+        Column("95 % of it"), Column("in time", "share", "answered without error within the objective"),
+        Column("95 % of in time"), Column("remark"),
+    ]  # fmt: skip
+    rows: list[list[Cell]] = [
+        [
+            one.rate, one.verdict, one.achieved_rate, one.duration_s, one.requests, one.failed, one.percentile_ms.value,
+            _between(one.percentile_ms, "{:,.3f}"), one.within.value, _between(one.within, "{:.2%}"),
+            one.reason or (one.percentile_ms.reason if one.percentile_ms.value is None else "") or "",
+        ]
+        for one in knee.steps
+    ]  # fmt: skip
+    picture = knee_picture(f"load_knee_{number}", knee)
+    table = Table("knee", columns, rows, "In the order in which they were tried; a verdict rests on its intervals.")
+    yield Section("The knee", [Paragraph(_knee_sentence(knee)), *([Chart(picture)] if picture else []), table])
+
+
+def _between(figure: LoadFigure, form: str) -> str | None:
+    if figure.low is None or figure.high is None:
+        return None
+    return f"{form.format(figure.low)} to {form.format(figure.high)}"
+
+
 def _over_rates(result: LoadResult, number: int) -> Iterator[Section]:
     picture = rates_picture(f"load_rates_{number}", result)
     if picture is not None:
@@ -256,7 +337,8 @@ def _over_rates(result: LoadResult, number: int) -> Iterator[Section]:
 
 def _distributions(load: LoadReport, number: int) -> Iterator[Section]:
     warmups = {one.name for one in load.result.phases if one.is_warmup}
-    shown = [one for one in load.bins if one.phase not in warmups]
+    main = None if load.result.knee is None else _main(load)
+    shown = [one for one in load.bins if one.phase not in warmups and (main is None or one.phase == main.name)]
     objective = None if load.result.objective is None else load.result.objective.latency_ms
     blocks: list[Block] = [
         Chart(bins_picture(f"load_bins_{number}_{place}", one, objective), small=True)

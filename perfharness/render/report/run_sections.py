@@ -149,7 +149,10 @@ def _batches(run: RunReport) -> list[StageLine]:
 
 
 def _load(run: RunReport, number: int) -> list[Section]:
-    return [] if run.load is None else load_sections(run.load, number, run.sampled.log if run.sampled else None)
+    if run.load is None:
+        return []
+    log = run.sampled.log if run.sampled else None
+    return load_sections(run.load, number, log, has_batches=bool(run.stages))
 
 
 def _first_figures(run: RunReport) -> Iterator[Figure]:

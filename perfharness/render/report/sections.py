@@ -43,7 +43,9 @@ def document_of(report: Report) -> Document:
 
 def _subtitle(report: Report) -> Iterator[str]:
     for run in report.runs[:1]:
-        if run.measured.script is not None:
+        if run.load is not None:
+            yield run.load.result.target.name
+        elif run.measured.script is not None:
             yield run.measured.script.rpartition("/")[2]
         if run.measured.created is not None:
             yield run.measured.created

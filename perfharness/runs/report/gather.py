@@ -129,7 +129,8 @@ def _under_load(run: RunReport, load: LoadReport | None) -> RunReport:
     if load is None:
         return run
     findings = [record.to_finding() for record in load.result.findings]
-    return run.model_copy(update={"load": load, "findings": [*findings, *run.findings]})
+    of_run = [finding for finding in run.findings if finding.code not in load.of_no_concern]
+    return run.model_copy(update={"load": load, "findings": [*findings, *of_run]})
 
 
 def _series_report(one: Located) -> SeriesReport:

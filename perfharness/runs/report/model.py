@@ -194,7 +194,7 @@ class LoadReport(_Model):
     """Begin of the load on the monotonic clock; None: the files of windows are not there."""
 
     main: int | None
-    """Place of the longest phase that counts, which the first sentences are about."""
+    """Place of the phase that the first sentences are about: the longest one that counts, or that at the knee."""
 
     workers_busy: float | None = None
     """Share of the time of the workers of that phase that went into service; None: service is not known."""
@@ -211,6 +211,8 @@ class LoadReport(_Model):
 
     moments: list[LoadMoment]
     bins: list[LoadBins]
+    of_no_concern: frozenset[str] = Field(default=frozenset(), exclude=True)
+    """Codes of findings of the run that say nothing about the target."""
 
 
 class RunReport(_Model):
