@@ -230,7 +230,9 @@ class _TimeView(Sheet):
         y = self.quantity(["errors", "a second"], tickCount=4)
         tooltip = ["kind:N", "seconds:Q", alt.Tooltip("rate:Q", title="a second")]
         stacked = bars.encode(x=self._x(), x2="until:Q", y=y, y2="below:Q", color=color, tooltip=tooltip)
-        marks = self.chart("first_errors", firsts).mark_point(shape="triangle-down", filled=True, size=70, opacity=1)
+        marks = self.chart("first_errors", firsts).mark_point(
+            shape="triangle-down", filled=True, size=70, opacity=1, stroke="black", strokeWidth=1
+        )
         tip = ["kind:N", "seconds:Q", "request:Q", "message:N"]
         first = marks.encode(x=self._x(), y=alt.value(5), color=color, tooltip=tip)
         self.charts.append(layered([*self._behind, unit(stacked), unit(first)], WIDTH, 0.8 * HEIGHT))
@@ -244,11 +246,12 @@ class _TimeView(Sheet):
             return
         rows = self._moments("resident", values)
         styles: dict[str, tuple[str, Sequence[int]]] = {"resident": (PALETTE[7], (1, 0))}
-        if (leak := self._leak()) is not None:
+        leak = self._leak()
+        if leak is not None:
             label, ends = leak
             styles[label] = (PALETTE[5], (5, 3))
             rows += [{"seconds": at, "value": value, "line": label} for at, value in ends]
-        self._panel("memory", ["process", MEGABYTES], rows, styles, "linear", zero=False)
+        self._panel("memory", ["process", MEGABYTES], rows, styles, "linear", zero=leak is None)
 
     def _leak(self) -> tuple[str, list[tuple[float, float]]] | None:
         """The line of a leak over what was judged, after the first third of its phase; of one process only."""
@@ -365,9 +368,8 @@ def bins_picture(name: str, bins: LoadBins, objective_ms: float | None) -> Pictu
         for low, high, count in zip(bins.edges_ms, bins.edges_ms[1:], bins.counts, strict=False)
         if count
     ]
-    is_wide = bins.edges_ms[-1] > WIDE_SPREAD * bins.edges_ms[0]
     domain = [bins.edges_ms[0], bins.edges_ms[-1]]
-    scale = alt.Scale(type="log" if is_wide else "linear", domain=domain, nice=False)
+    scale = alt.Scale(type="log", domain=domain, nice=False)  # on which bins of equal ratio are equally wide
     chart = sheet.chart("bins", rows).mark_rect(color=PALETTE[0], stroke="white", strokeWidth=0.3, clip=True)
     x = alt.X("from:Q", title="latency (ms)", scale=scale, axis=alt.Axis(grid=False, tickCount=5, format=NUMBERS))
     encoded = chart.encode(
