@@ -236,6 +236,7 @@ def stress_verb(
             "--max-error-rate",
             metavar="SHARE",
             help="Stop when more than this part of the answers are errors.",
+            hidden=True,
             rich_help_panel=LIMITS,
         ),
     ] = None,

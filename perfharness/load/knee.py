@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from perfharness.analysis.load.knee import KneeObjective, KneeSearch, StepRequests
 from perfharness.analysis.load.proportions import NEVER_NS as NO_ANSWER
+from perfharness.load.generator.run import LoadRun
 from perfharness.load.profile import PROBE, Phase, Profile
 from perfharness.load.windows import NEVER_NS, Done
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import LoadResult, Objective
 from perfharness.model.load_judgement import Knee
 from perfharness.model.manifest import FindingRecord
-
-if TYPE_CHECKING:
-    from perfharness.load.generator.run import LoadRun
 
 PROBE_S = 2.0
 """A closed loop in front, whose rate is where the search begins when no rate is given."""
@@ -38,6 +36,11 @@ def objective_of(objective: Objective) -> KneeObjective:
     errors = objective.max_error_rate
     may_fail = 1 - objective.percentile / 100 if errors is None else errors
     return KneeObjective(round(objective.latency_ms * 1e6), objective.percentile, may_fail)
+
+
+def search_knee(run: LoadRun, template: Phase) -> None:
+    """Search the knee with phases like the template, in a run whose profile asks for it."""
+    KneeRun(run, template).search()
 
 
 @dataclass

@@ -21,6 +21,7 @@ from perfharness.load.generator.capacity import measure_capacity
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import TaskWorkers, workers_for
 from perfharness.load.inputs import Inputs
+from perfharness.load.knee import search_knee
 from perfharness.load.profile import Profile
 from perfharness.load.request import MakeTarget
 from perfharness.load.requests import RequestTable
@@ -94,7 +95,8 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
         capacity = capacity.model_copy(update={"how": f"{capacity.how}; what the HTTP client costs is not in it"})
     workers.open()
     log = WindowLog(folder, objective_ns, table.add, memory_of_target(spec, server))
-    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, spec.http is not None, capacity)
+    is_alone = spec.http is not None
+    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone, capacity, search_knee)
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
     run.run()

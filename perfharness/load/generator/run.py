@@ -15,7 +15,6 @@ from perfharness.load.arrivals import arrivals_of
 from perfharness.load.generator.schedule import ClosedSchedule, OpenSchedule, Schedule
 from perfharness.load.generator.timer import wait_until
 from perfharness.load.generator.workers import AnyWorkers, Served
-from perfharness.load.knee import KneeRun
 from perfharness.load.profile import Phase, Profile
 from perfharness.load.windows import WindowLog
 from perfharness.model.load import Capacity, Status
@@ -25,6 +24,11 @@ LEAD_NS = 20_000_000
 
 LEAST_ANSWERS = 20
 """The share of errors is judged from that many answers on."""
+
+
+def _no_search(run: LoadRun, template: Phase) -> None:
+    del template
+    run.fail("no search for the knee is possible here")
 
 
 @dataclass
@@ -47,6 +51,9 @@ class LoadRun:
 
     capacity: Capacity = field(default_factory=Capacity)
     """Of the generator, for the file of windows."""
+
+    search_knee: Callable[[LoadRun, Phase], None] = _no_search
+    """Runs the phases of a search, where the profile asks for one; `load.knee.search_knee`."""
 
     status: Status = field(default="ok", init=False)
     reason: str | None = field(default=None, init=False)
@@ -73,7 +80,7 @@ class LoadRun:
                 if self.log.stop.is_set():
                     break
                 if self.profile.knee is not None and not phase.warmup:
-                    KneeRun(self, phase).search()
+                    self.search_knee(self, phase)
                     break
                 self.workers.replace_abandoned()
                 self.run_phase(index, phase)
