@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def test_a_repeat_is_a_series_of_its_launches(script: Path, place: Path, tmp_pat
 
 def test_four_writers_at_once(place: Path) -> None:
     write_together(str(place))
-    with sqlite3.connect(place) as connection:
+    with closing(sqlite3.connect(place)) as connection, connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -123,14 +124,14 @@ def test_four_writers_at_once(place: Path) -> None:
 @pytest.mark.parametrize("dump", [None, "run_store_0001.sql"])
 def test_a_migration_that_was_killed_is_made_by_the_next(place: Path, dump: str | None) -> None:
     place.parent.mkdir(parents=True)
-    with sqlite3.connect(place) as connection:
+    with closing(sqlite3.connect(place)) as connection, connection:
         connection.executescript("" if dump is None else (CHECKOUT / "tests" / "data" / dump).read_text())
-    with sqlite3.connect(place) as connection:
+    with closing(sqlite3.connect(place)) as connection, connection:
         before = list(connection.iterdump())
     process = started(str(place), "migrate", 0)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL
-    with sqlite3.connect(place) as connection:
+    with closing(sqlite3.connect(place)) as connection, connection:
         assert list(connection.iterdump()) == before
     assert opened(place).count() == (0 if dump is None else 3)
 

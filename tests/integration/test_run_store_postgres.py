@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_it_holds_what_sqlite_holds(url: str, tmp_path: Path) -> None:
         with pytest.raises(StoreError):
             store.delete(["writer_2_5"])
     assert stores[0].find("writer_2").git_dirty is True
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert connection.execute("SELECT count(*) FROM perfharness_run").fetchone() == (stores[0].count(),)
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -287,7 +288,7 @@ def test_a_series_holds_its_launches_and_takes_them_along(store: RunStore) -> No
 
 def test_deleting_leaves_no_row_of_any_table(filled: RunStore, path: Path) -> None:
     filled.delete(["first", "second", "third"])
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         tables = [name for name in metadata.tables if name != VERSION_TABLE]
         assert {connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables} == {0}
 
@@ -353,13 +354,13 @@ def no_database(path: Path) -> None:
 
 
 def of_something_else(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE NVTX_EVENTS (start INTEGER)")
 
 
 def newer(path: Path) -> None:
     RunStore(Location(path=path), create=True)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
 
 
@@ -471,7 +472,7 @@ def test_a_file_of_several_machines_has_no_write_ahead_log(
     ]
     monkeypatch.setattr("psutil.disk_partitions", lambda all: mounts)  # noqa: A006
     RunStore(Location(path=path), create=True).add(stored())
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
 
 
@@ -613,7 +614,7 @@ def test_figures_of_a_suite_are_those_of_its_cases() -> None:
 )
 def test_a_store_of_every_earlier_schema_is_migrated_with_all_that_is_in_it(dump: Path, path: Path) -> None:
     path.parent.mkdir()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(dump.read_text())
     store = RunStore(Location(path=path))
     launch = store.find("20260101T000000-00000001")
@@ -624,7 +625,7 @@ def test_a_store_of_every_earlier_schema_is_migrated_with_all_that_is_in_it(dump
     }
     sweep = store.find("20260103")
     assert [run.run_id for run in store.launches_of(sweep)] == ["20260102T000000-00000002"]
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(SCHEMAS[-1],)]
 
 
