@@ -41,6 +41,9 @@ class BatchSeries:
     min_ms: list[float]
     median_ms: list[float]
     max_ms: list[float]
+    longest_measured_ms: float | None
+    """Of the batches that are no warm-up; None where there are none."""
+
     warmup: list[tuple[int, int]]
     throttled: list[tuple[int, int]] | None
     """None: not known."""
@@ -63,6 +66,7 @@ def batch_series(loop: BatchLoop, max_points: int = MAX_POINTS) -> BatchSeries:
     count = len(values)
     size = max(1, -(-count // max_points))
     first = np.arange(0, count, size)
+    measured = values[~loop.only_warmup]
     groups = [values[begin : begin + size] for begin in first.tolist()]
     return BatchSeries(
         batches=count,
@@ -72,6 +76,7 @@ def batch_series(loop: BatchLoop, max_points: int = MAX_POINTS) -> BatchSeries:
         min_ms=[float(group.min()) for group in groups],
         median_ms=[float(np.median(group)) for group in groups],
         max_ms=[float(group.max()) for group in groups],
+        longest_measured_ms=float(measured.max()) if len(measured) else None,
         warmup=spans_of(loop.only_warmup),
         throttled=None if loop.throttled is None else spans_of(loop.throttled),
     )

@@ -17,7 +17,7 @@ MS = 1_000_000
 def loop(values_ms: list[float], warmup: list[bool] | None = None) -> BatchLoop:
     start = np.arange(len(values_ms), dtype=np.int64) * 1000 * MS
     end = start + (np.asarray(values_ms) * MS).astype(np.int64)
-    flags = np.asarray(warmup or [False] * len(values_ms))
+    flags = np.asarray(warmup or [False] * len(values_ms), dtype=np.bool_)
     return BatchLoop(("toy", "batch"), start, end, np.ones(len(values_ms)), flags)
 
 
@@ -26,7 +26,7 @@ def test_few_batches_stay_themselves() -> None:
     assert (found.batches, found.batches_per_group, found.first) == (3, 1, [0, 1, 2])
     assert found.min_ms == found.median_ms == found.max_ms == [3.0, 1.0, 2.0]
     assert found.start_s == [0.0, 1.0, 2.0]
-    assert (found.warmup, found.throttled) == ([(0, 1), (2, 3)], None)
+    assert (found.warmup, found.throttled, found.longest_measured_ms) == ([(0, 1), (2, 3)], None, 1.0)
 
 
 def test_many_batches_are_groups_that_keep_the_extremes() -> None:
@@ -38,7 +38,7 @@ def test_many_batches_are_groups_that_keep_the_extremes() -> None:
 
 
 def test_no_batch_is_no_series() -> None:
-    assert batch_series(loop([])).first == []
+    assert (batch_series(loop([])).first, batch_series(loop([])).longest_measured_ms) == ([], None)
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 10))

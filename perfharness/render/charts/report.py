@@ -28,6 +28,9 @@ WIDTH = 720
 ROW_HEIGHT = 22
 LABEL_LIMIT = 220
 WARMUP, THROTTLED = "#efe3cb", "#f6c9b2"
+CUT_FROM = 2.0
+"""Times the longest measured batch: where warm-up took longer, its batches are cut, or the rest were a flat line."""
+
 MAX_STAGES = 25
 LABELLED = 0.04
 """Of the batch: shorter stages have no text in the timeline."""
@@ -133,16 +136,24 @@ def series_picture(name: str, found: LoopSeries) -> Picture:
         {"batch": first + (0.5 if size == 1 else size / 2), "ms": middle, "low": low, "high": high, "number": first}
         for first, low, middle, high in zip(series.first, series.min_ms, series.median_ms, series.max_ms, strict=True)
     ]
-    y = alt.Y("ms:Q", title="ms a batch", scale=alt.Scale(zero=True))
+    longest = max(series.max_ms, default=0.0)
+    top = series.longest_measured_ms or longest
+    cuts = longest > CUT_FROM * top
+    if cuts:
+        sheet.notes.append(
+            f"cut above {top:,.4g} ms, the longest batch outside of warm-up; in warm-up: {longest:,.4g} ms"
+        )
+    scale = alt.Scale(domain=[0, top], nice=False) if cuts else alt.Scale(zero=True)
+    y = alt.Y("ms:Q", title="ms a batch", scale=scale)
     tooltip = [alt.Tooltip("number:Q", title="batch"), alt.Tooltip("ms:Q", format=",.5~g")]
     if size == 1:
-        line = sheet.chart("batches", rows).mark_line(strokeWidth=1, color=PALETTE[0], point={"size": 14})
+        line = sheet.chart("batches", rows).mark_line(strokeWidth=1, color=PALETTE[0], point={"size": 14}, clip=cuts)
         layers.append(unit(line.encode(x=x, y=y, tooltip=tooltip)))
     else:
         sheet.notes.append(f"line: median of {size} neighbouring batches; grey: their smallest to their largest")
-        area = sheet.chart("batches", rows).mark_area(color=GREY, opacity=0.45, interpolate="step")
-        layers.append(unit(area.encode(x=x, y=alt.Y("low:Q", title="ms a batch"), y2="high:Q")))
-        line = sheet.chart("batches", rows).mark_line(strokeWidth=1.2, color=PALETTE[0])
+        area = sheet.chart("batches", rows).mark_area(color=GREY, opacity=0.45, interpolate="step", clip=cuts)
+        layers.append(unit(area.encode(x=x, y=alt.Y("low:Q", title="ms a batch", scale=scale), y2="high:Q")))
+        line = sheet.chart("batches", rows).mark_line(strokeWidth=1.2, color=PALETTE[0], clip=cuts)
         layers.append(unit(line.encode(x=x, y=y, tooltip=[*tooltip, "low:Q", "high:Q"])))
     if series.throttled is None:
         sheet.notes.append("throttling of the GPU is not known of these batches")
