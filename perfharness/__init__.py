@@ -23,6 +23,7 @@ __all__ = [
     "analyze",
     "cold_start",
     "compare",
+    "compare_replicas",
     "compare_runs",
     "get_default_arg_parser",
     "launch",
@@ -38,12 +39,13 @@ __all__ = [
     "sweep_ranks",
 ]
 
-# The module, and the name in it where that is another one. `mlperf`, `report` and `stress` are of layers that import
-# this package, so type checkers know them as any function.
+# The module, and the name in it where that is another one. `compare_replicas`, `mlperf`, `report` and `stress` are of
+# layers that import this package, so type checkers know them as any function.
 USE_CASES = {
     "analyze": "perfharness.runs.analyze",
     "cold_start": "perfharness.runs.cold_start",
     "compare": "perfharness.runs.compare:compare_runs",
+    "compare_replicas": "perfharness.load.replicas.run",
     "compare_runs": "perfharness.runs.compare",
     "launch": "perfharness.runs.launch",
     "mlperf": "perfharness.load.mlperf.run",

@@ -36,6 +36,7 @@ from perfharness.runs.compared_launch import read_launch
 from perfharness.runs.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.limits import Limit, LimitResult, judge_limit
+from perfharness_launcher.companions.companion import Companion
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import launch_options, sentences_of
@@ -212,7 +213,9 @@ def _with_connections(profile: Profile) -> Profile:
     return profile.model_copy(update={"concurrency": CONNECTIONS})
 
 
-def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> StressResult:
+def run_stress(
+    plan: StressPlan, command: Sequence[str], observer: Observer, companions: Sequence[Companion] = ()
+) -> StressResult:
     """Run a plan, and write `load.json` into its run folder. Raises `LaunchError`."""
     found: list[LoadResult] = []
 
@@ -224,12 +227,12 @@ def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> 
         write_json(run.folder / LOAD_NAME, found[0].model_dump(mode="json"))
 
     beside = [sys.executable, "-m", MODULE, plan.spec.to_text()]
-    companions = [GeneratorCompanion(beside, plan.spec.profile.grace_s)] if plan.serves else []
+    generator = [GeneratorCompanion(beside, plan.spec.profile.grace_s)] if plan.serves else []
     with TemporaryDirectory(prefix="perfharness-") as folder:
         launch = plan.launch
         if plan.spec.kind == "script":
             launch = paced(launch, plan.spec.profile, Path(folder))
-        result = run_plan(launch, command, observer, companions, complete=complete)
+        result = run_plan(launch, command, observer, [*companions, *generator], complete=complete)
     return StressResult(found[0], result, of_no_concern(plan.spec.kind, serves=plan.serves))
 
 

@@ -112,6 +112,8 @@ def locate(path: Path, nsys: Path | None = None) -> Located:
         return Located(path, trace=path / TRACE_NAME, name=path.resolve().name)
     if runs := _runs_in(path):
         return Located(path, runs=runs, name=path.name)
+    if cases := [child.name for child in sorted(path.iterdir()) if is_plain_folder(child) and repeated_launches(child)]:
+        raise ResultError(f"{path} holds the launches of several cases; name one of them, as {path / cases[0]}.")
     raise ResultError(f"{path} holds no {MANIFEST_NAME}, so it is not a run folder; {EXPECTED_PATHS}.")
 
 

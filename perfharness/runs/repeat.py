@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -44,6 +44,9 @@ from perfharness_launcher.processes.supervise import Observer
 INTERRUPTED = "the repeat was interrupted"
 NO_NUMBERS = "nothing was measured in it"
 
+RunLaunch = Callable[[LaunchPlan, Sequence[str], Observer], LaunchResult]
+"""Runs one launch: `run_plan`, or what does more."""
+
 
 @dataclass
 class RepeatCase:
@@ -51,6 +54,8 @@ class RepeatCase:
 
     Attributes:
         options: its `output_dir` is the folder of `repeat.json` and of the launches.
+        run: makes a launch.
+        needs_stages: whether a launch without times of a stage measured nothing.
         is_kept: whether an earlier repeat's `repeat.json` stayed, for that has numbers and this one has none yet.
     """
 
@@ -58,6 +63,8 @@ class RepeatCase:
     plans: Sequence[LaunchPlan]
     command: Sequence[str]
     request: RepeatRequest
+    run: RunLaunch = run_plan
+    needs_stages: bool = True
     order: Sequence[str] = ()
     rows: list[RepeatRow] = field(default_factory=list)
     numbers: list[LaunchNumbers] = field(default_factory=list)
@@ -364,7 +371,7 @@ def _launch_one(
             if interrupts:
                 row = RepeatRow(folder=folder, place=place, status="not_run", reason=INTERRUPTED, waits=waits)
                 return RepeatedLaunch(row, case=number, called_off=True), None
-            result = run_plan(plan, case.command, observer)
+            result = case.run(plan, case.command, observer)
     except PerfHarnessError as error:
         row = RepeatRow(folder=folder, place=place, status="failed", reason=str(error).splitlines()[0], waits=waits)
         return RepeatedLaunch(row, error=error, case=number), None
@@ -393,7 +400,7 @@ def _row(case: RepeatCase, place: int, result: LaunchResult, numbers: LaunchNumb
     reason = None
     if bad:
         reason = why_it_failed(len(bad), len(manifest.processes), result.summary.findings)
-    elif not numbers.stages:
+    elif case.needs_stages and not numbers.stages:
         reason = NO_NUMBERS
     return RepeatRow(
         folder=result.folder.relative_to(case.folder.absolute()).as_posix(),

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import perfharness as api
+from perfharness.load.replicas.result import Replicas
 from perfharness.model.load import LoadResult
 from tests.integration.launches import perfharness
 
@@ -195,3 +196,39 @@ def test_a_condition_that_is_met_fails_the_run(tmp_path: Path, target: str) -> N
     assert "error_rate" not in done.stderr
     wrong = perfharness("stress", target, "--fail-if", "error_rate > 1%", "-o", tmp_path / "b", PERFHARNESS_STORE="off")
     assert wrong.returncode == 2
+
+
+@pytest.mark.slow
+def test_replicas_of_a_target_that_serves_one_at_a_time(tmp_path: Path) -> None:
+    """40 ms a request and process: 25 answers a second of one, and twice as many of two."""
+    (tmp_path / "locked.py").write_text(
+        "import threading, time\nlock = threading.Lock()\ndef answer():\n    with lock:\n        time.sleep(0.04)\n"
+    )
+    out = tmp_path / "out"
+    done = perfharness(
+        "stress", tmp_path / "locked.py:answer", "--replicas", "1,2", "--repeat", 2, "--concurrency", 4, "--duration",
+        "1s", "--tracer", "none", "--no-telemetry", "--format", "json", "-o", out, PERFHARNESS_STORE="off",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = Replicas.model_validate_json(done.stdout)
+    assert found == Replicas.model_validate_json((out / "replicas.json").read_text())
+    one, two = found.cases
+    assert (one.figures["answers_per_second"].mean or 0) == pytest.approx(25, rel=0.2)
+    assert (two.figures["answers_per_second"].mean or 0) == pytest.approx(50, rel=0.2)
+    assert (found.best, found.chosen) == ("plain_2", "plain_2")
+    assert [one.processes, two.processes] == [1, 2]
+    assert one.figures["gpu_busy_share"].mean is None
+    assert (one.figures["memory_mb"].mean or 0) > 10
+    assert sorted(found.order) == [f"plain_{n}/launch_{k}" for n in (1, 2) for k in (0, 1)]
+    assert "plain_1" in perfharness("analyze", out).stderr
+
+
+def test_replicas_and_what_contradicts_them(tmp_path: Path, target: str) -> None:
+    for options in (
+        ("--replicas", "1,2", "-np", 2), ("--replicas", "1,2", "--find-knee", "--objective", "5ms"),
+        ("--replicas", "0"), ("--repeat", 2), ("--sharing", "plain"), ("--start-mps",),
+        ("--replicas", "1,2", "--sharing", "mps"), ("--replicas", "2", "--fail-if", "goodput < 1"),
+    ):  # fmt: skip
+        done = perfharness("stress", target, *options, "-o", tmp_path / "out", PERFHARNESS_STORE="off")
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False), (options, done.stderr)
+    assert not (tmp_path / "out").exists()
