@@ -85,7 +85,7 @@ def _run_module(name: str, arguments: list[str], on_interrupt: Callable[[], None
     sys.argv[:] = ["-m", *arguments]
     if not is_safe_path():
         _set_first_folder(os.getcwd())  # noqa: PTH109
-    module = _new_main("", None)
+    module = _new_main(None, importlib.machinery.BuiltinImporter)  # until the packages above the module are imported
 
     def run_annotated() -> None:
         _, spec, code = runpy._get_module_details(name, runpy._Error)  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ def _run_archive(command: list[str], on_interrupt: Callable[[], None]) -> None:
         sys.path.insert(0, path)
     else:
         _set_first_folder(path)
-    _new_main(path, None)
+    _new_main(None, importlib.machinery.BuiltinImporter)
     run_main = runpy._run_module_as_main  # type: ignore[attr-defined]
     _execute(lambda: run_main("__main__", False), on_interrupt)
 
@@ -207,13 +207,14 @@ def ending_by_sigint() -> Callable[[], None]:
     return lambda: interrupts.append(signal.SIGINT)
 
 
-def _new_main(path: str, loader: Any) -> ModuleType:
+def _new_main(path: str | None, loader: Any) -> ModuleType:
+    """An empty `__main__`; without a path, as long as Python looks for the module, it has no file."""
     import builtins
 
     module = ModuleType("__main__")
-    module.__dict__.update(
-        __builtins__=builtins, __file__=path, __loader__=loader, __package__=None, __spec__=None, __cached__=None
-    )
+    vars(module).update(__builtins__=builtins, __loader__=loader, __package__=None, __spec__=None)
+    if path is not None:
+        vars(module).update(__file__=path, __cached__=None)
     if sys.version_info < (3, 14):
         vars(module)["__annotations__"] = {}
     sys.modules["__main__"] = module

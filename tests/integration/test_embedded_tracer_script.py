@@ -188,6 +188,14 @@ print(sorted(name for name in globals() if name not in ("__annotations__", "__co
 """
 
 
+BEFORE = """
+import sys
+main = vars(sys.modules["__main__"])
+print(__name__, sys.argv, sorted(main), main["__loader__"])
+"""
+"""What a package sees of the main module while that is still looked for: PyTorch's reads its `__file__`."""
+
+
 @pytest.mark.parametrize(
     "ending",
     [
@@ -206,7 +214,7 @@ print(sorted(name for name in globals() if name not in ("__annotations__", "__co
 def test_whatever_python_runs_is_as_with_python(runner: Runner, command: list[str], ending: str) -> None:
     for name in ("package/__main__.py", "package/part.py", "folder/__main__.py", "console"):
         runner.write(WHO + ending, name)
-    runner.write("print(__name__)", "package/__init__.py")
+    runner.write(BEFORE, "package/__init__.py")
     with zipfile.ZipFile(runner.folder / "app.pyz", "w") as archive:
         archive.writestr("__main__.py", WHO + ending)
     runner.both(*command, "-m", "--one", "two")
