@@ -73,13 +73,21 @@ def _compiled(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
 
 
 def _killed(journal: RecorderJournal, trace: Trace) -> Finding:
-    by_nsys = trace.meta.tracer == "nsys"
+    """The finding of a process that left no last counts. The embedded tracer writes each range as it is made."""
+    ended = f"Process {journal.pid} was killed, or became another program (exec)"
+    if trace.meta.tracer != "nsys":
+        return Finding(
+            "child-killed",
+            Severity.WARNING,
+            f"{ended}: what it recorded until then is kept.",
+            "A pool of workers kills them where it is left without close() and join(), a DataLoader with "
+            "persistent_workers at the end of the program.",
+        )
     return Finding(
         "child-killed",
-        Severity.WARNING,
-        f"Process {journal.pid} was killed: what it recorded until then is kept"
-        f"{', but nsys may have lost the last of it' if by_nsys else ''}.",
-        "A pool of workers kills them where it is left without close() and join().",
+        Severity.ERROR,
+        f"{ended}: nsys may have lost ranges of it, and how many is not known.",
+        "close() and join() the pool, delete the DataLoader before the end; or --tracer embedded, which keeps them.",
     )
 
 

@@ -37,7 +37,7 @@ FILE_NAME = "recorder.json"
 SCHEMA_VERSION = 1
 OPEN_RANGES_NAMED = 1000
 COUNTS_EVERY_S = 1.0
-"""Greatest age of a forked child's counts on disk, while it closes batches or `with` blocks."""
+"""Greatest age of a child's counts on disk, while it closes batches or `with` blocks."""
 
 
 _numbers = itertools.count()
@@ -74,6 +74,7 @@ class Journal:
         """Add a recorder; further objects of a known one add their arguments."""
         with self._lock:
             self._args[core] = {**self._args.get(core, {}), **args}
+            self._keep_counts()
         self.write()
 
     def write(self, unless_finalized: str = "running") -> None:
@@ -86,6 +87,7 @@ class Journal:
             try:
                 if self._path is None:
                     self._path = self._claim(text)
+                    self._keep_counts()
                 else:
                     _replace(self._path, text)
             except OSError as error:
@@ -159,10 +161,16 @@ class Journal:
         self._ancestors = ranks.ancestors()
         for core in self._args:
             core.forget_counts()
-            core.write_counts = self._write_counts
+        self._keep_counts()
+
+    def _keep_counts(self) -> None:
+        """Of a process that another one of the launch started, have counts on disk: a signal may end it at any time."""
+        if self.forked or (self._path is not None and self._path.name != FILE_NAME):
+            for core in self._args:
+                core.write_counts = self._write_counts
 
     def _write_counts(self) -> None:
-        """In a forked child: write with its first range and periodically, for a signal may end it at any time."""
+        """Write with the first range and periodically."""
         now_s = time.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + COUNTS_EVERY_S
