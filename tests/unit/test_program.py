@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,9 @@ def test_an_isolated_interpreter_finds_no_module_in_the_current_folder(
     assert ask_interpreter(sys.executable, ("-I",), "here").module_path is None
 
 
+TRAIN = Program("train.py", "python", path="train.py")
+
+
 @pytest.mark.parametrize(
     ("command", "inner"),
     [
@@ -171,8 +175,26 @@ def test_an_isolated_interpreter_finds_no_module_in_the_current_folder(
         ("mpirun -n 2 python3 -u train.py a.py", Program("train.py", "python3", ("-u",), "train.py")),
         ("mpirun -n 2 env A=1 python -m pkg.mod", Program("pkg.mod", "python", (), None, "pkg.mod")),
         ("mpirun ./a.out", None),
+        ("torchrun --nproc-per-node 2 -m pkg.mod a.py", Program("pkg.mod", "/venv/python", module="pkg.mod")),
+        ("torchrun -m --nproc-per-node 2 pkg.mod", Program("pkg.mod", "/venv/python", module="pkg.mod")),
+        ("torchrun --no-python python3 -u train.py", Program("train.py", "python3", ("-u",), "train.py")),
+        ("torchrun --no-python bash -c 'A=1 python train.py'", TRAIN),
+        ("torchrun --no-python ./a.out train.py", None),
+        ("python -m torch.distributed.run train.py", TRAIN),
+        ("python3 -m accelerate.commands.launch --cpu train.py", Program("train.py", "python3", path="train.py")),
+        ("python -m other train.py", None),
+        ("mpirun python -m torch.distributed.run train.py", TRAIN),
+        ("mpirun -n 2 torchrun --nproc-per-node 2 train.py", TRAIN),
+        ("mpirun sh -c 'echo; exec python -u train.py a | tee b'", Program("train.py", "python", ("-u",), "train.py")),
+        ("mpirun bash -lc 'cd x && python train.py'", None),
+        ("mpirun bash -c", None),
+        ("mpirun bash -c 'echo \"'", None),
+        ("mpirun bash train.py", None),
+        ("mpirun uv run --with x train.py", TRAIN),
+        ("mpirun uv run -m pkg.mod", Program("pkg.mod", "python", module="pkg.mod")),
+        ("mpirun uv pip train.py", None),
     ],
-)
+)  # fmt: skip
 def test_which_script_a_program_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, inner: Program | None
 ) -> None:
@@ -182,8 +204,9 @@ def test_which_script_a_program_starts(
     (tmp_path / "other.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    script, *arguments = command.split()
-    found = find_program(LaunchOptions(script=script, script_arguments=tuple(arguments)))
+    script, *arguments = shlex.split(command) if "'" in command else command.split()
+    options, _ = launch_options(script, arguments, {})
+    found = find_program(options)
     assert found.inner == inner
     assert found.script is (found if inner is None else found.inner)
 

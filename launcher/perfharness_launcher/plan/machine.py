@@ -122,11 +122,15 @@ def _interpreter(program: Program, python: str) -> InterpreterFacts:
     script = program.script
     if script.interpreter is None:
         return InterpreterFacts(python)
-    module = script.module if program.inner is None or not program.is_python else program.module
-    facts = ask_interpreter(script.interpreter, script.interpreter_options, module)
-    if program.is_python or (facts.problem is None and facts.module_problem is None):
+    facts = ask_interpreter(script.interpreter, script.interpreter_options, script.module)
+    if program.inner is None:
         return facts
-    return InterpreterFacts(python)  # it may be one of another machine, as in a container
+    if not program.is_python:  # it may be one of another machine, as in a container
+        return facts if facts.problem is None and facts.module_problem is None else InterpreterFacts(python)
+    if program.module is not None:
+        own = ask_interpreter(program.interpreter or python, program.interpreter_options, program.module)
+        return replace(own, module_path=facts.module_path)
+    return replace(facts, module_problem=None)  # what looks like the name of a module may be something else
 
 
 def _annotations(

@@ -6,15 +6,24 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfharness.python_command import PYTHON_NAME, read_python_command
+from perfharness.python_command import PYTHON_NAME, PythonCommand, read_python_command
 from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.ranks import rank_options
+from perfharness_launcher.plan.ranks import PYTHON_LAUNCHERS, rank_options
 
 FIRST_BYTES = 1024
 SHELLS = ("sh", "bash", "dash")
+CHANGE_FOLDER = frozenset({"cd", "pushd", "chroot"})
+PYTHON_RUNNERS = ("uv", "pdm", "rye")
+"""Their `run FILE` runs a Python file."""
+
+SAME_PYTHON = ""
+"""Where only a file or module is named: it runs in the interpreter of its launcher."""
+
+NO_PYTHON = ("--no-python", "--no_python")
 TRAMPOLINE = re.compile(r"'''exec'\s+(?P<words>.+?)\s+\"\$0\"\s+\"\$@\"")
 """The second line of a console script whose interpreter does not fit into a first one, as pip and uv write it."""
 
@@ -67,17 +76,78 @@ def find_program(options: LaunchOptions) -> Program:
 
 
 def _inner(program: Program, options: LaunchOptions) -> Program | None:
-    words = options.script_arguments
-    if program.is_python:  # one that starts ranks does that in its own interpreter
-        files = (word for word in words if word.endswith(".py") and Path(word).is_file())
-        path = next(files, None) if rank_options(options) else None
-        return None if path is None else Program(path, program.interpreter, path=path)
-    commands = (read_python_command(words[place:]) for place in range(len(words)))
-    command = next((command for command in commands if command is not None), None)
+    if not program.is_python:
+        command = started_python((options.script, *options.script_arguments))
+    elif rank_options(options):
+        command = _of_python_launcher(options.script_arguments)
+    else:
+        return None
     if command is None:
         return None
+    python = command.python or program.interpreter or "python"
     name, module = (None, command.target) if command.is_module else (command.target, None)
-    return Program(command.target, command.python, command.options, name, module)
+    return Program(command.target, python, command.options, name, module)
+
+
+def started_python(words: Sequence[str]) -> PythonCommand | None:
+    """The first `python FILE` or `python -m MODULE` that a command line starts, through any programs that start others:
+    `env A=1 python FILE`, `mpirun -n 4 python FILE`, `nice torchrun FILE`, `bash -c "python FILE"`, `uv run FILE`.
+
+    None where it starts none, or what it starts is not known.
+    """
+    for place, word in enumerate(words):
+        rest = words[place + 1 :]
+        command = read_python_command(words[place:])
+        if command is not None:
+            return _of_python_launcher(command.arguments) if command.target in PYTHON_LAUNCHERS else command
+        name = Path(word).name
+        if name in PYTHON_LAUNCHERS:
+            return _of_python_launcher(rest)
+        if name in PYTHON_RUNNERS and rest[:1] == ("run",):
+            return _of_python_launcher(rest[1:])
+        if name in SHELLS:
+            return _of_shell(rest)
+    return None
+
+
+def _of_python_launcher(words: Sequence[str]) -> PythonCommand | None:
+    """What a program that runs Python files and modules is given: `[options] FILE …`, `[options] -m MODULE …`, or a
+    command with `--no-python`.
+    """
+    module = False
+    for place, word in enumerate(words):
+        rest = tuple(words[place + 1 :])
+        if word in NO_PYTHON or PYTHON_NAME.fullmatch(Path(word).name):
+            return started_python(words[place:] if word not in NO_PYTHON else rest)
+        if word.endswith(".py") and Path(word).is_file():
+            return PythonCommand(SAME_PYTHON, (), word, is_module=False, arguments=rest)
+        if module and all(part.isidentifier() for part in word.split(".")):
+            return PythonCommand(SAME_PYTHON, (), word, is_module=True, arguments=rest)
+        module |= word in ("-m", "--module")
+    return None
+
+
+def _of_shell(words: Sequence[str]) -> PythonCommand | None:
+    """What `bash -c TEXT` starts, as far as that is written in the text; None of one that goes to another folder."""
+    flags = next((place for place, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
+    if flags is None or flags + 1 >= len(words):
+        return None
+    lexer = shlex.shlex(words[flags + 1], posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        tokens = list(lexer)
+    except ValueError:
+        return None
+    if CHANGE_FOLDER & set(tokens):
+        return None
+    while tokens:
+        end = next(
+            (place for place, token in enumerate(tokens) if not token.strip(lexer.punctuation_chars)), len(tokens)
+        )
+        if (command := started_python(tokens[:end])) is not None:
+            return command
+        tokens = tokens[end + 1 :]
+    return None
 
 
 def _find(options: LaunchOptions) -> Program:

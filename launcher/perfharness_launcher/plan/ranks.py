@@ -12,13 +12,16 @@ from perfharness_launcher.plan.options import LaunchOptions
 PLACEHOLDER = "{ranks}"
 
 PER_NODE = ("--nproc-per-node", "--nproc_per_node")
+ACCELERATE = ("--num_processes", "--num-processes")
 MPI = ("-n", "-np", "--np")
 
 RANK_OPTIONS: Mapping[str, Sequence[str]] = {
     "torchrun": PER_NODE,
     "torch.distributed.run": PER_NODE,
     "torch.distributed.launch": PER_NODE,
-    "accelerate": ("--num_processes", "--num-processes"),
+    "accelerate": ACCELERATE,
+    "accelerate-launch": ACCELERATE,
+    "accelerate.commands.launch": ACCELERATE,
     "deepspeed": ("--num_gpus",),
     "mpirun": MPI,
     "mpiexec": MPI,
@@ -27,6 +30,9 @@ RANK_OPTIONS: Mapping[str, Sequence[str]] = {
     "srun": ("-n", "--ntasks"),
 }
 """By the name of the program or module: its options for the number of ranks."""
+
+PYTHON_LAUNCHERS = frozenset(RANK_OPTIONS) - {"mpirun", "mpiexec", "orterun", "prterun", "srun"}
+"""Those that are written in Python, and are given a Python file, or a module, rather than a command."""
 
 
 def rank_options(options: LaunchOptions) -> Sequence[str]:

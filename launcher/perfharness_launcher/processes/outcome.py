@@ -6,14 +6,16 @@ import json
 import re
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from perfharness.analysis.stage_findings import without_consequences
+from perfharness.boot import without_current_folder
 from perfharness.model.annotations import NOTES_NAME, NOTES_OF_CHILDREN, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
+from perfharness.python_command import PYTHON_NAME
 from perfharness_launcher.nsys.collect import Collected
 from perfharness_launcher.nsys.command_line import TRACER_LOG
 from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, ProcessSpec, cpu_list
@@ -137,7 +139,7 @@ def process_findings(
     if tracer.kind != "none" and not record.left_traces and record.pid is not None:
         logs = (STDERR_LOG, TRACER_LOG) if record.ended == "ok" else ()
         end_of_output = _end_of_output(ending.process.folder, logs) if logs else "; it ended before one was written"
-        hint = "perfharness doctor says what is missing" if record.ended == "ok" else ""
+        hint = _hint_without_trace(ending.process.spec.command, tracer) if record.ended == "ok" else ""
         if record.ended == "ok" and captured:
             end_of_output = f": no loop came to the batches {captured}, which --capture-batches names"
             hint = "name batches that there are: the first of a loop is 0"
@@ -148,6 +150,20 @@ def process_findings(
             hint,
             record.folder,
         )
+
+
+def _hint_without_trace(command: Sequence[str], tracer: TracerRecord) -> str:
+    """The next step where a program ended well and left no trace."""
+    is_ours = without_current_folder(command) != list(command)  # the script is run by a module of perfharness
+    if tracer.kind == "nsys" or is_ours:
+        return "perfharness doctor says what is missing"
+    name = Path(command[0]).name
+    if PYTHON_NAME.fullmatch(name):
+        return "annotate what it runs (PerfRecorder, nvtx, --annotate): it made no range, and no GPU work"
+    return (
+        f"the embedded tracer records Python: {name} is none, and started none that made ranges or GPU work; of other"
+        " programs --tracer nsys records NVTX and GPU work"
+    )
 
 
 def _ended_badly(ending: Watched, record: ProcessRecord, timeout_s: float | None) -> Finding:
