@@ -30,7 +30,7 @@ from perfharness.model.text import ascii_json
 from perfharness.render.terminal.console import Console, say
 
 if TYPE_CHECKING:
-    from perfharness.runs.compared_launch import Unit
+    from perfharness.runs.compared_figure import Unit
     from perfharness.runs.comparison import CompareRule, Comparison
     from perfharness_launcher.plan.options import LaunchOptions
 

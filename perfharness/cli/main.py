@@ -21,7 +21,9 @@ from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.text import keep_encodable, safe
 from perfharness.model.version import VERSION
 
-MEASURING = frozenset({"launch", "explain", "compare", "bench", "stress", "compare-engines", "compare-layers"})
+MEASURING = frozenset(
+    {"launch", "explain", "compare", "bench", "stress", "mlperf", "compare-engines", "compare-layers"}
+)
 """They continue when their output is closed; the others end, as `perfharness ranges … | head` should."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"

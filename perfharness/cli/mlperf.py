@@ -8,10 +8,11 @@ import typer
 
 from perfharness.cli.help import GroupedCommand, HelpAll
 from perfharness.cli.launch import DryRunOption, Shown
-from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, command_line, exit_code
+from perfharness.cli.limits import are_kept, limits_of
+from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
 from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
 from perfharness.cli.settings import given, with_settings
-from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, MlperfSettings
+from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, TEST, MlperfSettings
 from perfharness.render.terminal.plan import print_plan
 from perfharness_launcher.plan.options import LaunchOptions
 
@@ -35,6 +36,15 @@ def mlperf_verb(
         str, typer.Argument(metavar="MODEL", help="A model file, or module:function.", show_default=False)
     ],
     *,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            metavar="CONDITION",
+            help="Exit with 3 where it is met: 'loadgen_rate < 900', 'latency.p99 > 20ms'; may be given again.",
+            rich_help_panel=TEST,
+        ),
+    ] = None,
     output_format: FormatOption = Format.TEXT,
     quiet: RareQuietOption = False,
     verbose: RareVerboseOption = False,
@@ -48,13 +58,14 @@ def mlperf_verb(
     batch a query, with its stages.
 
     Exit codes: 0 VALID, or an accuracy test that was done; 1 the process failed; 2 usage; 3 INVALID by LoadGen's own
-    verdict, queries failed, or nothing could be measured.
+    verdict, queries failed, nothing could be measured, or a condition of --fail-if is met.
     """
     del help_all
     from perfharness.load.mlperf.run import plan_mlperf, run_mlperf
     from perfharness.render.terminal.mlperf import print_mlperf
 
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
+    limits = limits_of(fail_if or ())
     plan = plan_mlperf(model, given(context, settings))
     if dry_run:
         print_plan(plan.launch, output.results)
@@ -69,4 +80,5 @@ def mlperf_verb(
     output.message(f"results: {run.launch.folder}")
     if run.result.status != "ok" or not run.launch.all_processes_well or run.launch.summary.not_written is not None:
         raise typer.Exit(EXIT_FAILED)
-    raise typer.Exit(exit_code(run.findings))
+    kept = are_kept(run.launch.folder, limits, output)
+    raise typer.Exit(exit_code(run.findings) if kept else EXIT_CHECK_FAILED)

@@ -60,7 +60,7 @@ KindOption = Annotated[
     typer.Option(
         "--kind",
         metavar="KIND",
-        help="launch, repeat, sweep, cold-start, bench, bench-sweep or trtexec.",
+        help="launch, stress, mlperf, repeat, sweep, cold-start, bench, bench-sweep or trtexec.",
         rich_help_panel=WHICH,
     ),
 ]
@@ -286,7 +286,8 @@ def trend(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="cpu, gpu, busy, the same _per_item, throughput, energy; of a case latency; with _p50 or _p95."
+            help="cpu, gpu, busy, the same _per_item, throughput, energy; of a case latency; with _p50 or _p95; of a"
+            " load test latency.p99, achieved_rate, goodput, error_rate, knee, loadgen_rate, loadgen_latency."
             " [default: cpu; of a run throughput]",
             show_default=False,
         ),
@@ -378,9 +379,10 @@ OF_A_RUN = (
     "git_dirty",
     "setup",
     "exit_code",
+    "verdict",
     "folder",
 )
-OF_A_FIGURE = ("path", "metric", "unit", "count", "mean", "p50", "p95", "reason")
+OF_A_FIGURE = ("path", "metric", "unit", "count", "mean", "p50", "p95", "low", "high", "reason")
 
 
 def as_csv(runs: Sequence[StoredRun]) -> str:

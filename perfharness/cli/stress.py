@@ -14,6 +14,7 @@ import typer
 
 from perfharness.backends.models import shapes_of
 from perfharness.cli.help import GroupedCommand, HelpAll
+from perfharness.cli.limits import are_kept, limits_of
 from perfharness.cli.live import LaunchView
 from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
 from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
@@ -24,7 +25,7 @@ from perfharness.load.progress import LoadProgress
 from perfharness.load.replicas.plan import parse_replicas, parse_sharing, plan_replicas
 from perfharness.load.replicas.result import Sharing
 from perfharness.load.replicas.run import ReplicaRun
-from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, judged_limits, model_spec, plan_stress, run_stress
+from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, model_spec, plan_stress, run_stress
 from perfharness.load.targets.backend import ModelSpec
 from perfharness.load.targets.http.settings import http_settings, is_url
 from perfharness.model.load import WINDOWS_NAME
@@ -32,7 +33,7 @@ from perfharness.render.terminal.console import Console, say
 from perfharness.render.terminal.load import print_load, status_text
 from perfharness.render.terminal.plan import headline
 from perfharness.render.terminal.replicas import print_replicas
-from perfharness.runs.limits import PERCENT, Limit, parse_limit
+from perfharness.runs.limits import Limit
 from perfharness.runs.repeat import repeat_request
 from perfharness.runs.repeat_file import DEFAULT_COUNT, RepeatRequest
 from perfharness_launcher.plan.launch_plan import LaunchPlan
@@ -359,18 +360,6 @@ def _check_replicas(
         raise UsageError("--start-mps needs --sharing mps")
 
 
-def limits_of(texts: Sequence[str]) -> list[Limit]:
-    """Conditions of one run, which has no base. Raises `UsageError`."""
-    limits = [parse_limit(text) for text in texts]
-    for limit in limits:
-        if limit.quantity.unit == PERCENT:
-            raise UsageError(
-                f"--fail-if '{limit.text}': % is a change against a base, which `compare` has; give a number, as "
-                "error_rate > 0.01"
-            )
-    return limits
-
-
 def knee_of(*, find_knee: bool, precision: float | None) -> dict[str, float] | None:
     """The settings of the search. Raises `UsageError`."""
     if precision is not None and not find_knee:
@@ -475,9 +464,6 @@ def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = 
         return EXIT_CHECK_FAILED
     if result.load.status != "ok" or not result.launch.all_processes_well:
         return EXIT_FAILED
-    failed = [one for one in judged_limits(result, limits) if one.failed]
-    for one in failed:
-        output.message(f"--fail-if {one.limit}: {one.reason or f'{one.value:.4g} {one.unit}'}")
-    if failed:
+    if not are_kept(result.launch.folder, limits, output):
         return EXIT_CHECK_FAILED
     return exit_code(result.findings) or EXIT_OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.load import LoadResult, PhaseResult, TargetKind
+from perfharness.model.load import LoadResult, PhaseResult
 
 GENERATOR_LIMITED = "generator-limited"
 LATE_SHARE = 0.2
@@ -92,14 +92,3 @@ def _late(phase: PhaseResult) -> str | None:
         if late is not None and latency is not None and late > LATE_MS and late > LATE_SHARE * latency:
             return f"{late:.3g} of {latency:.3g} ms ({text})"
     return None
-
-
-def of_no_concern(kind: TargetKind, *, serves: bool) -> frozenset[str]:
-    """Codes of findings of the run that say nothing about the target.
-
-    Args:
-        serves: the launched process is the server; else, over HTTP, it is the generator.
-    """
-    if serves:
-        return frozenset({"no-ranges"})  # requests-not-traced says what is missing
-    return frozenset({"not-traced", "memory-grows"}) if kind == "http" else frozenset()

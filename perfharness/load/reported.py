@@ -13,11 +13,9 @@ import numpy as np
 
 from perfharness.errors import ToolNotFoundError
 from perfharness.files import is_plain
-from perfharness.load.findings import of_no_concern
 from perfharness.load.histogram import Histogram, require_load
 from perfharness.load.request import TIMEOUT
 from perfharness.load.result import percentile_of
-from perfharness.load.server import GENERATOR_LOG
 from perfharness.load.windows import read_lines
 from perfharness.model.load import LEAST_BEYOND, LOAD_NAME, PERCENTILES, WINDOWS_NAME, LoadResult, LoadWindow
 from perfharness.model.load import PhaseResult as Phase
@@ -44,9 +42,7 @@ def load_report(folder: Path) -> LoadReport | None:
         return None
     processes = [read_lines(file) for file in sorted(folder.glob(f"*/{WINDOWS_NAME}")) if is_plain(file)]
     starts = [line["start_ns"] for lines in processes for line in lines if line["kind"] == "run"]
-    serves = any(is_plain(file) for file in folder.glob(f"*/{GENERATOR_LOG}"))
-    made = report_of(result, processes, min(starts, default=None))
-    return made.model_copy(update={"of_no_concern": of_no_concern(result.target.kind, serves=serves)})
+    return report_of(result, processes, min(starts, default=None))
 
 
 def report_of(result: LoadResult, processes: Sequence[Sequence[Line]], start_ns: int | None) -> LoadReport:

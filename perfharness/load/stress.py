@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from perfharness.backends import backend_and_mode
 from perfharness.errors import LaunchError, UsageError
-from perfharness.load.findings import of_no_concern
 from perfharness.load.histogram import require_load
 from perfharness.load.inputs import Inputs
 from perfharness.load.judge import judge_load
@@ -32,10 +31,9 @@ from perfharness.model.findings import Finding
 from perfharness.model.journal import JOURNAL_NAME
 from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.model.notebook import notebook_html
-from perfharness.runs.compared_launch import read_launch
 from perfharness.runs.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.limits import Limit, LimitResult, judge_limit
+from perfharness.runs.load_test import of_no_concern
 from perfharness_launcher.companions.companion import Companion
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.plan.launch_plan import LaunchPlan
@@ -69,6 +67,11 @@ class StressPlan:
     serves: bool = False
     """Whether what is launched is the server, and the load comes from a process of its own."""
 
+    @property
+    def started(self) -> list[str] | None:
+        """The command of that server."""
+        return [self.launch.options.script, *self.launch.options.script_arguments] if self.serves else None
+
 
 @dataclass(frozen=True)
 class StressResult:
@@ -76,13 +79,12 @@ class StressResult:
 
     load: LoadResult
     launch: LaunchResult
-    of_no_concern: frozenset[str] = frozenset()
-    """Codes of findings of the run that say nothing about the target."""
 
     @property
     def findings(self) -> list[Finding]:
         """Those of the load, then those of the run."""
-        of_run = [finding for finding in self.launch.findings if finding.code not in self.of_no_concern]
+        ignored = of_no_concern(self.load.target)
+        of_run = [finding for finding in self.launch.findings if finding.code not in ignored]
         return [*(record.to_finding() for record in self.load.findings), *of_run]
 
     def _repr_html_(self) -> str | None:
@@ -196,7 +198,8 @@ def plan_stress(
         options, _ = launch_options(target, script_arguments, given)
     else:
         generator = {} if http is None else {"tracer": "none"}
-        options, _ = launch_options(MODULE, [spec.to_text()], {**generator, **given, "module": True})
+        of_worker = {"module": True, "source": target}
+        options, _ = launch_options(MODULE, [spec.to_text()], {**generator, **given, **of_worker})
     (launch,) = plan_launches([options])
     if profile.knee is not None and spec.kind == "script":
         raise UsageError(f"{target} is a script, whose whole load is known when it begins; the knee cannot be searched")
@@ -223,7 +226,7 @@ def run_stress(
         if plan.spec.kind == "script":
             count_scripts(run.folder, plan.spec.profile, run.manifest.processes)
         folders = [spec.folder for spec in plan.launch.processes]
-        found.append(read_load(run.folder, plan.spec, folders, serves=plan.serves))
+        found.append(read_load(run.folder, plan.spec, folders, serves=plan.serves, started=plan.started))
         write_json(run.folder / LOAD_NAME, found[0].model_dump(mode="json"))
 
     beside = [sys.executable, "-m", MODULE, plan.spec.to_text()]
@@ -233,7 +236,7 @@ def run_stress(
         if plan.spec.kind == "script":
             launch = paced(launch, plan.spec.profile, Path(folder))
         result = run_plan(launch, command, observer, [*companions, *generator], complete=complete)
-    return StressResult(found[0], result, of_no_concern(plan.spec.kind, serves=plan.serves))
+    return StressResult(found[0], result)
 
 
 def _request_of(spec: WorkerSpec) -> dict[str, Any] | None:
@@ -242,19 +245,19 @@ def _request_of(spec: WorkerSpec) -> dict[str, Any] | None:
     return spec.http.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"url"})
 
 
-def judged_limits(result: StressResult, limits: Sequence[Limit]) -> list[LimitResult]:
-    """Whether conditions as `latency.p99 > 20ms` are met by the run. Raises `UsageError`, `ResultError`."""
-    if not limits:
-        return []
-    launch = read_launch(result.launch.folder)
-    return [judge_limit(limit, [], [launch], "the load test") for limit in limits]
-
-
-def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str], *, serves: bool = False) -> LoadResult:
+def read_load(
+    folder: Path,
+    spec: WorkerSpec,
+    processes: Sequence[str],
+    *,
+    serves: bool = False,
+    started: Sequence[str] | None = None,
+) -> LoadResult:
     """The result of the files of windows in a run folder.
 
     Args:
         serves: the process is a traced server; its trace says when the service of each request began.
+        started: the command of that server.
 
     Raises `LaunchError` where no process sent anything.
     """
@@ -267,7 +270,14 @@ def read_load(folder: Path, spec: WorkerSpec, processes: Sequence[str], *, serve
         tail = "\n".join(text for log in logs if (text := log_tail(log).strip()))
         said = f": {tail}" if tail else f"; its logs are in {files[0].parent}"
         raise LaunchError(f"{spec.target} was not put under load, for its process ended before{said}")
-    target = TargetRecord(kind=spec.kind, name=spec.target, processes=len(processes), request=_request_of(spec))
+    target = TargetRecord(
+        kind=spec.kind,
+        name=spec.target,
+        processes=len(processes),
+        request=_request_of(spec),
+        model=None if spec.model is None else spec.model.model_dump(mode="json"),
+        started=None if started is None else list(started),
+    )
     result = load_result(target, ran_profile(spec.profile, lines[0]), lines)
     if serves:
         result = with_service(result, folder, processes[0])

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from perfharness.model.checks import MaskedArguments
 from perfharness.model.load_judgement import Knee, Sustained
 from perfharness.model.load_judgement import LoadFigure as LoadFigure
 from perfharness.model.manifest import FindingRecord
@@ -80,6 +81,12 @@ class TargetRecord(_Model):
     processes: int = 1
     request: dict[str, Any] | None = None
     """What is sent and expected over HTTP, as it was given; null for other targets."""
+
+    model: dict[str, Any] | None = None
+    """How a model is run: backend, mode, device, precision, shapes; null for other targets."""
+
+    started: MaskedArguments | None = None
+    """The command of the server that was started and traced; null: none was."""
 
 
 class PhaseResult(_Model):

@@ -23,7 +23,8 @@ from perfharness.analysis.comparison import (
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.result import Path as StagePath
 from perfharness.model.result import path_text
-from perfharness.runs.compared_launch import METRICS, Figure, LaunchFigures, read_launches
+from perfharness.runs.compared_figure import METRICS, Figure
+from perfharness.runs.compared_launch import VALIDITY, LaunchFigures, read_launches
 from perfharness.runs.compared_suite import read_suite, suite_file
 from perfharness.runs.comparison import (
     VERDICTS,
@@ -270,9 +271,8 @@ def _row(one: MatchedPair, judgement: Judgement | None, matched: MatchedSides) -
         new=new,
     )
     if judgement is None:
-        names = ", ".join(difference.name for difference in matched.differences if difference.is_deciding)
         ratio = new.mean / base.mean if base.mean and new.mean is not None else None
-        return row.model_copy(update={"ratio": ratio, "reason": f"{names} differ"})
+        return row.model_copy(update={"ratio": ratio, "reason": _why_not(matched)})
     return row.model_copy(
         update={
             "verdict": _verdict(judgement, more_is_better=metric.more_is_better),
@@ -286,6 +286,15 @@ def _row(one: MatchedPair, judgement: Judgement | None, matched: MatchedSides) -
             "launches_needed": judgement.launches_needed,
         }
     )
+
+
+def _why_not(matched: MatchedSides) -> str:
+    """Why nothing is comparable."""
+    names = [one.name for one in matched.differences if one.is_deciding and one.name != VALIDITY]
+    invalid = next((one.invalid for one in (*matched.base.used, *matched.new.used) if one.invalid), None)
+    is_allowed = all(one.allowed for one in matched.differences if one.name == VALIDITY)
+    reasons = [f"{', '.join(names)} differ" if names else None, None if is_allowed else invalid]
+    return "; ".join(reason for reason in reasons if reason)
 
 
 def _reason(judgement: Judgement) -> str | None:

@@ -5,104 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import orjson
-from pydantic import ValidationError
 
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.clocks import CLOCKS_COMPANION
 from perfharness.model.findings import Severity
-from perfharness.model.load import LOAD_NAME, PERCENTILES, LoadResult
 from perfharness.model.manifest import ProcessRecord, RunManifest, SourceRecord
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, TIMES, path_text
 from perfharness.model.result import Path as StagePath
+from perfharness.runs.compared_figure import Figure
 from perfharness.runs.inputs import Located
 from perfharness.runs.json_files import json_bytes, read_results
 from perfharness.runs.launch_figures import PER_ITEM, entry_figures, stage_entries
+from perfharness.runs.load_test import LoadTest, read_load_test
 from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, analyze_trace, read_manifest
 from perfharness.runs.startup_file import startup_of
 from perfharness.runs.steadiness import LaunchConditions, conditions_of
-
-Unit = Literal["ms", "items/s", "bytes", "J", "requests/s", "share"]
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A figure that is compared.
-
-    Args:
-        label: as tables have it.
-        more_is_better: whether a larger one is `faster`.
-        is_judged: whether it has a verdict; the others are for `--fail-if`, and would only cost the verdicts power.
-    """
-
-    unit: Unit
-    label: str
-    more_is_better: bool = False
-    is_judged: bool = True
-
-
-LOAD_METRICS: dict[str, Metric] = {
-    "load_mean": Metric("ms", "load: mean latency", is_judged=False),
-    "load_p50": Metric("ms", "load: p50"),
-    "load_p90": Metric("ms", "load: p90", is_judged=False),
-    "load_p95": Metric("ms", "load: p95"),
-    "load_p99": Metric("ms", "load: p99"),
-    "load_p99_9": Metric("ms", "load: p99.9", is_judged=False),
-    "achieved_rate": Metric("requests/s", "load: achieved rate", more_is_better=True),
-    "goodput": Metric("requests/s", "load: goodput", more_is_better=True),
-    "error_rate": Metric("share", "load: errors"),
-    "knee_rate": Metric("requests/s", "load: knee", more_is_better=True),
-    "error_share": Metric("share", "load: errors"),
-}
-"""Of a load test: of its longest phase that counts; `error_share` is of each kind, a stage `errors/KIND`."""
-
-METRICS: dict[str, Metric] = {
-    "cpu_time_per_item": Metric("ms", "CPU/item"),
-    "gpu_time_per_item": Metric("ms", "GPU/item"),
-    "gpu_busy_time_per_item": Metric("ms", "busy/item"),
-    "cpu_time": Metric("ms", "CPU/batch"),
-    "gpu_time": Metric("ms", "GPU/batch"),
-    "gpu_busy_time": Metric("ms", "busy/batch"),
-    "latency_mean": Metric("ms", "mean latency"),
-    "latency_p50": Metric("ms", "p50"),
-    "latency_p95": Metric("ms", "p95"),
-    "throughput": Metric("items/s", "throughput", more_is_better=True),
-    "start_up": Metric("ms", "start-up"),
-    "gpu_memory": Metric("bytes", "GPU memory"),
-    "host_memory": Metric("bytes", "host memory"),
-    "energy_per_item": Metric("J", "energy/item"),
-    **LOAD_METRICS,
-    "stage_p50": Metric("ms", "p50", is_judged=False),
-    "stage_p95": Metric("ms", "p95", is_judged=False),
-    "stage_p99": Metric("ms", "p99", is_judged=False),
-}
-"""By name, in the order of the tables. Times of a stage are means per item, or a batch where no items were counted."""
-
-
-class Figure(NamedTuple):
-    """Which figure: of a stage, by its path, or of the whole run, whose path is empty."""
-
-    path: StagePath
-    metric: str
-
-    @property
-    def stage(self) -> str:
-        """The path as text; empty for the run."""
-        return path_text(self.path)
-
-    @property
-    def text(self) -> str:
-        """`stage.metric`."""
-        return f"{self.stage}.{self.metric}" if self.path else self.metric
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether it has a verdict."""
-        return METRICS[self.metric].is_judged
 
 
 @dataclass(frozen=True)
@@ -118,6 +39,7 @@ class LaunchFigures:
         start_unix_ns: of its first process; None: not known.
         errors: codes of the findings that put numbers in doubt.
         conditions: what is known about the machine meanwhile.
+        invalid: why no figure of it is to be compared, by the verdict of the test itself; None: all may be.
     """
 
     folder: Path
@@ -130,6 +52,7 @@ class LaunchFigures:
     start_unix_ns: int | None = None
     errors: tuple[str, ...] = ()
     conditions: LaunchConditions | None = None
+    invalid: str | None = None
 
     @property
     def paths(self) -> list[StagePath]:
@@ -160,16 +83,19 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
         figures[Figure((), name)] = value
         if value is None and reason:
             reasons[Figure((), name)] = reason
-    load = read_load_file(folder) if process is None else None
-    if load is not None:
-        found_figures, why = load_figures(load)
-        figures |= found_figures
-        reasons |= why
+    test = read_load_test(folder) if process is None else None
+    if test is not None:
+        figures |= {figure: one.value for figure, one in test.figures.items()}
+        reasons |= {figure: one.reason for figure, one in test.figures.items() if one.value is None and one.reason}
     starts = [record.start_unix_ns for record in records if record.start_unix_ns is not None]
     findings = tree.get("meta", {}).get("findings", [])
     errors = {str(one.get("code")) for one in findings if isinstance(one, dict) and one.get("severity") == "error"}
+    if test is not None:
+        errors = (errors - test.of_no_concern) | {one.code for one in test.findings if one.severity is Severity.ERROR}
     bad = [record for record in manifest.processes if record.ended != "ok"]
     problem = f"{bad[0].folder} ended: {bad[0].ended}" if bad else None
+    if problem is None and test is not None:
+        problem = test.problem
     if problem is None and not any(value is not None for value in figures.values()):
         problem = "it has no numbers"
     return LaunchFigures(
@@ -179,61 +105,22 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
         problem=problem,
         figures=figures,
         reasons=reasons,
-        environment={**environment_of(manifest, records), **({} if load is None else {"load": load_text(load)})},
+        environment={**environment_of(manifest, records), **({} if test is None else _of_test(test))},
         start_unix_ns=min(starts, default=None),
         errors=tuple(sorted(errors)),
         conditions=conditions_of(str(folder), manifest, tree),
+        invalid=None if test is None else test.invalid,
     )
 
 
-def read_load_file(folder: Path) -> LoadResult | None:
-    """The load test of a run folder; None: it is none. Raises `ResultError` where it cannot be read."""
-    path = folder / LOAD_NAME
-    try:
-        return LoadResult.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); run the load test again") from error
-
-
-def load_figures(load: LoadResult) -> tuple[dict[Figure, float | None], dict[Figure, str]]:
-    """The figures of a load test's longest phase that counts, and why some are not there."""
-    figures: dict[Figure, float | None] = {}
-    reasons: dict[Figure, str] = {}
-    if load.knee is not None:
-        figures[Figure((), "knee_rate")] = load.knee.rate
-        if load.knee.rate is None and load.knee.reason:
-            reasons[Figure((), "knee_rate")] = load.knee.reason
-    phase = max((one for one in load.phases if not one.is_warmup), key=lambda one: one.duration_s, default=None)
-    if phase is None or load.knee is not None:  # the phases of a search are those of other rates
-        return figures, reasons
-    for name in ("mean", *PERCENTILES):
-        figure = getattr(phase.latency, name)
-        figures[Figure((), f"load_{name}")] = figure.value
-        if figure.value is None and figure.reason:
-            reasons[Figure((), f"load_{name}")] = figure.reason
-    figures[Figure((), "achieved_rate")] = phase.achieved_rate
-    figures[Figure((), "goodput")] = phase.goodput
-    if phase.goodput is None:
-        reasons[Figure((), "goodput")] = "it had no --objective"
-    ended = phase.ok + sum(phase.errors.values())
-    figures[Figure((), "error_rate")] = sum(phase.errors.values()) / ended if ended else None
-    for kind, count in phase.errors.items():
-        figures[Figure(("errors", kind), "error_share")] = count / ended
-    return figures, reasons
-
-
-def load_text(load: LoadResult) -> str:
-    """The profile and the target's kind in short, with a digest of the whole profile."""
-    text = orjson.dumps(load.profile, option=orjson.OPT_SORT_KEYS)
-    phases = [
-        f"{one.name} {'closed' if one.asked_rate is None else f'{one.asked_rate:.4g}/s'} for {one.duration_s:.4g} s"
-        for one in load.phases
-        if not one.is_warmup
-    ]
-    shown = ", ".join(phases[:2]) + (f" and {len(phases) - 2} more" if len(phases) > 2 else "")
-    return f"{load.target.kind}, {'a search for the knee' if load.knee else shown} ({_short(sha256(text).hexdigest())})"
+def _of_test(test: LoadTest) -> dict[str, str | None]:
+    """What was under load, and under which: what was launched for that is perfharness's own worker."""
+    found: dict[str, str | None] = {"load": test.load, "script": test.short_target}
+    if test.arguments is not None:
+        found["arguments"] = " ".join(test.arguments) or "none"
+    if test.kind == "mlperf":
+        found[VALIDITY] = test.verdict + (f" ({test.verdict_reason})" if test.verdict_reason else "")
+    return found
 
 
 def read_launches(located: Located, read_as: ReadAs = AS_LAUNCHED) -> list[LaunchFigures]:
@@ -352,6 +239,9 @@ def _total(processes: list[dict[str, Any]], of: Callable[[dict[str, Any]], dict[
     return float(sum(peaks)), None
 
 
+VALIDITY = "validity"
+"""Of a test: whether it may be compared, by its own verdict."""
+
 DECIDING = {
     "gpu": "other GPUs",
     "cpu": "other CPUs",
@@ -362,6 +252,7 @@ DECIDING = {
     "reading": "other ranges read as batches, other batches excluded, or another way of measuring a case",
     "batches": "other batches traced, so others measured",
     "load": "other loads",
+    VALIDITY: "no test that is INVALID by LoadGen's own verdict is evidence",
     "pass": "an explaining pass, which may cost time, on one side",
 }
 """Differences that make a comparison meaningless unless they are what is compared, and why."""

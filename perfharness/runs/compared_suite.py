@@ -13,7 +13,8 @@ from perfharness.model.bench import BenchCase, CaseResult, MachineRecord
 from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult
 from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.compared_launch import Figure, LaunchFigures
+from perfharness.runs.compared_figure import Figure
+from perfharness.runs.compared_launch import LaunchFigures
 
 DECIDING_SETTINGS = ("latency.", "measure.")
 """Beginnings of the names of settings that change what a latency is."""

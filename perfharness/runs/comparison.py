@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from perfharness.model.checks import PrintableText
 from perfharness.model.notebook import notebook_html
 from perfharness.model.secrets import mask_arguments
-from perfharness.runs.compared_launch import Unit
+from perfharness.runs.compared_figure import Unit
 from perfharness.runs.limits import LimitResult
 
 COMPARISON_NAME = "comparison.json"

@@ -14,6 +14,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -24,7 +25,8 @@ from perfharness.errors import UsageError
 from perfharness.model.checks import PrintableText
 from perfharness.model.load import PERCENTILES
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.compared_launch import METRICS, Figure, LaunchFigures, Unit, find_stage
+from perfharness.runs.compared_figure import METRICS, Figure, Unit
+from perfharness.runs.compared_launch import LaunchFigures, find_stage, read_launch
 
 UNITS: dict[str, tuple[Unit, float]] = {
     "ns": ("ms", 1e-6),
@@ -34,6 +36,7 @@ UNITS: dict[str, tuple[Unit, float]] = {
     "s": ("ms", 1e3),
     "items/s": ("items/s", 1.0),
     "requests/s": ("requests/s", 1.0),
+    "MB/s": ("MB/s", 1.0),
     "B": ("bytes", 1.0),
     "kB": ("bytes", 1e3),
     "KB": ("bytes", 1e3),
@@ -77,6 +80,11 @@ RUN_FIGURES = {
     "goodput": "goodput",
     "error_rate": "error_rate",
     "knee": "knee_rate",
+    "memory_slope": "memory_slope",
+    "loadgen_rate": "loadgen_rate",
+    "loadgen_latency": "loadgen_latency",
+    "early_stopping": "loadgen_early_stopping",
+    "over_latency": "over_latency_share",
 }
 """Figures of the run by their short names."""
 
@@ -202,6 +210,14 @@ def _wrong(text: str, position: int, what: str) -> UsageError:
     return UsageError(f"--fail-if '{text}': {what} at character {position + 1}")
 
 
+def judge_run(folder: Path, limits: Sequence[Limit]) -> list[LimitResult]:
+    """Whether conditions are met by one run, which has no base. Raises `UsageError`, `ResultError`."""
+    if not limits:
+        return []
+    launch = read_launch(folder)
+    return [judge_limit(limit, [], [launch], "the run") for limit in limits]
+
+
 def judge_limit(limit: Limit, base: Sequence[LaunchFigures], new: Sequence[LaunchFigures], version: str) -> LimitResult:
     """Whether the condition is met by the mean over the launches of the new version. Raises `UsageError`."""
     is_load = limit.stage == LATENCY and _has_load(new) and limit.figure in LOAD_FIGURES
@@ -220,6 +236,8 @@ def judge_limit(limit: Limit, base: Sequence[LaunchFigures], new: Sequence[Launc
     values = _values(new, figure)
     common = {"limit": limit.text, "version": version, "figure": figure.text, "launches": len(values)}
     value = geometric_mean(np.asarray(values))
+    if (invalid := next((launch.invalid for launch in new if launch.invalid), None)) is not None:
+        return LimitResult.model_validate({**common, "failed": True, "reason": invalid})
     if value is None:
         known = next((launch.reasons[figure] for launch in new if figure in launch.reasons), "it was not measured")
         return LimitResult.model_validate({**common, "failed": True, "reason": known})

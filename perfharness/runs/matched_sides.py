@@ -11,7 +11,8 @@ from perfharness.analysis.comparison import MAX_ORDER_SHARE, Pair, order_share
 from perfharness.errors import UsageError
 from perfharness.model.result import TIMES, path_text
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.compared_launch import DECIDING, METRICS, Figure, LaunchFigures, find_stage
+from perfharness.runs.compared_figure import METRICS, Figure
+from perfharness.runs.compared_launch import DECIDING, VALIDITY, LaunchFigures, find_stage
 from perfharness.runs.comparison import CompareRule, EnvironmentDifference, NotCompared, Order
 from perfharness.runs.launch_figures import PER_ITEM
 from perfharness.runs.limits import Limit
@@ -221,7 +222,10 @@ def _order(base_at: list[int] | None, new_at: list[int] | None) -> Order:
 def environment_differences(
     base: Sequence[LaunchFigures], new: Sequence[LaunchFigures], allowed: frozenset[str] = frozenset()
 ) -> list[EnvironmentDifference]:
-    """What is not the same in all launches; what makes the comparison meaningless first."""
+    """What is not the same in all launches; what makes the comparison meaningless first.
+
+    A test that is invalid by its own verdict is among them where both sides are.
+    """
     names = dict.fromkeys(name for launch in (*base, *new) for name in launch.environment)
     found = []
     for name in names:
@@ -231,8 +235,9 @@ def environment_differences(
             list(dict.fromkeys(launch.environment.get(name) for launch in side)) for side in (base, new)
         )
         every = set(values) | set(new_values)
-        if len(every) > 1:
-            decides = name in DECIDING and None not in every
+        is_invalid = name == VALIDITY and any(launch.invalid for launch in (*base, *new))
+        if len(every) > 1 or is_invalid:
+            decides = is_invalid if name == VALIDITY else name in DECIDING and None not in every
             found.append(
                 EnvironmentDifference(
                     name=name, base=values, new=new_values, decides=decides, allowed=name in allowed,

@@ -23,7 +23,8 @@ from perfharness.errors import ResultError
 from perfharness.files import read_regular
 from perfharness.model.result import Float64
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.compared_launch import Figure, LaunchFigures
+from perfharness.runs.compared_figure import Figure
+from perfharness.runs.compared_launch import LaunchFigures
 
 ROOT: StagePath = ("trtexec",)
 

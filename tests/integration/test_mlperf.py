@@ -16,7 +16,7 @@ import pytest
 
 import perfharness as api
 from perfharness.load.mlperf.logs import read_detail, read_trace
-from perfharness.load.mlperf.result import DETAIL_LOG, TRACE_LOG, MlperfResult
+from perfharness.model.mlperf import DETAIL_LOG, TRACE_LOG, MlperfResult
 from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.contract import tiny_models
 from tests.integration.launches import environment, perfharness, wait_for
@@ -53,7 +53,7 @@ SCENARIOS: dict[str, tuple[object, ...]] = {
     "SingleStream": (),
     "MultiStream": ("--min-queries", 700, "--samples-per-query", 4),
     "Server": ("--target-qps", 1000, "--min-queries", 600, "--target-latency", 2000, "--log-queries", "--max-batch", 4),
-    "Offline": ("--max-batch", 16),
+    "Offline": ("--max-batch", 16, "--fail-if", "loadgen_rate < 1"),
 }
 
 

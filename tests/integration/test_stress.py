@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,6 +13,9 @@ import pytest
 import perfharness as api
 from perfharness.load.replicas.result import Replicas
 from perfharness.model.load import LoadResult
+from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.store.location import Location
+from perfharness.runs.store.store import RunStore
 from tests.integration.launches import perfharness
 
 TARGET = """
@@ -41,7 +45,8 @@ def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str) -> None:
     out = tmp_path / "out"
     done = perfharness(
         "stress", target, "--rate", 40, "--duration", "1s", "--warm-up", "500ms", "--concurrency", 2,
-        "--tracer", "ranges", "--no-telemetry", "--format", "json", "-o", out, PERFHARNESS_STORE="off",
+        "--tracer", "ranges", "--no-telemetry", "--format", "json", "-o", out,
+        PERFHARNESS_STORE=str(tmp_path / "store.sqlite"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = LoadResult.model_validate(json.loads(done.stdout))
@@ -55,6 +60,14 @@ def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str) -> None:
     rows = {row["id"]: row for row in pq.read_table(process / "requests.parquet").to_pylist()}
     assert sorted(rows) == list(range(60))
     assert rows[7]["error"] == "exception:ValueError"
+    stored = RunStore(Location(path=tmp_path / "store.sqlite")).find(str(out))
+    assert (stored.kind, stored.script, stored.verdict) == ("stress", target, "ok")
+    median = stored.figure("", "load_p50")
+    assert median is not None
+    assert median.mean == load.latency.p50.value
+    source = read_manifest(out).source
+    assert source is not None
+    assert source.script_sha256 == sha256(TARGET.encode()).hexdigest()
 
 
 def test_two_processes_share_the_load(tmp_path: Path, target: str) -> None:

@@ -9,9 +9,12 @@ import pytest
 from perfharness.errors import UsageError
 from perfharness.model.load import LoadResult
 from perfharness.model.load_judgement import Knee
+from perfharness.render.comparison.texts import verdict_text
 from perfharness.runs.compare import CompareOptions, SideInput, compare_sides
-from perfharness.runs.compared_launch import Figure, LaunchFigures, load_figures, load_text
+from perfharness.runs.compared_figure import Figure
+from perfharness.runs.compared_launch import LaunchFigures
 from perfharness.runs.limits import judge_limit, parse_limit
+from perfharness.runs.load_test import load_figures, load_text
 
 
 def load(p99_ms: float | None = 20.0, errors: int = 2, rate: float = 50.0, knee: Knee | None = None) -> LoadResult:
@@ -34,19 +37,21 @@ def load(p99_ms: float | None = 20.0, errors: int = 2, rate: float = 50.0, knee:
 
 
 def launch(name: str, result: LoadResult) -> LaunchFigures:
-    figures, reasons = load_figures(result)
+    found = load_figures(result)
+    figures = {figure: one.value for figure, one in found.items()}
+    reasons = {figure: one.reason for figure, one in found.items() if one.reason}
     return LaunchFigures(Path(name), name, None, None, figures, reasons, {"load": load_text(result)})
 
 
 def test_the_figures_of_a_load_test_are_those_of_the_phase_that_counts() -> None:
-    figures, reasons = load_figures(load())
-    assert figures[Figure((), "load_p50")] == 10.0
-    assert figures[Figure((), "load_p99")] == 20.0
-    assert figures[Figure((), "achieved_rate")] == 50.0
-    assert figures[Figure((), "error_rate")] == 0.02
-    assert figures[Figure(("errors", "timeout"), "error_share")] == 0.02
-    assert figures[Figure((), "goodput")] is None
-    assert Figure((), "goodput") in reasons
+    figures = load_figures(load())
+    assert figures[Figure((), "load_p50")].value == 10.0
+    assert figures[Figure((), "load_p99")].value == 20.0
+    assert figures[Figure((), "achieved_rate")].value == 50.0
+    assert figures[Figure((), "error_rate")].value == 0.02
+    assert figures[Figure(("errors", "timeout"), "error_share")].value == 0.02
+    assert figures[Figure((), "goodput")].value is None
+    assert figures[Figure((), "goodput")].reason is not None
 
 
 def test_of_a_search_only_the_knee_is_compared() -> None:
@@ -54,8 +59,10 @@ def test_of_a_search_only_the_knee_is_compared() -> None:
         objective_ms=20, percentile=99, max_error_rate=0.01, precision=0.1, rate=40, misses_at=44, proven=True,
         ended_by="found",
     )  # fmt: skip
-    figures, _ = load_figures(load(knee=knee))
-    assert figures == {Figure((), "knee_rate"): 40}
+    figures = load_figures(load(knee=knee))
+    assert {figure: (one.value, one.low, one.high) for figure, one in figures.items()} == {
+        Figure((), "knee_rate"): (40, 40, 44)
+    }
 
 
 def sides(base: LoadResult, new: LoadResult) -> tuple[SideInput, SideInput]:
@@ -72,6 +79,16 @@ def test_a_slower_p99_is_slower() -> None:
     assert (rows["load_p99"].verdict, rows["load_p50"].verdict) == ("slower", "same")
     assert rows["load_p99"].ratio == pytest.approx(1.5)
     assert rows["error_rate"].unit == "share"
+
+
+def test_less_goodput_is_called_slower_and_more_errors_more() -> None:
+    """`slower` of a rate is less of it."""
+    base, new = sides(load(errors=2), load(errors=20))
+    (version,) = compare_sides(base, [new], CompareOptions()).versions
+    texts = {row.metric: verdict_text(row) for row in version.rows}
+    assert texts["error_rate"] == "more"
+    slow = next(row for row in version.rows if row.metric == "achieved_rate").model_copy(update={"verdict": "slower"})
+    assert verdict_text(slow) == "slower"
 
 
 def test_other_loads_are_not_compared_unless_that_is_meant() -> None:

@@ -19,11 +19,11 @@ from perfharness.load.mlperf.accuracy import Scoring, read_labels
 from perfharness.load.mlperf.data import DataSet, LoadedSamples, open_data
 from perfharness.load.mlperf.logs import read_answers, read_detail, read_summary, read_trace
 from perfharness.load.mlperf.queries import intended_ns
-from perfharness.load.mlperf.result import SutRecord
 from perfharness.load.mlperf.run import plan_mlperf
 from perfharness.load.mlperf.settings import MlperfSettings, check_settings
 from perfharness.load.mlperf.sut import FAILURES_IN_A_ROW, Executor, InlineSut, QueuedSut, Requests, Work
 from perfharness.model.bench import TensorSpec
+from perfharness.model.mlperf import SutRecord
 from perfharness.recorder import PerfRecorder
 from perfharness.testing.fake_backend import FakeBackend, FakeClock, FakeScript
 

@@ -623,6 +623,7 @@ def test_a_store_of_every_earlier_schema_is_migrated_with_all_that_is_in_it(dump
         ("rec/batch", "cpu_time"): (10, 10.5, 10.0, None),
         ("", "items_per_second"): (None, None, None, None),
     }
+    assert (launch.verdict, {one.low for one in launch.figures}) == (None, {None})
     sweep = store.find("20260103")
     assert [run.run_id for run in store.launches_of(sweep)] == ["20260102T000000-00000002"]
     with closing(sqlite3.connect(path)) as connection, connection:

@@ -189,6 +189,7 @@ def test_every_setting_is_an_option_and_at_most_15_are_shown(capsys: pytest.Capt
         "script_arguments",
         "python_command",
         "settings",
+        "source",
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from perfharness_launcher.plan import source
 from perfharness_launcher.plan.machine import ask_interpreter
-from perfharness_launcher.plan.source import find_source
+from perfharness_launcher.plan.source import file_of_target, find_source
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -74,3 +74,17 @@ def test_files_that_arguments_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_packages_are_those_of_the_measured_interpreter() -> None:
     assert ask_interpreter(sys.executable).packages["numpy"] == numpy.__version__
+
+
+def test_the_file_of_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "package").mkdir()
+    for name in ("app.py", "net.onnx", "package/__init__.py", "package/part.py"):
+        (tmp_path / name).write_text("")
+    assert file_of_target("app.py:answer") == "app.py"
+    assert file_of_target("app:answer") == "app.py"
+    assert file_of_target("package.part:answer") == "package/part.py"
+    assert file_of_target("package:answer") == "package/__init__.py"
+    assert file_of_target("net.onnx") == "net.onnx"
+    assert file_of_target("http://localhost:1/") is None
+    assert file_of_target("somewhere:answer") is None

@@ -25,7 +25,7 @@ from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import CpuTopology, GpuLocality, gpu_localities, read_topology
 from perfharness_launcher.plan.program import Program, find_program
-from perfharness_launcher.plan.source import find_source
+from perfharness_launcher.plan.source import file_of_target, find_source
 
 INTERPRETER_TIMEOUT_S = 60
 
@@ -113,8 +113,15 @@ def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
         topology=topology,
         near_gpus=gpu_localities([gpu.uuid for gpu in gpus.gpus], topology) if topology and gpus.gpus else {},
         environment=fingerprint(gpus, interpreter),
-        source=find_source(source, options.script_arguments),
+        source=find_source(*_measured_source(options, source)),
     )
+
+
+def _measured_source(options: LaunchOptions, script: str | None) -> tuple[str | None, Sequence[str]]:
+    """The file of what is measured, and the arguments that may name more of its files."""
+    if options.source is None:
+        return script, options.script_arguments
+    return file_of_target(options.source), ()
 
 
 def _interpreter(program: Program, python: str) -> InterpreterFacts:

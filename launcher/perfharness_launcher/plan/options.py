@@ -80,6 +80,9 @@ class LaunchOptions(BaseModel):
     settings: SettingsRecord | None = None
     """Which of these came from a file."""
 
+    source: str | None = None
+    """What is measured where that is not SCRIPT, as `app.py:answer`: its commit and digest are recorded."""
+
     num_processes: Annotated[int, Option(("-np", "--num-processes"), PROCESSES, "Processes per GPU.", rare=False)] = 1
     num_gpus: Annotated[
         int | None,

@@ -39,6 +39,14 @@ def find_source(script: str | None, arguments: Sequence[str]) -> SourceRecord:
     )
 
 
+def file_of_target(target: str) -> str | None:
+    """The file of `path/file`, `path/file.py:function` or `module:function`; None: it is not in this folder."""
+    name = target.rpartition(":")[0]
+    module = name.replace(".", "/")
+    candidates = (target, name, f"{module}.py", f"{module}/__init__.py")
+    return next((one for one in candidates if one and Path(one).is_file()), None)
+
+
 class _Budget:
     """Reads no more bytes than it has."""
 

@@ -14,7 +14,7 @@ from perfharness.bench.accuracy.functions import OwnMetric
 from perfharness.bench.accuracy.samples import read_arrays
 from perfharness.errors import UsageError
 from perfharness.load.mlperf.logs import read_answers
-from perfharness.load.mlperf.result import MlperfAccuracy, SutRecord
+from perfharness.model.mlperf import MlperfAccuracy, SutRecord
 
 LABELS = "labels"
 TOP_K = 5

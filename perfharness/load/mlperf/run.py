@@ -15,7 +15,11 @@ from perfharness.files import read_regular
 from perfharness.load.mlperf.accuracy import Scoring
 from perfharness.load.mlperf.loadgen import check_rules, loadgen
 from perfharness.load.mlperf.logs import Detail, Summary, read_detail, read_summary
-from perfharness.load.mlperf.result import (
+from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, MlperfSettings, check_settings
+from perfharness.load.mlperf.submission import write_submission
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import FindingRecord
+from perfharness.model.mlperf import (
     ACCURACY_LOG,
     DETAIL_LOG,
     LOGS,
@@ -30,10 +34,6 @@ from perfharness.load.mlperf.result import (
     SutRecord,
     Validity,
 )
-from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, MlperfSettings, check_settings
-from perfharness.load.mlperf.submission import write_submission
-from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import FindingRecord
 from perfharness.runs.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness_launcher.launch import FinishedRun
@@ -115,7 +115,7 @@ def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
     settings = settings.model_copy(update=_absolute(settings))
     scoring = Scoring(settings.labels, settings.metric)
     words = [settings.model_dump_json(exclude_defaults=True)]
-    options, _ = launch_options(WORKER, words, {**DEFAULTS, **others, "module": True})
+    options, _ = launch_options(WORKER, words, {**DEFAULTS, **others, "module": True, "source": model})
     (plan,) = plan_launches([options])
     return MlperfPlan(settings, plan, scoring)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from perfharness.errors import ResultError
 from perfharness.files import reason_of, write_text
-from perfharness.load.mlperf.result import ACCURACY_LOG, DETAIL_LOG, SUMMARY_LOG, MlperfResult
 from perfharness.load.mlperf.settings import MlperfSettings
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
+from perfharness.model.mlperf import ACCURACY_LOG, DETAIL_LOG, SUMMARY_LOG, MlperfResult
 
 UNKNOWN = (
     "accelerator_frequency", "accelerator_host_interconnect", "accelerator_interconnect",

@@ -29,10 +29,10 @@ from perfharness.load.mlperf.data import MOST_IN_MEMORY, DataSet, LoadedSamples,
 from perfharness.load.mlperf.loadgen import loadgen, respond, run_test, test_settings
 from perfharness.load.mlperf.logs import read_trace
 from perfharness.load.mlperf.queries import intended_ns, write_queries
-from perfharness.load.mlperf.result import LOGS, SUT_NAME, TRACE_LOG, SutRecord
 from perfharness.load.mlperf.settings import ONE_AT_A_TIME, MlperfSettings
 from perfharness.load.mlperf.sut import Executor, InlineSut, QueuedSut, Requests
 from perfharness.model import environment
+from perfharness.model.mlperf import LOGS, SUT_NAME, TRACE_LOG, SutRecord
 from perfharness.recorder import PerfRecorder
 
 EXIT_FAILED = 1

@@ -20,7 +20,7 @@ from perfharness.render.charts.drawing import (
     layered,
     unit,
 )
-from perfharness.runs.compared_launch import METRICS
+from perfharness.runs.compared_figure import METRICS
 from perfharness.runs.comparison import ComparedVersion
 from perfharness.runs.report.model import LoopSeries, StageDistribution, StageLine
 

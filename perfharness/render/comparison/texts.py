@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from perfharness.runs.compared_launch import METRICS
+from perfharness.runs.compared_figure import METRICS
 from perfharness.runs.comparison import (
     ComparedRow,
     ComparedSide,
@@ -35,7 +35,7 @@ ORDERS = {
 
 def verdict_text(row: ComparedRow) -> str:
     """The verdict, with how many more launches would decide it."""
-    is_rate_or_time = row.unit in ("ms", "items/s")
+    is_rate_or_time = row.unit in ("ms", "items/s", "requests/s")
     text = row.verdict if is_rate_or_time else MORE_OR_LESS.get(row.verdict, row.verdict)
     if row.verdict == "undecided" and row.launches_needed is not None:
         return f"{text}, {row.launches_needed} a side may do"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from perfharness.load.mlperf.result import MlperfMetric, MlperfResult
+from perfharness.model.mlperf import MlperfMetric, MlperfResult
 from perfharness.model.result import ProcessResult, Tree
 from perfharness.render.terminal.console import Column, print_table, say
 from perfharness.render.terminal.results import NOT_MEASURED, print_result

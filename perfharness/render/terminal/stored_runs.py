@@ -14,6 +14,16 @@ from perfharness.runs.store.folders import folder_state
 from perfharness.runs.store.records import THROUGHPUT, WHOLE_RUN, Figure, StoredRun
 
 SHORT_COMMIT = 9
+ERROR_RATE = "error_rate"
+LOAD_TEXTS = {
+    "stress": {
+        "knee_rate": "knee {:.4g}/s", "achieved_rate": "{:.4g}/s", "load_p50": "p50 {:.4g} ms",
+        "load_p99": "p99 {:.4g} ms", ERROR_RATE: "{:.2%} errors",
+    },
+    "mlperf": {"loadgen_rate": "{:.4g} samples/s", "loadgen_latency": "{:.4g} ms"},
+}  # fmt: skip
+"""By kind and metric, how the list shows it."""
+
 FOLDER_TEXTS = {
     "there": "",
     "replaced": " (which holds another run now)",
@@ -31,6 +41,25 @@ def commit_text(run: StoredRun) -> str:
     return "" if run.git_commit is None else run.git_commit[:SHORT_COMMIT] + ("+" if run.git_dirty else "")
 
 
+def script_text(run: StoredRun) -> str:
+    """What was measured, without its folder."""
+    return run.script if "://" in run.script else Path(run.script).name or run.script
+
+
+def load_text(run: StoredRun) -> str:
+    """What a load test came to: its verdict where that is not `ok`, and what it is judged by."""
+    if run.kind not in LOAD_TEXTS:
+        return ""
+    verdict = (run.verdict or "").partition(":")[0]
+    parts = [str(run.setup_facts["scenario"])] if run.kind == "mlperf" and "scenario" in run.setup_facts else []
+    parts += [verdict] if verdict not in ("", "ok") else []
+    for metric, form in LOAD_TEXTS[run.kind].items():
+        value = mean_of(run.figure(WHOLE_RUN, metric))
+        if value is not None and (value or metric != ERROR_RATE):
+            parts.append(form.format(value))
+    return ", ".join(parts)
+
+
 def number_text(value: float | None) -> str:
     """A number for a table."""
     return NOT_MEASURED if value is None else f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
@@ -46,6 +75,7 @@ def print_runs(console: Console, runs: Sequence[StoredRun]) -> None:
         Column("commit", is_text=True, drop=3),
         Column("ok", drop=5),
         Column("items/s", drop=4),
+        *([Column("load", is_text=True)] if any(run.kind in LOAD_TEXTS for run in runs) else []),
         Column("exit"),
         Column("folder", is_text=True, is_whole=True, drop=6),
         Column("tags", is_text=True, drop=1),
@@ -55,10 +85,11 @@ def print_runs(console: Console, runs: Sequence[StoredRun]) -> None:
             run.run_id,
             run.kind,
             when_text(run),
-            Path(run.script).name or run.script,
+            script_text(run),
             commit_text(run),
             NOT_MEASURED if run.num_processes is None else f"{run.processes_ok}/{run.num_processes}",
             number_text(mean_of(run.figure(WHOLE_RUN, THROUGHPUT))),
+            *([load_text(run)] if any(one.kind in LOAD_TEXTS for one in runs) else []),
             str(run.exit_code),
             folder_state(run),
             ", ".join(run.tags),
@@ -79,7 +110,7 @@ def print_baselines(console: Console, found: Mapping[str, Sequence[StoredRun]]) 
         Column("commit", is_text=True, drop=1),
     ]
     rows = [
-        [name, run.run_id, run.kind, when_text(run), Path(run.script).name or run.script, commit_text(run)]
+        [name, run.run_id, run.kind, when_text(run), script_text(run), commit_text(run)]
         for name, runs in found.items()
         for run in runs
     ]
@@ -103,13 +134,15 @@ def print_run(console: Console, run: StoredRun, launches: Sequence[StoredRun]) -
         "commit": commit_text(run),
         "ended": f"exit {run.exit_code}; {run.errors} errors, {run.warnings} warnings, {run.notes} notes",
         "machine": ", ".join(str(one) for one in _machine(run)),
+        "load": str(run.setup_facts.get("load", "")),
+        "verdict": run.verdict or "",
         "setup": run.setup,
         "tags": ", ".join(run.tags),
     }
     for name, text in facts.items():
         if text:
             say(console, f"  {name:<8} {text}")
-    if run.kind != "launch" and launches:
+    if launches:
         print_runs(console, launches)
     if run.figures:
         _print_figures(console, run.figures)
@@ -123,6 +156,7 @@ def _machine(run: StoredRun) -> list[object]:
 
 
 def _print_figures(console: Console, figures: Sequence[Figure]) -> None:
+    has_intervals = any(figure.low is not None for figure in figures)
     columns = [
         Column("of", is_text=True),
         Column("metric", is_text=True, is_whole=True),
@@ -131,6 +165,7 @@ def _print_figures(console: Console, figures: Sequence[Figure]) -> None:
         Column("mean"),
         Column("p50", drop=1),
         Column("p95", drop=1),
+        *([Column("95 % interval", drop=1)] if has_intervals else []),
     ]
     rows = [
         [
@@ -141,10 +176,17 @@ def _print_figures(console: Console, figures: Sequence[Figure]) -> None:
             number_text(figure.mean),
             "" if figure.p50 is None else number_text(figure.p50),
             "" if figure.p95 is None else number_text(figure.p95),
+            *([_interval_text(figure)] if has_intervals else []),
         ]
         for figure in figures
     ]
     print_table(console, columns, rows)
     for figure in figures:
-        if figure.reason is not None and figure.mean is None and figure.p50 is None:
+        if figure.reason is not None and figure.p50 is None:
             say(console, f"{figure.path or 'whole run'}, {figure.metric}: {figure.reason}")
+
+
+def _interval_text(figure: Figure) -> str:
+    if figure.low is None or figure.high is None:
+        return ""
+    return f"{number_text(figure.low)} to {number_text(figure.high)}"

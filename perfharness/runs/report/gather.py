@@ -44,6 +44,7 @@ from perfharness.runs.clocks import machine_clock
 from perfharness.runs.compare import compare_runs
 from perfharness.runs.comparison import Comparison
 from perfharness.runs.inputs import Located
+from perfharness.runs.load_test import of_no_concern
 from perfharness.runs.repeat_file import Repeat, read_repeat
 from perfharness.runs.report.model import (
     LoadReport,
@@ -129,7 +130,8 @@ def _under_load(run: RunReport, load: LoadReport | None) -> RunReport:
     if load is None:
         return run
     findings = [record.to_finding() for record in load.result.findings]
-    of_run = [finding for finding in run.findings if finding.code not in load.of_no_concern]
+    ignored = of_no_concern(load.result.target)
+    of_run = [finding for finding in run.findings if finding.code not in ignored]
     return run.model_copy(update={"load": load, "findings": [*findings, *of_run]})
 
 

@@ -211,8 +211,6 @@ class LoadReport(_Model):
 
     moments: list[LoadMoment]
     bins: list[LoadBins]
-    of_no_concern: frozenset[str] = Field(default=frozenset(), exclude=True)
-    """Codes of findings of the run that say nothing about the target."""
 
 
 class RunReport(_Model):

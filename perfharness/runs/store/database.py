@@ -21,7 +21,7 @@ from perfharness.files import reason_of
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.tables import VERSION_TABLE
 
-SCHEMAS = ("0001", "0002")
+SCHEMAS = ("0001", "0002", "0003")
 """Revisions of the schema, the newest last; each is a file in `migrations/versions`."""
 
 NEWEST = SCHEMAS[-1]

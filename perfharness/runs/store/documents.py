@@ -17,9 +17,12 @@ from pydantic import BaseModel
 from perfharness.errors import StoreError
 from perfharness.files import read_regular, reason_of
 from perfharness.model.bench_suite import BENCH_NAME
+from perfharness.model.load import LOAD_NAME
 from perfharness.model.manifest import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, MANIFEST_NAME, RunManifest
+from perfharness.model.mlperf import MLPERF_NAME
 from perfharness.model.result import Tree
 from perfharness.runs.json_files import json_bytes
+from perfharness.runs.load_test import read_load_file, read_mlperf_file
 from perfharness.runs.startup_file import startup_of
 from perfharness.runs.store.location import cache_home
 
@@ -43,10 +46,25 @@ def documents_of(manifest: RunManifest, mean: Tree, folder: Path) -> Documents:
         MANIFEST_NAME: manifest.model_dump_json().encode(),
         BENCHMARK_MEAN_NAME: json_bytes({name: mean[name] for name in KEPT if name in mean}),
     }
+    files |= _of_load_test(folder)
     for process in manifest.processes:
         if "/" not in process.folder and (startup := startup_of(folder, process)) is not None:
             files[f"{process.folder}/{BENCHMARK_NAME}"] = json.dumps({"startup": startup}).encode()
     return _packed(files)
+
+
+def _of_load_test(folder: Path) -> dict[str, bytes]:
+    """`load.json` without its windows and histograms, or `mlperf.json`."""
+    if (load := read_load_file(folder)) is not None:
+        kept = load.model_dump(mode="json")
+        kept["windows"] = []
+        for phase in kept["phases"]:
+            for times in phase.values():
+                if isinstance(times, dict) and "histogram" in times:
+                    times["histogram"] = None
+        return {LOAD_NAME: json_bytes(kept)}
+    found = read_mlperf_file(folder)
+    return {} if found is None else {MLPERF_NAME: found.model_dump_json().encode()}
 
 
 def suite_documents(result: BaseModel) -> Documents:

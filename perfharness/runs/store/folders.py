@@ -15,7 +15,7 @@ from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.runs.repeat_file import REPEAT_NAME
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.scaling import SCALING_NAME
-from perfharness.runs.store.records import StoredRun
+from perfharness.runs.store.records import LAUNCHED, StoredRun
 from perfharness.runs.trtexec import read_trtexec
 
 FILES = {
@@ -49,7 +49,7 @@ def holds(folder: Path, run: StoredRun) -> bool:
     with suppress(ResultError, OSError, ValueError, LookupError, TypeError, StopIteration):
         if run.kind == "trtexec":
             return read_trtexec(folder).run_id == run.run_id
-        if run.kind == "launch":
+        if run.kind in LAUNCHED:
             return folder.is_dir() and read_manifest(folder).run_id == run.run_id
         found = json.loads(read_regular(folder / FILES[run.kind]))
         if run.kind == "repeat":

@@ -17,9 +17,11 @@ from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import Tree, path_text
-from perfharness.runs.compared_launch import Figure as Compared
+from perfharness.runs.compared_figure import METRICS
+from perfharness.runs.compared_figure import Figure as Compared
 from perfharness.runs.compared_launch import LaunchFigures
 from perfharness.runs.launch_figures import stage_entries
+from perfharness.runs.load_test import LoadTest, read_load_test
 from perfharness.runs.store.records import (
     BUSY,
     BUSY_PER_ITEM,
@@ -33,6 +35,7 @@ from perfharness.runs.store.records import (
     GPU_PER_ITEM,
     HOST_MEMORY,
     LATENCY,
+    PHASES,
     THROUGHPUT,
     UNITS,
     Figure,
@@ -51,13 +54,22 @@ GPU_METRICS = (GPU, BUSY, GPU_PER_ITEM, BUSY_PER_ITEM)
 
 
 def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding], folder: Path) -> StoredRun:
-    """A launch: what its manifest and the content of its `benchmark_mean.json` say."""
-    severities = [finding.severity for finding in findings]
+    """A launch: what its manifest, the content of its `benchmark_mean.json` and its load test say.
+
+    Raises `ResultError` where the file of the load test cannot be read.
+    """
+    test = read_load_test(folder)
+    of_run = [one for one in findings if test is None or one.code not in test.of_no_concern]
+    severities = [finding.severity for finding in (*of_run, *(() if test is None else test.findings))]
     has_gpu = any(process.given_gpus for process in manifest.processes)
     ok = sum(process.ended == "ok" and _has_trace(manifest, process) for process in manifest.processes)
+    script, arguments = manifest.script, manifest.script_arguments
+    if test is not None:
+        script = test.target
+        arguments = arguments if test.arguments is None else list(test.arguments)
     facts = {
-        "script": Path(manifest.script).name,
-        "arguments": manifest.script_arguments,
+        "script": Path(script).name if test is None else test.short_target,
+        "arguments": arguments,
         "machine": manifest.environment.hostname,
         "cpu": manifest.environment.cpu,
         "gpus": _gpus(manifest),
@@ -65,17 +77,18 @@ def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding]
         "processes_per_gpu": manifest.num_processes_per_gpu,
         "warmup_batches": manifest.warmup_batches,
         **({"gpus_per_process": manifest.gpus_per_process} if manifest.gpus_per_process > 1 else {}),
+        **({} if test is None else {**test.facts, "load": test.load}),
     }
     return StoredRun(
         run_id=manifest.run_id,
-        kind="launch",
+        kind="launch" if test is None else test.kind,
         folder=str(folder.absolute()),
         created=manifest.created,
         created_unix_ns=_began_ns(manifest),
         command=manifest.command,
-        script=manifest.script,
-        script_path=_script_path(manifest),
-        script_arguments=manifest.script_arguments,
+        script=script,
+        script_path=_script_path(manifest, script),
+        script_arguments=arguments,
         setup=digest(facts),
         setup_facts=facts,
         environment={
@@ -87,12 +100,35 @@ def stored_launch(manifest: RunManifest, mean: Tree, findings: Iterable[Finding]
         git_dirty=None if manifest.source is None else manifest.source.git_dirty,
         num_processes=len(manifest.processes),
         processes_ok=ok,
-        exit_code=_exit_code(ok == len(manifest.processes), severities),
+        exit_code=_exit_code(ok == len(manifest.processes), severities, test),
+        verdict=None if test is None else _verdict(test),
         errors=severities.count(Severity.ERROR),
         warnings=severities.count(Severity.WARNING),
         notes=severities.count(Severity.NOTE),
-        figures=list(launch_figures(mean, has_gpu=has_gpu)),
+        figures=[*launch_figures(mean, has_gpu=has_gpu), *([] if test is None else test_figures(test))],
     )
+
+
+def _verdict(test: LoadTest) -> str:
+    return test.verdict + (f": {test.verdict_reason}" if test.verdict_reason else "")
+
+
+def test_figures(test: LoadTest) -> Iterator[Figure]:
+    """The figures of a load test, and of each of its phases, where there are several."""
+    of_phases = {Compared((PHASES, name, *of.path), of.metric): one for name, found in test.phases.items()
+                 for of, one in found.items()}  # fmt: skip
+    for figure, found in {**test.figures, **of_phases}.items():
+        value = finite(found.value)
+        yield Figure(
+            path=short(figure.stage),
+            metric=figure.metric,
+            unit=METRICS[figure.metric].unit,
+            count=found.count,
+            mean=value,
+            low=finite(found.low),
+            high=finite(found.high),
+            reason=found.reason or (None if value is not None else "not measured"),
+        )
 
 
 def _source(manifest: RunManifest) -> dict[str, Any]:
@@ -117,8 +153,10 @@ def _has_trace(manifest: RunManifest, process: ProcessRecord) -> bool:
     return process.left_traces or manifest.tracer.kind == "none"
 
 
-def _exit_code(all_well: bool, severities: Sequence[Severity]) -> int:
-    """As `perfharness launch` ends."""
+def _exit_code(all_well: bool, severities: Sequence[Severity], test: LoadTest | None) -> int:
+    """As `perfharness launch`, `stress` and `mlperf` end."""
+    if test is not None and test.exit_code:
+        return test.exit_code
     if not all_well:
         return 1
     return 3 if Severity.ERROR in severities else 0
@@ -131,8 +169,10 @@ def _gpus(manifest: RunManifest) -> list[str]:
     return [names.get(uuid, uuid) for uuid in used]
 
 
-def _script_path(manifest: RunManifest) -> str | None:
-    path = Path(manifest.working_dir or "", manifest.script)
+def _script_path(manifest: RunManifest, script: str) -> str | None:
+    """Of `path/file.py`, or of a target `path/file.py:function`."""
+    name = script if Path(script).suffix == ".py" else script.rpartition(":")[0]
+    path = Path(manifest.working_dir or "", name)
     return os.path.normpath(path) if path.is_absolute() and path.suffix == ".py" else None
 
 
@@ -184,6 +224,8 @@ def stored_series(
         figures: of the series as a whole.
     """
     first = launches[0] if launches else None
+    if first is not None and first.kind != "launch":  # what was launched is perfharness's own worker
+        script, script_arguments = first.script, first.script_arguments
     facts = {"script": Path(script).name, "arguments": list(script_arguments), "kind": kind}
     return StoredRun(
         run_id=run_id(kind, folder, created),

@@ -9,12 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.conventions import printable
 
-Kind = Literal["launch", "repeat", "sweep", "cold-start", "bench", "bench-sweep", "trtexec"]
+Kind = Literal["launch", "stress", "mlperf", "repeat", "sweep", "cold-start", "bench", "bench-sweep", "trtexec"]
 KINDS: tuple[str, ...] = get_args(Kind)
+LAUNCHED: tuple[Kind, ...] = ("launch", "stress", "mlperf")
+"""What is one launch, with a manifest: of a program, of a load test, of a test of LoadGen."""
+
 SERIES: tuple[Kind, ...] = ("repeat", "sweep", "cold-start")
 """Measurements that consist of launches."""
 
-COMPARABLE: tuple[Kind, ...] = ("launch", "repeat", "bench", "trtexec")
+COMPARABLE: tuple[Kind, ...] = (*LAUNCHED, "repeat", "bench", "trtexec")
 """What can be a side of a comparison: the launches of the others differ on purpose."""
 
 WHOLE_RUN = ""
@@ -34,6 +37,9 @@ UNITS = {
     DEVICE_MEMORY: "bytes",
     HOST_MEMORY: "bytes",
 }
+
+PHASES = "phases"
+"""Of a load test with several phases, the path of each one's figures is `phases/NAME`."""
 
 COMMITTED = "git_committed_unix_s"
 """Of `StoredRun.environment`: when the commit was made."""
@@ -63,10 +69,16 @@ class Figure(_Model):
     """Of batches without warm-up, or of iterations; of a repeat, of launches."""
 
     mean: float | None = None
+    """Of what is no mean, as a rate or a percentile of a load test, its value."""
+
     p50: float | None = None
     p95: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """95 % interval of `mean` within this run; null: not known."""
+
     reason: str | None = None
-    """Why there is no mean."""
+    """Why there is no mean, or what is in doubt about it."""
 
 
 class StoredRun(_Model):
@@ -89,7 +101,7 @@ class StoredRun(_Model):
     created_unix_ns: int
     command: MaskedArguments = Field(default_factory=list)
     script: str
-    """As it was given; of a suite its name."""
+    """As it was given; of a load test its target, of a suite its name."""
 
     script_path: str | None = None
     """Absolute; null where SCRIPT is no file."""
@@ -115,7 +127,10 @@ class StoredRun(_Model):
     """How many of them ended well."""
 
     exit_code: int
-    """As the command ended: 0, 1 or 3."""
+    """As the command ended: 0, 1 or 3; conditions of `--fail-if` are no part of it."""
+
+    verdict: str | None = None
+    """Of a load test: `ok`, or how it ended; of LoadGen `VALID` or `INVALID`; with the reason. Null: it has none."""
 
     errors: int = 0
     warnings: int = 0

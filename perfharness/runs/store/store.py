@@ -20,7 +20,7 @@ from perfharness.runs.store.database import PATIENCE_S, Database
 from perfharness.runs.store.documents import Documents
 from perfharness.runs.store.filters import EVERYTHING, LATEST, RunFilter
 from perfharness.runs.store.location import Location, require_store
-from perfharness.runs.store.records import SERIES, WHOLE_RUN, Figure, StoredRun
+from perfharness.runs.store.records import LAUNCHED, SERIES, WHOLE_RUN, Figure, StoredRun
 from perfharness.runs.store.tables import baseline_runs, baselines, documents, figures, runs, tags
 
 SHORTEST_PART = 4
@@ -289,7 +289,7 @@ def _in_folder(folder: Path) -> ColumnElement[bool]:
         except ResultError as error:
             raise StoreError(str(error)) from error
     newest = select(func.max(runs.c.created_unix_ns)).where(runs.c.folder == str(folder.absolute())).scalar_subquery()
-    return and_(runs.c.folder == str(folder.absolute()), runs.c.kind != "launch", runs.c.created_unix_ns == newest)
+    return and_(runs.c.folder == str(folder.absolute()), runs.c.kind.not_in(LAUNCHED), runs.c.created_unix_ns == newest)
 
 
 def _unique(numbers: Iterable[Figure]) -> Iterable[Figure]:

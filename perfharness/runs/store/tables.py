@@ -45,6 +45,7 @@ runs = Table(
     Column("num_processes", Integer),
     Column("processes_ok", Integer),
     Column("exit_code", Integer, nullable=False),
+    Column("verdict", Text),
     Column("errors", Integer, nullable=False),
     Column("warnings", Integer, nullable=False),
     Column("notes", Integer, nullable=False),
@@ -63,6 +64,8 @@ figures = Table(
     Column("mean", Float(53)),
     Column("p50", Float(53)),
     Column("p95", Float(53)),
+    Column("low", Float(53)),
+    Column("high", Float(53)),
     Column("reason", Text),
     Index("perfharness_figure_of", "path", "metric"),
 )

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from perfharness.analysis.change_points import ALPHA, change_points, is_autocorrelated, least_rate
 from perfharness.errors import StoreError, UsageError
 from perfharness.model.result import last_key
+from perfharness.runs.compared_figure import LOAD_METRICS
+from perfharness.runs.limits import LATENCY, LOAD_FIGURES, RUN_FIGURES
 from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.records import (
     BUSY,
@@ -21,6 +23,7 @@ from perfharness.runs.store.records import (
     CPU_PER_ITEM,
     GPU,
     GPU_PER_ITEM,
+    LAUNCHED,
     SERIES,
     THROUGHPUT,
     WHOLE_RUN,
@@ -46,8 +49,11 @@ SHORT_NAMES = {
     "busy_per_item": BUSY_PER_ITEM,
     "throughput": THROUGHPUT,
     "energy": "energy_per_item_j",
+    **{name: metric for name, metric in RUN_FIGURES.items() if metric in LOAD_METRICS},
+    **{f"{LATENCY}.{name}": metric for name, metric in LOAD_FIGURES.items()},
+    f"{LATENCY}.p99.9": LOAD_FIGURES["p99_9"],
 }
-"""What metrics may be called too."""
+"""What metrics may be called too; those of load tests as in `--fail-if`."""
 
 QUANTILES = ("p50", "p95")
 FACTS = ("tracer", "driver", "cuda_driver", "os", "kernel", "python", "perfharness", "nvtx", "packages")
@@ -152,8 +158,8 @@ def trend(
 
     Args:
         stage: path or last name, or the id of a case of `bench`; empty: the run as a whole.
-        metric: a name of the results, a short one (`cpu`, `busy`, …), or that with `_p50` or `_p95`; None: the CPU time
-            of a batch, or of the run its throughput.
+        metric: a name of the results, a short one (`cpu`, `busy`, …), or that with `_p50` or `_p95`; of a load test
+            `latency.p99`, `goodput`, …; None: the CPU time of a batch, or of the run its throughput.
         which: of which launches.
         setup: of this setup; None: that of the newest launch.
         alpha: rate of false alarms.
@@ -233,6 +239,8 @@ def _metric(metric: str | None, stage: str) -> tuple[str, str]:
     """The metric, and which figure of it."""
     if metric is None:
         return (CPU if stage else THROUGHPUT), "mean"
+    if metric in LOAD_METRICS or metric in SHORT_NAMES:
+        return SHORT_NAMES.get(metric, metric), "mean"
     statistic = next((one for one in QUANTILES if metric.endswith(f"_{one}")), "mean")
     name = metric if statistic == "mean" else metric.removesuffix(f"_{statistic}")
     return SHORT_NAMES.get(name, name), statistic
@@ -262,7 +270,7 @@ def _usable(found: Values, kinds: Mapping[str, str], remarks: list[str]) -> list
 
     Of a suite only the case counts: another one that failed says nothing about it.
     """
-    bad = [run for run, _ in found if run.kind == "launch" and run.exit_code != 0]
+    bad = [run for run, _ in found if run.kind in LAUNCHED and run.exit_code != 0]
     cold = [run for run, _ in found if run.exit_code == 0 and kinds.get(run.series_id or "") == "cold-start"]
     left_out = {run.run_id for run in (*bad, *cold)}
     missing = [run for run, value in found if value is None and run.run_id not in left_out]

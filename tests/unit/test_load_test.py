@@ -1,0 +1,400 @@
+"""Load tests in the run store, comparisons and gates: what is taken of `load.json` and `mlperf.json`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.cli.main import run as run_cli
+from perfharness.errors import ResultError
+from perfharness.model.load import LoadResult
+from perfharness.model.mlperf import MlperfResult
+from perfharness.runs.compare import CompareOptions, compare_sides, read_side
+from perfharness.runs.compared_figure import Figure
+from perfharness.runs.limits import judge_run, parse_limit
+from perfharness.runs.load_test import (
+    LoadTest,
+    loadgen_test,
+    loadgen_text,
+    of_no_concern,
+    read_load_test,
+    stress_test,
+)
+from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.store.gather import stored_launch
+from perfharness.runs.store.location import Location
+from perfharness.runs.store.records import StoredRun
+from perfharness.runs.store.store import RunStore
+from tests.unit.compared_runs import write_launch
+
+NO_TIMES = {"count": 0}
+
+
+def phase(name: str = "load", seconds: float = 2.0, **more: Any) -> dict[str, Any]:
+    latency = {
+        "count": 97, "mean": {"value": 11.0, "low": 10.5, "high": 11.5},
+        "p50": {"value": 10.0, "low": 9.0, "high": 12.0},
+        "p99": {"value": None, "reason": "too few"},
+    }  # fmt: skip
+    made = {
+        "name": name, "loop": "open", "asked_rate": 50.0, "achieved_rate": 49.0, "concurrency": 1, "start_s": 0,
+        "duration_s": seconds, "arrivals": 100, "sent": 100, "completed": 99, "ok": 97, "items": 97,
+        "latency": latency, "queueing": NO_TIMES, "service": NO_TIMES, "lateness": NO_TIMES,
+        "errors": {"timeout": 2, "unanswered": 1},
+    }  # fmt: skip
+    return {**made, **more}
+
+
+def load(*phases: dict[str, Any], **more: Any) -> LoadResult:
+    made = {
+        "target": {"kind": "callable", "name": "src/app.py:answer"}, "profile": {"phases": [{"rate": 50}], "seed": 3},
+        "status": "ok", "created": "2026-01-01T00:00:00+00:00", "duration_s": 2, "phases": list(phases) or [phase()],
+        "windows": [],
+    }  # fmt: skip
+    return LoadResult.model_validate({**made, **more})
+
+
+def loadgen(**more: Any) -> MlperfResult:
+    percentiles = [
+        {"percent": 50.0, "latency_ms": 2.0},
+        {"percent": 97.0, "latency_ms": 3.0},
+        {"percent": 99.9, "latency_ms": None, "reason": "too few queries"},
+    ]
+    made = {
+        "created": "2026-01-01T00:00:00+00:00", "command": [], "status": "ok", "scenario": "Server",
+        "mode": "performance", "model": "models/net.onnx", "backend": "onnxruntime",
+        "asked": {"model": "models/net.onnx", "backend": "onnxruntime", "max_batch": 4, "target_qps": 500.0},
+        "sut": None, "validity": "VALID", "invalid_reasons": [], "recommendations": [], "early_stopping": [],
+        "metric": {"name": "Completed samples per second", "unit": "samples per second", "value": 499.5},
+        "queries": 1000, "percentiles": percentiles, "mean_latency_ms": 2.5, "over_latency": 10,
+        "accuracy": {}, "accuracy_samples": None,
+        "settings": {"target_qps": 500.0, "min_duration_ms": 600, "samples_per_query": 1}, "reported": {},
+        "loadgen_errors": [], "loadgen_warnings": [], "logs": {},
+    }  # fmt: skip
+    return MlperfResult.model_validate({**made, **more})
+
+
+SINGLE = {
+    "scenario": "SingleStream", "over_latency": None, "settings": {"target_qps": 900.0, "min_duration_ms": 600},
+    "metric": {"name": "90.0th percentile latency", "unit": "ms", "value": 2.9, "early_stopping_ms": 3.1},
+}  # fmt: skip
+INVALID = {"validity": "INVALID", "invalid_reasons": ["Min duration", "Min queries"]}
+
+
+def values(test: LoadTest) -> dict[str, float | None]:
+    return {figure.text: one.value for figure, one in test.figures.items()}
+
+
+# ---- what they come to ----
+
+
+def test_figures_of_stress_by_hand() -> None:
+    memory = [
+        {"of": "process a", "verdict": "does-not-leak", "tolerance_mb_per_s": 0.02,
+         "slope_mb_per_s": {"value": -0.001, "low": -0.002, "high": 0.0}},
+        {"of": "process b", "verdict": "leaks", "tolerance_mb_per_s": 0.02,
+         "slope_mb_per_s": {"value": 1.0, "low": 0.9, "high": 1.1}},
+    ]  # fmt: skip
+    sustained = {"phase": "load", "duration_s": 60, "memory": memory}
+    test = stress_test(load(phase("warm", 9, is_warmup=True), phase(), sustained=sustained))
+    assert values(test) == {
+        "load_mean": 11.0, "load_p50": 10.0, "load_p90": None, "load_p95": None, "load_p99": None, "load_p99_9": None,
+        "asked_rate": 50.0, "achieved_rate": 49.0, "goodput": None, "error_rate": 0.03, "memory_slope": 1.0,
+        "errors/timeout.error_share": 0.02, "errors/unanswered.error_share": 0.01,
+    }  # fmt: skip
+    median = test.figures[Figure((), "load_p50")]
+    assert (median.low, median.high, median.count) == (9.0, 12.0, 97)
+    slope = test.figures[Figure((), "memory_slope")]
+    assert (slope.low, slope.high, slope.reason) == (0.9, 1.1, "process b: leaks")
+    assert all(one.reason for one in test.figures.values() if one.value is None)
+    assert (test.kind, test.target, test.short_target, test.verdict) == (
+        "stress",
+        "src/app.py:answer",
+        "app.py:answer",
+        "ok",
+    )
+    assert not test.phases
+
+
+def test_of_several_phases_each_has_its_figures() -> None:
+    test = stress_test(load(phase("a", 2), phase("b", 4, achieved_rate=10.0)))
+    assert {name: found[Figure((), "achieved_rate")].value for name, found in test.phases.items()} == {
+        "a": 49.0,
+        "b": 10.0,
+    }
+    assert test.figures[Figure((), "achieved_rate")].value == 10.0
+
+
+def test_nothing_answered_has_no_rate_of_errors() -> None:
+    empty = phase(
+        ok=0, completed=0, arrivals=0, sent=0, errors={}, achieved_rate=None, asked_rate=None,
+        latency={"count": 0, "reason": "nothing"},
+    )  # fmt: skip
+    test = stress_test(load(empty))
+    assert set(values(test).values()) == {None}
+    assert all(one.reason for one in test.figures.values())
+    assert not stress_test(load(phase(is_warmup=True))).figures
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "is_usable"), [("ok", 0, True), ("stopped-by-errors", 3, False), ("killed", 1, False)]
+)
+def test_a_load_that_ended_early_stands_for_no_side(status: str, code: int, is_usable: bool) -> None:
+    test = stress_test(load(status=status))
+    assert (test.exit_code, test.problem is None) == (code, is_usable)
+
+
+def test_figures_of_loadgen_are_its_own() -> None:
+    assert values(loadgen_test(loadgen())) == {
+        "loadgen_rate": 499.5, "load_mean": 2.5, "load_p50": 2.0, "load_p99_9": None, "over_latency_share": 0.01,
+    }  # fmt: skip
+    single = loadgen_test(loadgen(**SINGLE))
+    assert values(single)["loadgen_latency"] == 2.9
+    assert values(single)["loadgen_early_stopping"] == 3.1
+    assert single.figures[Figure((), "load_p99_9")].reason == "too few queries"
+    assert single.arguments == ["backend=onnxruntime", "max_batch=4"]
+    offline = loadgen_test(loadgen(scenario="Offline"))
+    assert (values(offline)["load_mean"], values(offline)["load_p50"]) == (None, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "verdict", "code", "is_invalid"),
+    [
+        ({}, "VALID", 0, False),
+        (INVALID, "INVALID", 0, True),
+        ({"validity": None}, "no verdict", 0, True),
+        ({"validity": None, "mode": "accuracy", "metric": None, "percentiles": []}, "ok", 0, False),
+        ({"status": "failed", "validity": None}, "failed", 1, False),
+    ],
+)
+def test_the_verdict_of_loadgen(more: dict[str, Any], verdict: str, code: int, is_invalid: bool) -> None:
+    test = loadgen_test(loadgen(**more))
+    assert (test.verdict, test.exit_code, test.invalid is not None) == (verdict, code, is_invalid)
+    assert (test.problem is not None) == (code == 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_same"),
+    [
+        ({"created": "2027-01-01T00:00:00+00:00", "queries": 5}, True),
+        ({"backend": "torch"}, True),
+        ({"settings": {**loadgen().settings, "target_qps": 501.0}}, False),
+        ({"settings": {**loadgen().settings, "min_duration_ms": 601}}, False),
+        ({"mode": "accuracy"}, False),
+        ({"asked": {"dataset": "other.npz"}}, False),
+    ],
+)
+def test_which_loads_of_loadgen_are_the_same(more: dict[str, Any], is_same: bool) -> None:
+    assert (loadgen_text(loadgen()) == loadgen_text(loadgen(**more))) is is_same
+
+
+def test_what_perfharness_expects_after_the_warm_up_is_no_setting() -> None:
+    one, other = (loadgen(**{**SINGLE, "settings": {"target_qps": qps}}) for qps in (900.0, 901.0))
+    assert loadgen_text(one) == loadgen_text(other)
+
+
+def test_findings_that_say_nothing_about_the_target() -> None:
+    remote = load(target={"kind": "http", "name": "http://localhost:1/"}).target
+    started = load(target={"kind": "http", "name": "http://localhost:1/", "started": ["python", "server.py"]}).target
+    assert "not-traced" in of_no_concern(remote)
+    assert "not-traced" not in of_no_concern(started)
+    assert not of_no_concern(load().target)
+
+
+# ---- in the run store ----
+
+
+def folder_of(folder: Path, test: LoadResult | MlperfResult, **more: Any) -> Path:
+    write_launch(folder, {"decode": 10.0}, script="perfharness.load.worker", script_arguments=["{}"], **more)
+    name = "load.json" if isinstance(test, LoadResult) else "mlperf.json"
+    (folder / name).write_text(test.model_dump_json())
+    return folder
+
+
+def stored(folder: Path) -> StoredRun:
+    mean = json.loads((folder / "benchmark_mean.json").read_text())
+    return stored_launch(read_manifest(folder), mean, [], folder)
+
+
+def test_a_load_test_is_stored_by_its_target_with_its_figures(tmp_path: Path) -> None:
+    findings = [{"code": "load-stopped", "severity": "error", "message": "…"}]
+    result = load(
+        phase("a", 1), phase("b/c", 3), status="stopped-by-errors", status_reason="too many", findings=findings
+    )
+    run = stored(folder_of(tmp_path / "out", result, working_dir="/home/user"))
+    assert (run.kind, run.script, run.script_path) == ("stress", "src/app.py:answer", "/home/user/src/app.py")
+    assert (run.script_arguments, run.exit_code, run.errors) == ([], 3, 1)
+    assert run.verdict == "stopped-by-errors: too many"
+    median = run.figure("", "load_p50")
+    assert median is not None
+    assert (median.mean, median.low, median.high, median.unit, median.count) == (10.0, 9.0, 12.0, "ms", 97)
+    assert {one.path for one in run.figures if one.metric == "load_p50"} == {"", "phases/a", "phases/b\\/c"}
+    missing = run.figure("", "load_p99")
+    assert missing is not None
+    assert (missing.mean, missing.reason) == (None, "too few")
+    assert run.figure("toy/batch/decode", "cpu_time") is not None
+    assert all(one.reason for one in run.figures if one.mean is None)
+
+
+def test_a_test_of_loadgen_is_stored_with_its_verdict(tmp_path: Path) -> None:
+    findings = [{"code": "mlperf-invalid", "severity": "error", "message": "…"}]
+    run = stored(folder_of(tmp_path / "out", loadgen(**INVALID, findings=findings)))
+    assert (run.kind, run.script, run.exit_code) == ("mlperf", "models/net.onnx", 3)
+    assert run.verdict == "INVALID: Min duration, Min queries"
+    assert run.setup_facts["scenario"] == "Server"
+    figure = run.figure("", "loadgen_rate")
+    assert figure is not None
+    assert (figure.mean, figure.unit, figure.count) == (499.5, "items/s", 1000)
+
+
+def test_another_load_is_another_setup(tmp_path: Path) -> None:
+    same, other, profile = (
+        stored(folder_of(tmp_path / name, result)).setup
+        for name, result in (
+            ("a", load()), ("b", load(phase(achieved_rate=1.0))), ("c", load(profile={"phases": [{"rate": 51}]})),
+        )
+    )  # fmt: skip
+    assert same == other
+    assert profile != same
+
+
+def test_a_secret_in_a_url_is_masked(tmp_path: Path) -> None:
+    target = {
+        "kind": "http",
+        "name": "http://user:hunter2secret@host/v1",
+        "started": ["serve", "--token", "hunter2secret"],
+    }
+    run = stored(folder_of(tmp_path / "out", load(target=target)))
+    assert "hunter2secret" not in run.model_dump_json()
+    assert run.script.endswith("@host/v1")
+
+
+def test_a_damaged_file_is_one_sentence(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "out", load())
+    (folder / "load.json").write_text("{")
+    with pytest.raises(ResultError):
+        read_load_test(folder)
+    assert run_cli(["runs", "add", str(folder), "--store", str(tmp_path / "store.sqlite")]) == 1
+
+
+def test_a_baseline_of_load_tests_outlives_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store = str(tmp_path / "store.sqlite")
+    monkeypatch.setenv("PERFHARNESS_STORE", store)
+
+    def launches(name: str, p50_ms: float) -> list[str]:
+        found = []
+        for number in range(4):
+            own = phase(latency={"count": 97, "p50": {"value": p50_ms * (1 + 0.001 * number)}})
+            windows = [
+                {
+                    "index": 0,
+                    "phase": "load",
+                    "start_s": 0,
+                    "end_s": 1,
+                    "arrivals": 1,
+                    "completed": 1,
+                    "ok": 1,
+                    "items": 1,
+                }
+            ]
+            result = load(own, windows=windows)
+            found.append(
+                str(folder_of(tmp_path / name / str(number), result, start_s=number, run_id=f"{name}-{number}"))
+            )
+        return found
+
+    base, new = launches("base", 10.0), launches("new", 20.0)
+    assert run_cli(["runs", "add", *base]) == 0
+    assert run_cli(["baseline", "save", "main", *[f"base-{number}" for number in range(4)]]) == 0
+
+    def verdicts(*sides: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert run_cli(["compare", *sides, "--format", "json"]) == 0
+        (version,) = json.loads(capsys.readouterr().out)["versions"]
+        return {f"{row['stage']}.{row['metric']}": (row["ratio"], row["verdict"]) for row in version["rows"]}
+
+    expected = verdicts(",".join(base), ",".join(new))
+    assert expected[".load_p50"][0] == pytest.approx(2.0)
+    assert expected[".load_p50"][1] == "slower"
+    shutil.rmtree(tmp_path / "base")
+    assert verdicts("--baseline", "main", ",".join(new)) == expected
+    assert [run.kind for run in RunStore(Location(path=Path(store))).runs()] == ["stress"] * 4
+
+
+def test_a_trend_of_load_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = str(tmp_path / "store.sqlite")
+    for number, value in enumerate((10.0, 10.1, 9.9)):
+        own = phase(latency={"count": 97, "p99": {"value": value}})
+        created = f"2026-01-0{number + 1}T00:00:00+00:00"
+        folder = folder_of(tmp_path / str(number), load(own), start_s=number, run_id=f"run-{number}", created=created)
+        assert run_cli(["runs", "add", str(folder), "--store", store]) == 0
+    for metric in ("latency.p99", "load_p99"):
+        capsys.readouterr()
+        assert run_cli(["runs", "trend", "--metric", metric, "--format", "json", "--store", store]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert ([point["value"] for point in found["points"]], found["unit"]) == ([10.0, 10.1, 9.9], "ms")
+    assert run_cli(["runs", "list", "--kind", "stress", "--store", store]) == 0
+    assert "app.py:answer" in capsys.readouterr().out
+    assert run_cli(["runs", "show", "run-1", "--store", store]) == 0
+    assert "load_p99" in capsys.readouterr().out
+
+
+# ---- in comparisons and gates ----
+
+
+def compared(tmp_path: Path, base: MlperfResult, new: MlperfResult, *allowed: str) -> Any:
+    sides = [
+        read_side(",".join(str(folder_of(tmp_path / name / str(place), result, start_s=place)) for place in range(3)))
+        for name, result in (("base", base), ("new", new))
+    ]
+    return compare_sides(sides[0], [sides[1]], CompareOptions(allowed=frozenset(allowed)))
+
+
+def test_tests_of_loadgen_are_compared_by_their_metric(tmp_path: Path) -> None:
+    faster = loadgen(metric={**loadgen().metric.model_dump(), "value": 999.0})  # type: ignore[union-attr]
+    (version,) = compared(tmp_path, loadgen(), faster).versions
+    rows = {row.metric: row for row in version.rows}
+    assert (rows["loadgen_rate"].ratio, rows["loadgen_rate"].verdict) == (2.0, "faster")
+    assert rows["load_p50"].verdict == "same"
+
+
+def test_an_invalid_test_is_not_comparable_on_any_side(tmp_path: Path) -> None:
+    pairs = ((loadgen(), loadgen(**INVALID)), (loadgen(**INVALID), loadgen()), (loadgen(**INVALID), loadgen(**INVALID)))
+    for place, (base, new) in enumerate(pairs):
+        comparison = compared(tmp_path / str(place), base, new)
+        assert comparison.has_nothing
+        rows = comparison.versions[0].rows
+        assert {row.metric for row in rows} >= {"loadgen_rate", "load_p50", "cpu_time_per_item"}
+        assert all("Min duration, Min queries" in row.reason for row in rows)
+        assert [one.name for one in comparison.versions[0].deciding] == ["validity"]
+    assert not compared(tmp_path / "allowed", loadgen(**INVALID), loadgen(**INVALID), "validity").has_nothing
+
+
+def test_other_scenarios_are_not_comparable(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, loadgen(), loadgen(**SINGLE))
+    assert comparison.has_nothing
+    assert [one.name for one in comparison.versions[0].deciding] == ["load"]
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "failed"),
+    [
+        ("loadgen_rate < 499 items/s", {}, False), ("loadgen_rate < 500", {}, True), ("latency.p50 > 1.9ms", {}, True),
+        ("loadgen_latency > 1s", {}, True),  # which Server has not
+        ("latency.p99.9 > 1s", {}, True),  # null
+        ("loadgen_rate < 1", INVALID, True),
+        ("loadgen_latency > 3ms", SINGLE, False), ("early_stopping > 3ms", SINGLE, True),
+        ("over_latency > 0.02", {}, False),
+    ],
+)  # fmt: skip
+def test_limits_of_a_test_of_loadgen(tmp_path: Path, text: str, more: dict[str, Any], failed: bool) -> None:
+    (found,) = judge_run(folder_of(tmp_path / "out", loadgen(**more)), [parse_limit(text)])
+    assert found.failed is failed
+    assert (found.value is None) == (found.reason is not None)
