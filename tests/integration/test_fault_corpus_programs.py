@@ -13,13 +13,19 @@ import pytest
 from tests.fault_corpus import Fault
 from tests.faults_blind.expected import EXPECTED as BLIND
 from tests.faults_blind2.expected import EXPECTED as BLIND_2
+from tests.faults_blind3.expected import EXPECTED as BLIND_3
 from tests.faults_cpu.expected import EXPECTED
 from tests.integration.launches import CHECKOUT, PATIENCE_S, environment
 
 TESTS = Path(__file__).resolve().parents[1]
 RUNNABLE = [
     (corpus, fault)
-    for corpus, faults in {"faults_cpu": EXPECTED, "faults_blind": BLIND, "faults_blind2": BLIND_2}.items()
+    for corpus, faults in {
+        "faults_cpu": EXPECTED,
+        "faults_blind": BLIND,
+        "faults_blind2": BLIND_2,
+        "faults_blind3": BLIND_3,
+    }.items()
     for fault in faults
     if not fault.missing()
 ]
