@@ -33,9 +33,13 @@ WITH_WORKERS = "with-workers"
 have prepared batches meanwhile."""
 
 MARK_READY_TIME = "perfharness.ready_time"
-"""Mark made inside a batch, after it is pushed and before it is popped, at most once in `READY_TIME_EVERY_NS` per
-thread; its int64 payload is how long the thread has run or has waited for a CPU until then, in nanoseconds. For the
-rest of its life it waited for something else. Linux only."""
+"""Mark made inside a batch, after it is pushed, and before it or a range inside is popped, at most once in
+`READY_TIME_EVERY_NS` per thread; its int64 payload is how long the thread has run or has waited for a CPU until then,
+in nanoseconds. For the rest of its life it waited for something else. Linux only."""
+
+MARK_QUEUED = "perfharness.queued"
+"""Mark made together with `MARK_READY_TIME`, once the thread has waited for a CPU; its int64 payload is for how long it
+has until then, in nanoseconds, whoever had the CPUs."""
 
 READY_TIME_EVERY_NS = 5_000_000
 """Reading it takes 5 to 10 us."""

@@ -34,6 +34,8 @@ from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadS
 
 NEVER_NS = sys.maxsize
 CLOCK_MARKS = 8
+LOOKS = 64
+"""Ends of a stage, one after the other, that come within `READY_TIME_EVERY_NS` of a reading: then it is let off."""
 
 _HELD = object()
 """Part of the key of a batch that no push may find, so that each push of it passes the start barrier."""
@@ -257,8 +259,10 @@ class RecorderCore:
         if category is not None:
             check_category_part(f"category of range {spec.message!r},", category)
         color = color_to_argb(spec.color, spec.message)
-        guarded = is_batch or spec.domain is not None or (stack.lane > 0 and stack.node is stack.root)
+        is_stage = not is_batch and any(outer.is_batch for outer in stack.open_nodes())
+        guarded = is_batch or is_stage or spec.domain is not None or (stack.lane > 0 and stack.node is stack.root)
         node = Node(stack.node, message, spec.domain, is_batch=is_batch, always_guarded=guarded)
+        node.looks = LOOKS if is_stage else 0
         channel = self._channel(stack, self.domain if spec.domain is None else spec.domain)
         if channel is not None:
             node.channel, node.push, node.pop = channel, channel.push, channel.pop
@@ -268,6 +272,7 @@ class RecorderCore:
             node.attributes = prepare(message, color, node.category)
             if is_batch:
                 node.ready_mark = channel.attributes_with_value(conventions.MARK_READY_TIME, color, node.category)
+                node.queued_mark = channel.attributes_with_value(conventions.MARK_QUEUED, color, node.category)
                 node.collecting_mark = channel.attributes_with_value(conventions.MARK_COLLECTING, color, node.category)
                 node.compiling_mark = channel.attributes_with_value(conventions.MARK_COMPILING, color, node.category)
                 node.crowded_mark = channel.attributes_with_value(conventions.MARK_CROWDED, color, node.category)
@@ -387,6 +392,8 @@ class RecorderCore:
         if node.channel is not None:
             if node.is_batch:
                 mark_ready_time(stack, node, node.channel)
+            elif node.looks:
+                mark_at_end_of_stage(stack, node)
             _end(node, node.channel, items, delete_range, shared)
         stack.node = parent
         if delete_range:
@@ -442,8 +449,9 @@ class RecorderCore:
 
 
 def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
-    """Mark how long the thread has run or waited for a CPU until now, how long it has collected garbage, how long it
-    has compiled, and how long its own process kept it from running, where the last such mark is old enough.
+    """Mark how long the thread has run or waited for a CPU until now, how long of that the latter, how long it has
+    collected garbage, how long it has compiled, and how long its own process kept it from running, where the last such
+    mark is old enough.
     """
     thread, now_ns = stack.thread, monotonic_ns()
     if now_ns < thread.ready_time_due_ns:
@@ -455,6 +463,8 @@ def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
     thread.ready_time_due_ns = now_ns + conventions.READY_TIME_EVERY_NS
     ran_ns, queued_ns = times
     channel.mark_value(batch.ready_mark, ran_ns + queued_ns)
+    if queued_ns:
+        channel.mark_value(batch.queued_mark, queued_ns)
     spent_ns = collecting.spent_ns()
     if spent_ns:
         channel.mark_value(batch.collecting_mark, spent_ns)
@@ -464,6 +474,21 @@ def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
     crowded_ns = thread.crowding.read(now_ns, queued_ns)
     if crowded_ns:
         channel.mark_value(batch.crowded_mark, crowded_ns)
+
+
+def mark_at_end_of_stage(stack: RangeStack, node: Node) -> None:
+    """The same at the end of a range inside of a batch. One that is too short for it again and again is let off."""
+    if monotonic_ns() < stack.thread.ready_time_due_ns:
+        node.looks -= 1
+        if not node.looks:
+            node.always_guarded = node.domain is not None
+        return
+    node.looks = LOOKS
+    batch = node.parent
+    while not batch.is_batch:
+        batch = batch.parent
+    if batch.channel is not None:
+        mark_ready_time(stack, batch, batch.channel)
 
 
 def _cpu_times_ns() -> tuple[int, int] | None:

@@ -24,7 +24,7 @@ class Node:
     `count` is how often it was pushed. `batches` and `items` are those completed below it since it was pushed; they
     move up when it is popped, and are dropped when it is deleted. `guard`: a pop has more to do than return to the
     parent: always for a batch, a range in another domain, the first of a task and the root (`always_guarded`), and
-    while a block owns the range or a batch was popped into it.
+    while a block owns the range or a batch was popped into it. Of a stage also while it `looks` for its thread's times.
     """
 
     __slots__ = (
@@ -46,11 +46,13 @@ class Node:
         "is_batch",
         "items",
         "items_mark",
+        "looks",
         "message",
         "owner",
         "parent",
         "pop",
         "push",
+        "queued_mark",
         "ready_mark",
         "shared_mark",
     )
@@ -82,7 +84,9 @@ class Node:
         self.attributes: Any = None
         self.items_mark: Any = None  # its attributes, made with the first one
         self.shared_mark: Any = None
+        self.looks = 0  # how often the end of a stage may still come too early for a reading of its thread's times
         self.ready_mark: Any = None  # of a batch
+        self.queued_mark: Any = None  # of a batch
         self.collecting_mark: Any = None  # of a batch
         self.compiling_mark: Any = None  # of a batch
         self.crowded_mark: Any = None  # of a batch

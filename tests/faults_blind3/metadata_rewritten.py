@@ -5,6 +5,7 @@ happycube/ld-decode#60. Mended: a line is added for each frame.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import tempfile
@@ -52,7 +53,7 @@ def demodulate(index: int) -> list[int]:
 
 
 def correct(samples: list[int]) -> int:
-    return sum(abs(before - after) for before, after in zip(samples, samples[1:], strict=False))
+    return sum(abs(before - after) for before, after in itertools.pairwise(samples))
 
 
 with tempfile.TemporaryDirectory() as folder:

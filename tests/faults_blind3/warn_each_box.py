@@ -36,7 +36,8 @@ def convert(boxes: list[tuple[float, float, float, float]]) -> list[tuple[float,
 
 
 def detect(index: int) -> list[tuple[float, float, float, float]]:
-    return [(index % 7, number % 11, number % 13 + 1.0, number % 17 + 1.0) for number in range(12 * BOXES)][:BOXES]
+    seen = sum(number * number % 7 for number in range(12 * BOXES))
+    return [(index % 7, number % 11, number % 13 + 1.0, seen % 17 + 1.0) for number in range(BOXES)]
 
 
 def draw(boxes: list[tuple[float, float, float, float]]) -> int:

@@ -19,7 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_READY_TIME
+from perfharness.model.conventions import (
+    MARK_CLOCK,
+    MARK_COLLECTING,
+    MARK_COMPILING,
+    MARK_CROWDED,
+    MARK_QUEUED,
+    MARK_READY_TIME,
+)
 from perfharness.model.host_samples import HostEventKind
 from perfharness.model.nsys_schema import (
     NVTX_CATEGORY_EVENT,
@@ -169,7 +176,7 @@ def test_everything(tmp_path: Path) -> None:
             other
             for other in events
             if str(other.category).endswith(lane) and row.start_ns < other.start_ns < row.end_ns
-            if other.text not in (MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_READY_TIME)
+            if other.text not in (MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_QUEUED, MARK_READY_TIME)
         ]
         assert [other.text for other in inside] == ["stage", "perfharness.items"]
         assert inside[1].payload == (row.payload or 0) // 10

@@ -14,7 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from perfharness.model import range_log
-from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_READY_TIME
+from perfharness.model.conventions import (
+    MARK_CLOCK,
+    MARK_COLLECTING,
+    MARK_COMPILING,
+    MARK_CROWDED,
+    MARK_QUEUED,
+    MARK_READY_TIME,
+)
 from perfharness.model.range_log import HAS_PAYLOAD, LOG_SUFFIX, NAMES_SUFFIX, OP_BITS, RangeAttributes, RangeLog
 from perfharness.tracer.ranges import LoggedRanges, read_log, records_by_thread
 
@@ -80,7 +87,8 @@ def events(log: RangeLog, thread_id: int | None = None, *, clock_marks: bool = F
         event
         for event in decoded
         if clock_marks
-        or event.message not in (MARK_CLOCK, MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_READY_TIME)
+        or event.message
+        not in (MARK_CLOCK, MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_QUEUED, MARK_READY_TIME)
     ]
 
 

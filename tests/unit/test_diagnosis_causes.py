@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.diagnosis.cpu_time import CpuTime, thread_ready_time
+from perfharness.analysis.diagnosis.cpu_time import CpuTime, ThreadReadings, thread_ready_time
 from perfharness.analysis.diagnosis.rules import RULES, judge
 from perfharness.analysis.diagnosis.rules.evidence import Compiling, Figures, Issuing, KeptCpu, Peer, Recompiling
 from perfharness.model.conventions import (
     MARK_COLLECTING,
     MARK_COMPILING,
     MARK_CROWDED,
+    MARK_QUEUED,
     MARK_READY_TIME,
     MARK_RECORDER,
 )
@@ -350,6 +351,77 @@ def test_ready_time_read_in_batches(used_us: list[int], shares: tuple[float, flo
     assert stage.verdict.verdict is (Verdict.WAITING_ON_SYSTEM if waits >= 0.5 else otherwise)
 
 
+def test_readings_at_the_ends_of_stages_are_exact(tmp_path: Path) -> None:
+    """Of two stages of a batch one computes and one waits; either is half of the batch, so that readings of the batch
+    alone prove nothing of them.
+    """
+    builder, used = TraceBuilder(), 0
+    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    builder.mark(MARK_READY_TIME, BATCH, domain="r", category="r", payload=0)
+    for index in range(12):
+        begin = (index + 1) * BATCH
+        builder.range("batch", begin, begin + BATCH, domain="r", category="r", payload=index)
+        for number, (name, ready) in enumerate((("computes", 480 * US), ("waits", 40 * US))):
+            start = begin + number * BATCH // 2
+            builder.range(name, start, start + BATCH // 2, domain="r", category="r")
+            used += ready
+            builder.mark(MARK_READY_TIME, start + BATCH // 2 - 1, domain="r", category="r", payload=used)
+    diagnosis = diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))))
+    waits = stage_of(diagnosis, "waits").causes[0]
+    assert stage_of(diagnosis, "computes").verdict.verdict is Verdict.CPU_BOUND
+    assert waits.code == "waiting-on-system"
+    assert waits.share == pytest.approx(0.92, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("ran_us", "queued_us", "verdict", "share"),
+    [
+        # of each 1000 us; what others had of the CPUs is neither computing nor waiting
+        (100, 500, Verdict.WAITING_ON_SYSTEM, 0.4),
+        (230, 550, Verdict.CPU_BOUND, 0.45),  # it computes longer than it waits, 220
+        (210, 560, Verdict.WAITING_ON_SYSTEM, 0.23),
+        (500, 0, Verdict.WAITING_ON_SYSTEM, 0.5),
+        (510, 0, Verdict.CPU_BOUND, 1.0),
+    ],
+)
+def test_what_other_processes_take_is_read_in_batches(
+    ran_us: int, queued_us: int, verdict: Verdict, share: float, tmp_path: Path
+) -> None:
+    builder = TraceBuilder()
+    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    for index in range(13):
+        begin = (index + 1) * BATCH
+        ready, queued = ((index + 1) * each * US for each in (ran_us + queued_us, queued_us))
+        builder.mark(MARK_READY_TIME, begin, domain="r", category="r", payload=ready)
+        builder.mark(MARK_QUEUED, begin, domain="r", category="r", payload=queued)
+        if index < 12:
+            builder.range("batch", begin, begin + BATCH, domain="r", category="r", payload=index)
+    stage = stage_of(diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))), "batch")
+    assert stage.verdict.verdict is verdict
+    assert stage.causes[0].share == pytest.approx(share)
+
+
+@given(
+    thread=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50)), min_size=2, max_size=20),
+    first=st.integers(0, 500),
+    length=st.integers(1, 500),
+)
+def test_what_is_spread_evenly_lies_between_what_is_proven(
+    thread: list[tuple[int, int]], first: int, length: int
+) -> None:
+    """Of what a thread spent between readings, never more than the time that passed."""
+    time = np.cumsum([step for step, _ in thread])
+    spent = np.cumsum([min(step, did) for step, did in thread])
+    read = ThreadReadings(np.zeros(len(time), dtype=np.int64), time, spent)
+    ranges = np.zeros(1, dtype=np.int64), np.asarray([first]), np.asarray([first + length])
+    evenly, shares = read.evenly_ns(*ranges), read.shares(*ranges)
+    inside = max(min(first + length, int(time[-1])) - max(first, int(time[0])), 0)
+    assert 0 <= evenly <= inside + 1e-6
+    if shares is not None:
+        otherwise, did = shares
+        assert did * inside - 1e-6 <= evenly <= (1 - otherwise) * inside + 1e-6
+
+
 @pytest.mark.parametrize(("collected_us", "least"), [(405, 0.15), (400, None), (1000, 1.0)])
 def test_collections_read_in_batches(collected_us: int, least: float | None, tmp_path: Path) -> None:
     """Of batches of 1 ms whose stage takes 700 us, 300 of what was collected may have been beside it."""
@@ -428,6 +500,17 @@ def test_computing_is_not_claimed_where_half_of_it_may_be_waiting(
     assert judge(known).verdict.verdict is verdict
     recorded = replace(known, blocked=dict.fromkeys(OsWaitKind, 0))
     assert judge(recorded).verdict.verdict is Verdict.CPU_BOUND
+
+
+@pytest.mark.parametrize(
+    ("ready", "queued", "verdict"),
+    [(0.8, 0.6, Verdict.CPU_BOUND), (0.8, 0.61, Verdict.CANNOT_TELL), (0.6, 0.3, Verdict.CANNOT_TELL)],
+)
+def test_waiting_for_a_cpu_is_no_sign_of_computing(ready: float, queued: float, verdict: Verdict) -> None:
+    """0.2 of it may be waiting for something else, so as much has to be computed."""
+    judged = judge(figures(uses_gpu=False, ready_share=ready, queued_share=queued, waiting_share=0.0))
+    assert judged.verdict.verdict is verdict
+    assert (verdict is Verdict.CANNOT_TELL) or judged.causes[0].share == pytest.approx(1 - queued)
 
 
 def test_a_stage_whose_process_used_no_cpu_time_waits() -> None:
@@ -709,6 +792,33 @@ def test_the_line_of_a_slow_beginning(tmp_path: Path) -> None:
     assert (cause.code, cause.where and cause.where.line) == ("first-use", 4)
 
 
+@pytest.mark.parametrize(
+    ("early_us", "late_us", "code", "share"),
+    [
+        (0, 0, "first-use", 58 / 78),
+        (10_000, 0, "first-use", 38 / 78),
+        (20_000, 0, "cpu-bound", None),  # what is left is 18 of 78 ms, less than a third
+        (27_000, 900, "first-use", 58 / 78),  # others have the CPUs all the time
+    ],
+)
+def test_a_beginning_while_others_have_the_cpus_is_no_slow_one(
+    early_us: int, late_us: int, code: str, share: float | None, tmp_path: Path
+) -> None:
+    """Two batches of 30 ms before 18 of 1 ms, each with readings at both ends."""
+    builder, begin, queued = TraceBuilder(), BATCH, 0
+    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    for index in range(20):
+        length = (30 if index < 2 else 1) * BATCH
+        builder.mark(MARK_QUEUED, begin, domain="r", category="r", payload=queued)
+        builder.range("batch", begin, begin + length, domain="r", category="r", payload=index)
+        begin, queued = begin + length, queued + (early_us if index < 2 else late_us) * US
+    builder.mark(MARK_QUEUED, begin, domain="r", category="r", payload=queued)
+    trace = open_trace(builder.write(tmp_path / "t.sqlite"))
+    (cause, *_) = stage_of(diagnose(Analysis(trace)), "batch").causes
+    assert cause.code == code
+    assert share is None or cause.share == pytest.approx(share)
+
+
 def queue_and_worker(
     path: Path, states: dict[str, HostState], library: str = "queue.py", function: str = "get"
 ) -> StageDiagnosis:
@@ -762,6 +872,15 @@ def test_a_worker_that_does_not_work_ahead_is_no_starving_loader(
 @pytest.mark.parametrize("computing", [HostState.RUNNING, HostState.LOCK])
 def test_a_full_queue_waits_for_who_takes_from_it(computing: HostState, library: str, tmp_path: Path) -> None:
     stage = queue_and_worker(tmp_path, {"wait": HostState.RUNNING, "compute": computing}, library, "put")
+    assert (stage.causes[0].code, stage.causes[0].where and stage.causes[0].where.line) == ("waiting-on-stage", 21)
+    assert stage.causes[0].share == pytest.approx(0.4)
+    assert all(cause.code != "data-loader-starvation" for cause in stage.causes)
+
+
+@pytest.mark.parametrize("library", ["queue.py", "multiprocessing/queues.py"])
+@pytest.mark.parametrize("computing", [HostState.RUNNING, HostState.LOCK])
+def test_joining_a_queue_waits_for_who_works_it_off(computing: HostState, library: str, tmp_path: Path) -> None:
+    stage = queue_and_worker(tmp_path, {"wait": HostState.SOCKET, "compute": computing}, library, "join")
     assert (stage.causes[0].code, stage.causes[0].where and stage.causes[0].where.line) == ("waiting-on-stage", 21)
     assert stage.causes[0].share == pytest.approx(0.4)
     assert all(cause.code != "data-loader-starvation" for cause in stage.causes)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import itertools
@@ -22,7 +23,7 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import range_log
-from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_COMPILING, MARK_READY_TIME
+from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_COMPILING, MARK_QUEUED, MARK_READY_TIME
 from perfharness.model.range_log import RangeLog
 from perfharness.recorder import collecting, compiling, core, crowding
 from perfharness.recorder.recorder import SCOPES_KEPT
@@ -195,8 +196,47 @@ def test_ready_time_is_marked_in_batches_every_5_ms(
         "push", "mark", "pop",  # at its begin
         "push", "mark", "push", "pop", "pop",
         "push", "mark", "pop",  # at its end
-        "push", "push", "pop", "mark", "pop",
+        "push", "push", "mark", "pop", "pop",  # at the end of the stage, so that the batch's comes too early
     ]  # fmt: skip
+    waited = [event.payload for event in every if event.message == MARK_QUEUED]
+    assert waited == [4 * each for each in (5000, 10000, 90000)]  # none before the first wait
+
+
+@pytest.mark.parametrize("form", ["with", "call"])
+def test_ready_time_is_marked_at_the_end_of_stages_that_are_long_enough_now_and_then(
+    perf: PerfRecorder, log: RangeLog, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    now_us, too_short = 0, core.LOOKS
+    monkeypatch.setattr(core, "monotonic_ns", lambda: 1_000_000_000 + now_us * 1000)
+    monkeypatch.setattr(core, "_cpu_times_ns", lambda: (now_us, 0))
+
+    def run(name: str, length_us: int, *inside: str) -> None:
+        nonlocal now_us
+        if form == "call":
+            perf.push_range(name)
+        with contextlib.nullcontext() if form == "call" else perf.range(name):
+            for each in inside:
+                run(each, 0)
+            now_us += length_us
+        if form == "call":
+            perf.pop_range()
+
+    run("outside", 7000)
+    with perf.batch(0, total_items=1):
+        for _ in range(2):
+            run("long", 6000, *["short"] * (too_short - 1))
+        run("long", 4999)
+        run("late", 1)
+        run("long", 5000, "short")
+    with perf.batch(1, total_items=1):
+        run("long", 0, "short")
+        now_us += 8000
+        run("long", 0, "short")
+    every = [event for event in events(log, clock_marks=True) if event.message != MARK_CLOCK]
+    at = [event.payload for event in every if event.message == MARK_READY_TIME]
+    assert at == [7000, 13000, 19000, 24000, 29000, 37000]
+    last = [event.op for event in every if event.op != "mark" or event.message == MARK_READY_TIME][-6:]
+    assert last == ["push", "push", "pop", "mark", "pop", "pop"]  # `short` has come too early `LOOKS` times in a row
 
 
 def test_the_time_of_collections_is_counted_on_the_thread_that_they_run_on() -> None:

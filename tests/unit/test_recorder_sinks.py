@@ -15,7 +15,14 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import environment
-from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_READY_TIME
+from perfharness.model.conventions import (
+    MARK_CLOCK,
+    MARK_COLLECTING,
+    MARK_COMPILING,
+    MARK_CROWDED,
+    MARK_QUEUED,
+    MARK_READY_TIME,
+)
 from perfharness.recorder import nvtx_channels
 from perfharness.recorder.channels import LogSink, SilentSink
 from perfharness.recorder.core import CLOCK_MARKS
@@ -176,7 +183,9 @@ def test_modern_nvtx_gets_prepared_attributes_with_payloads(as_nvtx: Any) -> Non
     assert [call[:-1] for call in clocks] == [("mark", domain, MARK_CLOCK, blue, "rec")] * CLOCK_MARKS
     del seen.calls[1 : 1 + CLOCK_MARKS]
     calls = [
-        call for call in seen.calls if not {MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_READY_TIME} & set(call)
+        call
+        for call in seen.calls
+        if not {MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_QUEUED, MARK_READY_TIME} & set(call)
     ]
     assert calls == [("mark", domain, "perfharness.recorder", blue, "rec", None), *batch[0], *batch[1]]
     assert perf._core.sink.listening is True

@@ -4,6 +4,7 @@ not computed at least, and how much was.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -99,8 +100,8 @@ class _Window:
 
 @dataclass(frozen=True)
 class ThreadReadings:
-    """How long threads had done something (run or waited for a CPU, collected garbage, compiled, waited for a CPU that
-    their own process had), read in their batches; aligned columns, ordered by thread and time.
+    """How long threads had done something (run or waited for a CPU, only the latter, collected garbage, compiled,
+    waited for a CPU that their own process had), read in their batches; aligned columns, ordered by thread and time.
     """
 
     thread: Int64
@@ -114,24 +115,57 @@ class ThreadReadings:
         it for what of that time does not fit beside them. None where readings enclose less than half of the ranges.
         """
         inside = otherwise = did = 0.0
+        for length, spent, of_thread in self._between(thread, start_ns, end_ns):
+            inside += float(spent.sum())
+            otherwise += float(np.maximum(spent - of_thread, 0).sum())
+            did += float(np.maximum(of_thread - (length - spent), 0).sum())
+        if not inside or inside < WINDOW_SHARE * float((end_ns - start_ns).sum()):
+            return None
+        return min(otherwise / inside, 1.0), min(did / inside, 1.0)
+
+    def evenly_ns(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> float:
+        """In some ranges, as if what lies between two readings were spread evenly over the time between them."""
+        return sum(
+            float((of_thread * (spent / length)).sum())
+            for length, spent, of_thread in self._between(thread, start_ns, end_ns)
+        )
+
+    def most_ns(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
+        """Of each range the most that its thread can have spent in it: from the last reading before it to the first one
+        after it; 0 where nothing was read.
+        """
+        found = np.zeros(len(thread), dtype=np.int64)
+        for one in distinct(thread):
+            first, last = np.searchsorted(self.thread, [one, one + 1]).tolist()
+            if last - first < 2:
+                continue
+            of_thread, time, spent = thread == one, self.time_ns[first:last], self.spent_ns[first:last]
+            before = np.maximum(np.searchsorted(time, start_ns[of_thread], side="right") - 1, 0)
+            after = np.minimum(np.searchsorted(time, end_ns[of_thread]), len(time) - 1)
+            found[of_thread] = np.maximum(spent[after] - spent[before], 0)
+        return found
+
+    def _between(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
+        """Of each thread, between its readings: how much time passed, how much of it in the ranges, and what its thread
+        spent meanwhile.
+        """
         for one in distinct(thread):
             first, last = np.searchsorted(self.thread, [one, one + 1]).tolist()
             if last - first < 2:
                 continue
             time, of_thread = self.time_ns[first:last], np.diff(self.spent_ns[first:last])
             line = BusyLine(start_ns[thread == one], end_ns[thread == one])
-            spent = line.within(time[:-1], time[1:])
-            inside += float(spent.sum())
-            otherwise += float(np.maximum(spent - of_thread, 0).sum())
-            did += float(np.maximum(of_thread - (np.diff(time) - spent), 0).sum())
-        if not inside or inside < WINDOW_SHARE * float((end_ns - start_ns).sum()):
-            return None
-        return min(otherwise / inside, 1.0), min(did / inside, 1.0)
+            yield np.maximum(np.diff(time), 1), line.within(time[:-1], time[1:]), of_thread
 
 
 def thread_ready_time(trace: Trace) -> ThreadReadings:
     """How long threads had run or waited for a CPU, as recorders left it in a trace."""
     return _readings(trace, conventions.MARK_READY_TIME)
+
+
+def thread_queued_time(trace: Trace) -> ThreadReadings:
+    """How long threads had waited for a CPU, whoever had it, as recorders left it in a trace."""
+    return _readings(trace, conventions.MARK_QUEUED)
 
 
 def thread_collecting_time(trace: Trace) -> ThreadReadings:

@@ -55,6 +55,7 @@ def stage_figures(
         recompiling=recompiling,
         waiting_share=waiting_share,
         ready_share=ready_share,
+        queued_share=_queued_share(events, ready_share),
         collecting_share=events.least_share(workload.thread_collecting_time),
         crowded_share=events.least_share(workload.thread_crowded_time),
         api_is_complete=workload.api_is_complete,
@@ -86,6 +87,19 @@ def _ready_shares(events: StageEvents) -> tuple[float | None, float | None]:
     if of_threads is not None:
         return of_threads
     return None if used is None or (thread != thread[0]).any() else used.waiting_share(start, end), None
+
+
+def _queued_share(events: StageEvents, ready_share: float | None) -> float | None:
+    """Of the host time, what of `ready_share` its threads waited for a CPU: as much of it as of all that they were
+    ready between the readings. None where that was not read.
+    """
+    workload, ranges = events.workload, (events.start_ns, events.end_ns)
+    thread = workload.stages.thread[events.stage.rows]
+    if ready_share is None or not len(workload.thread_queued_time.thread):
+        return None
+    ready = workload.thread_ready_time.evenly_ns(thread, *ranges)
+    queued = workload.thread_queued_time.evenly_ns(thread, *ranges)
+    return ready_share * min(queued / ready, 1.0) if ready else 0.0
 
 
 def _without_calls(events: StageEvents) -> float:

@@ -50,11 +50,10 @@ LOADERS = (
     "concurrent/futures/_base.py",
 )  # fmt: skip
 """Ends of files that are on a stack while a thread waits for what others prepare. A bare pipe may be anything's."""
-TAKES: Names = dict.fromkeys(LOADERS) | dict.fromkeys(
-    ("multiprocessing/queues.py", "queue.py"), frozenset({"get", "join"})
-)
+TAKES: Names = dict.fromkeys(LOADERS) | dict.fromkeys(("multiprocessing/queues.py", "queue.py"), frozenset({"get"}))
 FULL_QUEUES: Names = dict.fromkeys(("multiprocessing/queues.py", "queue.py"), frozenset({"put"}))
-"""Whose wait is for what others make, and, the other way round, for others to take something."""
+DRAINED_QUEUES: Names = dict.fromkeys(("multiprocessing/queues.py", "queue.py"), frozenset({"join"}))
+"""Whose wait is for what others make, and, the other way round, for others to take something, or to have done all."""
 BATCH_LOADERS = ("torch/utils/data/dataloader.py",)
 """Those of them whose workers are asked ahead, so that waiting for them is never meant."""
 TRANSFERS = (
@@ -96,6 +95,7 @@ WAITING = (
 LIBRARIES: Mapping[str, Names] = {
     "loader": TAKES,
     "full queue": FULL_QUEUES,
+    "drained queue": DRAINED_QUEUES,
     "batch loader": dict.fromkeys(BATCH_LOADERS),
     "transfer": dict.fromkeys(TRANSFERS),
     "processes": STARTS_PROCESSES,
@@ -271,16 +271,21 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
     makes = on_stack["processes"] | makes_threads
     waits = on_stack["loader"] & np.isin(state, WAITING) & ~(makes | on_stack["ends"])
     has_no_room = on_stack["full queue"] & np.isin(state, WAITING)
+    has_work_left = on_stack["drained queue"] & np.isin(state, WAITING)
     work = {
         "loader": rows[waits],
         "loader of processes": rows[waits & (state == HostState.PIPE)],
         "full queue": rows[has_no_room],
+        "drained queue": rows[has_work_left],
         "exchange": _exchange(samples, rows[(state == HostState.PIPE) & ~waits], in_library["transfer"]),
         "processes": rows[on_stack["processes"]],
         # A new thread's first work, and its turn with the interpreter lock, are waited for in `Thread.start`.
         "threads": rows[makes_threads & np.isin(state, COMPUTING)],
         "hand-over": rows[
-            waits | has_no_room | ((state == HostState.LOCK) & ~(on_stack["processes"] | on_stack["ends"]))
+            waits
+            | has_no_room
+            | has_work_left
+            | ((state == HostState.LOCK) & ~(on_stack["processes"] | on_stack["ends"]))
         ],
         "ends": rows[on_stack["ends"] & ~makes],
     }

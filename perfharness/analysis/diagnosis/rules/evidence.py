@@ -148,12 +148,12 @@ class HostEvidence:
     first. `in_state`: by the lower-case name of `HostState`, where most of the time in that state passed. `during`:
     where the calls of a kind were made (`copies`, `read-backs`, `waits`, `allocations`, `launches`). `beginning`: where
     the time before the steady state passed. `faulting`: where most page faults were. `work_ms` a batch, and
-    `work_lines`: how long a kind of library (`loader`, and of that `loader of processes`; `hand-over`:
-    that, or a lock; `exchange`: a pipe, while
-    the process at its other end sends or receives rather than works; `processes`, `threads`: they are made, in several
-    ranges; `ends`: they are made ready, or ended) was on the stack, and the line that most of it was called from.
-    `recorder`: the line that perfharness's own time passed at, which is in no other of these. `worker`: who does
-    the work that the stage waits for in a loader. `native`: the native function that most of the CPU time of
+    `work_lines`: how long a kind of library (`loader`, and of that `loader of processes`; `hand-over`: that, or a
+    lock, of which `full queue` and `drained queue`: until there is room, or nothing left; `exchange`: a pipe, while
+    the process at its other end sends or receives rather than works; `processes`, `threads`: they are made, in
+    several ranges; `ends`: they are made ready, or ended) was on the stack, and the line that most of it was called
+    from. `recorder`: the line that perfharness's own time passed at, which is in no other of these. `worker`: who
+    does the work that the stage waits for in a loader. `native`: the native function that most of the CPU time of
     `busiest` is in, where that is not the interpreter. `crowded_ms` a batch: ready without a free CPU while the
     process itself had more threads ready than it has CPUs.
     """
@@ -188,8 +188,9 @@ class Figures:
     operating system, None where that was not recorded; `loading`: loading modules; `slow_start`: what batches before
     the steady state took more; `waiting_share`, `ready_share`, `collecting_share`, `crowded_share`: of `wall`, what
     its threads waited, computed or waited for a CPU, collected garbage, and waited for a CPU that their own process
-    had, at least, without samples; `without_calls`: in ranges without any CUDA call, 0 where `api_is_complete`;
-    `helpers_reads`: how many copies to the host threads without stages began in that time.
+    had, at least, without samples; `queued_share`: about how much of `ready_share` they waited for a CPU;
+    `without_calls`: in ranges without any CUDA call, 0 where `api_is_complete`; `helpers_reads`: how many copies to
+    the host threads without stages began in that time.
     """
 
     wall: float
@@ -224,6 +225,7 @@ class Figures:
     without_calls: float = 0.0
     collecting_share: float | None = None
     crowded_share: float | None = None
+    queued_share: float | None = None
     helpers_reads: int = 0
 
     @property
@@ -259,7 +261,7 @@ class Figures:
     def waiting_outside_ns(self) -> float:
         """Of the time outside of CUDA calls, what other rules have a name for: waits, and collections."""
         waits = sum(self.waiting_ns(kind) for kind in OsWaitKind) + self.state_ns("gil", "runnable", "other")
-        return waits + self.collection_ns
+        return waits + self.collection_ns + (self.others_ns if self.host is None else 0.0)
 
     @property
     def works_when_asked(self) -> bool:
@@ -269,8 +271,11 @@ class Figures:
 
     @property
     def others_ns(self) -> float:
-        """Of the host time, how long other processes had the CPUs while the threads were ready; 0 without samples."""
-        return max(self.state_ns("runnable") - max(self.crowded_ns, self.throttled_ns), 0.0)
+        """Of the host time, how long other processes had the CPUs while the threads were ready; without samples, where
+        that was read of batches.
+        """
+        queued = (self.queued_share or 0.0) * self.wall if self.host is None else self.state_ns("runnable")
+        return max(queued - max(self.crowded_ns, self.throttled_ns), 0.0)
 
     @property
     def throttled_ns(self) -> float:

@@ -100,14 +100,18 @@ def cpu_bound(f: Figures) -> Match | None:
     line = None if f.host is None else f.host.busiest
     if line is None:
         ready = None if f.blocked is not None or f.host is not None else f.ready_share
-        if ready is not None and ready < CPU_BOUND_SHARE and not f.uses_gpu:
+        waits = ""
+        if f.waiting_share is not None and f.waiting_share >= REPORTED_SHARE:
+            waits = f", and waits for something else at least {percent(f.waiting_share, 1)}"
+        ran = None if ready is None else ready - (f.queued_share or 0.0)
+        if ready is not None and ran is not None and ran < 1 - ready and not f.uses_gpu:
             either = (
-                f"It computes at least {percent(ready, 1)} of its host time, and waits at least "
-                f"{percent(f.waiting_share or 0.0, 1)}: that was read of batches, not of stages."
+                f"It computes at least {percent(ran, 1)} of its host time, and waits at least "
+                f"{percent(f.waiting_share or 0.0, 1)}: that was read of several stages together."
             )
             return Match(Verdict.CANNOT_TELL, 0.0, f.wall, [either], PROFILE_STEP.format(""), missing=[MISSING_OS])
         if ready is not None and ready >= CPU_BOUND_SHARE:
-            evidence.append(f"It computes, or waits for a CPU, at least {percent(ready, 1)} of its host time.")
+            evidence.append(f"It computes, or waits for a CPU, at least {percent(ready, 1)} of its host time{waits}.")
         elif not evidence:
             evidence.append("It uses no GPU; whether it computes or waits was not recorded.")
         next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")

@@ -40,6 +40,10 @@ WORKER_STEP = (
     "Make {} faster, or have it work ahead: ask for the next result before this one is needed, and compute meanwhile."
 )
 DRAIN_STEP = "Make {} faster, or give the queue more workers: more room in it only delays the wait."
+JOIN_STEP = (
+    "Wait once at the end, or only for what this batch needs, not for all that is in the queue; make {} faster, or "
+    "give the queue more workers."
+)
 POOL_STEP = "Make the workers once, before the loop, and keep them: one pool or executor, persistent_workers=True."
 READ_STEP = "Look at the work that the value comes from; ask for it later, when it is there."
 GIL_STEP = (
@@ -137,20 +141,27 @@ def data_loader(f: Figures) -> Match | None:
 
 
 def worker_wait(f: Figures) -> Match | None:
-    """Blocked, in a queue or otherwise, until a thread or process has done what it was asked to only then, or has taken
-    something from a full queue.
+    """Blocked, in a queue or otherwise, until a thread or process has done what it was asked to only then, has taken
+    something from a full queue, or has worked a queue off.
     """
     if f.host is None or f.host.worker is None:
         return None
     waited, line = f.work_ns("hand-over"), f.host.worker.line
     is_full = f.work_ns("full queue") > waited / 2
-    if not f.works_when_asked and not is_full:
+    is_drained = f.work_ns("drained queue") > waited / 2
+    if not f.works_when_asked and not is_full and not is_drained:
         return None
     if is_full:
         evidence = (
             f"It waits for room in a queue {percent(waited, f.wall)} of its host time: a worker is in {place(line)}."
         )
         step = DRAIN_STEP
+    elif is_drained:
+        evidence = (
+            f"It waits until a queue is worked off {percent(waited, f.wall)} of its host time: a worker is in "
+            f"{place(line)}."
+        )
+        step = JOIN_STEP
     else:
         evidence = (
             f"It waits for another thread or process {percent(waited, f.wall)} of its host time, while a worker is in "
@@ -284,7 +295,7 @@ def not_computing(f: Figures) -> Match | None:
     waited = f.waiting_share * f.wall - (f.wall - f.outside)  # in CUDA calls it may have waited, too
     waited = min(waited, f.gpu_idle) if f.uses_gpu else waited
     waited -= f.throttled_ns + _stolen_most(f)
-    if waited < BLOCKED_SHARE * f.wall:
+    if waited < BLOCKED_SHARE * f.undisturbed_ns or not waited:
         return None
     evidence = (
         f"It waits at least {percent(waited, f.wall)} of its host time: too little CPU time was used to have computed "
