@@ -1,7 +1,8 @@
 """Where coroutines wait: an event loop that waits shows only itself on its thread's stack.
 
 Such a sample gets the user's functions of the coroutine that ran last on the thread, in the same stage, below the
-loop's wait: where it was seen at its last step, which is where it goes on, or a few lines before.
+loop's wait: where it was seen at its last step, which is where it goes on, or a few lines before. Functions that it
+called there have returned: where it is known which are coroutines, the innermost of these is the first.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ def _waits(frames: list[Frame], stack: tuple[int, ...], at: int) -> bool:
 
 
 def _own(frames: list[Frame], stack: tuple[int, ...], at: int) -> tuple[int, ...]:
-    """The frames of what an event loop runs, from the innermost of the user's own on."""
-    first = next((position for position in range(at) if not is_library(frames[stack[position]].file)), None)
+    """The frames of what an event loop runs, from the innermost of the user's own on that may be suspended."""
+    own = [position for position in range(at) if not is_library(frames[stack[position]].file)]
+    first = next((position for position in own if frames[stack[position]].suspends), own[0] if own else None)
     return () if first is None else stack[first:at]
 
 

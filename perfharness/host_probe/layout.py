@@ -30,6 +30,9 @@ FRAME_OF_OBJECT = 24
 FIRST_IN_CFRAME = {(3, 11): 8, (3, 12): 0}
 """Versions in which a thread's frame stands in a structure on the C stack, and where in it."""
 
+UNUSED_FLAGS = 0x60000000
+"""Of a code object: no version of Python has a meaning for them."""
+
 NEXT_THREAD = 8
 """Of a thread's state, the next older one; the next newer one stands at 0."""
 
@@ -127,19 +130,21 @@ def _code_offsets(memory: int) -> dict[str, int]:
     """Offsets in a code object, whose contents are made to be unmistakable."""
     texts = {"filename": "perfharness file".upper(), "name": "perfharness name".upper()}
     made: dict[str, Any] = {"co_filename": texts["filename"], "co_name": texts["name"], "co_firstlineno": 123456789}
+    made["co_flags"] = find_layout.__code__.co_flags | UNUSED_FLAGS
     if sys.version_info >= (3, 11):
         made |= {"co_name": "perfharness", "co_qualname": texts["name"]}
     code = find_layout.__code__.replace(**made)
     words = os.pread(memory, CodeType.__basicsize__, id(code))
     name = getattr(code, "co_qualname", code.co_name)
-    line = next((at for at in range(0, len(words) - 3, 4) if _integer(words[at : at + 4]) == 123456789), None)
-    if line is None:
-        raise LayoutError("the first line of a code object was not found")
+    numbers = {_integer(words[at : at + 4]): at for at in range(0, len(words) - 3, 4)}
+    if 123456789 not in numbers or made["co_flags"] not in numbers:
+        raise LayoutError("the first line of a code object, or its flags, were not found")
     return {
         "filename": _offset_of(words, id(code.co_filename), "a code object's file"),
         "name": _offset_of(words, id(name), "a code object's name"),
         "lines": _offset_of(words, id(code.co_linetable), "a code object's lines"),
-        "first_line": line,
+        "first_line": numbers[123456789],
+        "flags": numbers[made["co_flags"]],
     }
 
 

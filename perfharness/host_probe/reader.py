@@ -28,8 +28,11 @@ CHECK_EVERY_S = 1.0
 OWNED_BY_C = 3
 CHECK_ATTEMPTS = 20
 
-FrameKey = tuple[str, str, int]
-"""Function, file and line."""
+FrameKey = tuple[str, str, int] | tuple[str, str, int, int]
+"""Function, file and line; and 1, where it is one that may be suspended (`SUSPENDS`)."""
+SUSPENDS = 0x20 | 0x80 | 0x100 | 0x200
+"""`CO_GENERATOR`, `CO_COROUTINE`, `CO_ITERABLE_COROUTINE` and `CO_ASYNC_GENERATOR` of `inspect`, which takes long to
+import: flags of code whose frames outlive a call."""
 
 
 class UnreadableError(Exception):
@@ -60,8 +63,11 @@ class Memory:
 class Code:
     """A code object: where it is from, and the line of each instruction."""
 
-    def __init__(self, function: str, file: str, first_line: int, line_table: bytes, pointers: tuple[int, ...]) -> None:
+    def __init__(
+        self, function: str, file: str, first_line: int, line_table: bytes, pointers: tuple[int, ...], flags: int = 0
+    ) -> None:
         self.function, self.file, self.first_line = function, file, first_line
+        self._may_suspend = (1,) if flags & SUSPENDS else ()
         self.pointers = pointers
         self.checked_s = time.monotonic()
         self.frames: dict[int, FrameKey] = {}
@@ -79,7 +85,7 @@ class Code:
         if frame is None:
             position = bisect_right(self._starts, instruction) - 1
             line = self._lines[position] if 0 <= position < len(self._lines) else self.first_line
-            frame = self.frames[instruction] = self.function, self.file, line
+            frame = self.frames[instruction] = (self.function, self.file, line, *self._may_suspend)
         return frame
 
 
@@ -175,9 +181,10 @@ class InterpreterReader:
             return code
         first = offsets["first_line"]
         first_line = int.from_bytes(words[first : first + 4], "little", signed=True)
+        flags = int.from_bytes(words[offsets["flags"] : offsets["flags"] + 4], "little")
         table = self._bytes(pointers[2])
         try:
-            code = Code(self.text(pointers[1]), self.text(pointers[0]), first_line, table, pointers)
+            code = Code(self.text(pointers[1]), self.text(pointers[0]), first_line, table, pointers, flags)
         except (ValueError, SystemError):
             raise UnreadableError from None
         if len(self._codes) >= MAX_CODES:
@@ -292,6 +299,7 @@ def _stacks_agree(reader: InterpreterReader, thread: threading.Thread) -> bool:
         frame = frame.f_back
     try:
         first = {ident: first for _, ident, first in reader.threads()}[thread.ident]
-        return reader.tid(thread.ident) == thread.native_id and reader.stack(first) == expected
+        found = [frame[:3] for frame in reader.stack(first)]
+        return reader.tid(thread.ident) == thread.native_id and found == expected
     except (UnreadableError, KeyError):
         return False

@@ -25,8 +25,9 @@ META = 1
 """JSON object: `pid`, `interval_ns`, `cpus` (cores that it may run on, 0: not known), and one moment on both clocks,
 `monotonic_ns` and `unix_ns`."""
 DEFINE = 2
-"""JSON object of lists, each going on where that of the last such chunk ended: `frames` ([function, file, line]),
-`stacks` (indices of frames, the innermost first) and `stages` (paths, the recorder's name first)."""
+"""JSON object of lists, each going on where that of the last such chunk ended: `frames` ([function, file, line], and 1
+behind them where it may be suspended: of a coroutine or generator), `stacks` (indices of frames, the innermost first)
+and `stages` (paths, the recorder's name first)."""
 SAMPLES = 3
 EVENTS = 4
 MISSING = 5

@@ -62,12 +62,15 @@ class HostEventKind(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """A function, and the line that it was at. Of native code, `file` is the library and `line` is 0."""
+    """A function, and the line that it was at. Of native code, `file` is the library and `line` is 0. `suspends`: it is
+    known to be of a coroutine or generator.
+    """
 
     function: str
     file: str
     line: int
     is_native: bool = False
+    suspends: bool = False
 
 
 @dataclass(frozen=True)

@@ -126,9 +126,9 @@ class _Tables:
                 self.meta = self.meta or known | {"cpus": meta.get("cpus", 0)}
             elif kind == spool.DEFINE:
                 defined = json.loads(bytes(payload))
-                for function, file, line in defined.get("frames", ()):
+                for function, file, line, *suspends in defined.get("frames", ()):
                     name = COMPREHENSION.sub("", str(function))
-                    frame = Frame(name, str(file), int(line))
+                    frame = Frame(name, str(file), int(line), suspends=bool(suspends))
                     number = self._frames.setdefault(frame, len(self._frames))
                     frames.append(number)
                     inside.append((name, file) if name != function else None)

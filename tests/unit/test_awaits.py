@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.analysis.awaits import with_awaits
-from perfharness.model.host_samples import HostSamples, HostState
+from perfharness.model.host_samples import Frame, HostSamples, HostState
 from perfharness.testing.made_batches import BATCH, US, diagnosed, nothing, stage_of
 from perfharness.testing.probe_builder import ProbeBuilder
 
@@ -51,6 +51,18 @@ def test_a_waiting_loop_has_the_coroutine_of_its_stage_below_its_wait() -> None:
     unchanged = [0, 2, 3, 6, 7, 8]
     assert [found[number] for number in unchanged] == [functions(before)[number] for number in unchanged]
     assert (after.state == before.state).all()
+
+
+def test_what_a_coroutine_only_called_has_returned() -> None:
+    suspended = Frame("stream", "user.py", 30, suspends=True), Frame("main", "user.py", 40, suspends=True)
+    step = (Frame("next_token", "user.py", 21), *suspended, STEP, *LOOP)
+    probe = ProbeBuilder()
+    probe.sample(0, step, stage=EMBED)
+    probe.sample(1000, WAITS, stage=EMBED, state=HostState.SLEEP)
+    loop = [frame.partition("@")[0] for frame in LOOP]
+    ran, waited = functions(with_awaits(probe.build().samples))
+    assert ran[:3] == ["next_token", "stream", "main"]
+    assert waited == ["EpollSelector.select", "stream", "main", *loop]
 
 
 def test_other_threads_and_blocked_coroutines_stay_as_they_are() -> None:

@@ -797,8 +797,8 @@ def test_the_line_of_a_slow_beginning(tmp_path: Path) -> None:
     [
         (0, 0, "first-use", 58 / 78),
         (10_000, 0, "first-use", 38 / 78),
-        (20_000, 0, "cpu-bound", None),  # what is left is 18 of 78 ms, less than a third
-        (27_000, 900, "first-use", 58 / 78),  # others have the CPUs all the time
+        (28_900, 0, "cpu-bound", None),  # what is left is 0.2 ms
+        (27_000, 900, "first-use", 5.8 / 78),  # others have the CPUs all the time, but for 7.8 ms
     ],
 )
 def test_a_beginning_while_others_have_the_cpus_is_no_slow_one(
@@ -809,10 +809,12 @@ def test_a_beginning_while_others_have_the_cpus_is_no_slow_one(
     builder.mark(MARK_RECORDER, 0, domain="r", category="r")
     for index in range(20):
         length = (30 if index < 2 else 1) * BATCH
-        builder.mark(MARK_QUEUED, begin, domain="r", category="r", payload=queued)
+        for mark, payload in ((MARK_READY_TIME, begin), (MARK_QUEUED, queued)):
+            builder.mark(mark, begin, domain="r", category="r", payload=payload)
         builder.range("batch", begin, begin + length, domain="r", category="r", payload=index)
         begin, queued = begin + length, queued + (early_us if index < 2 else late_us) * US
-    builder.mark(MARK_QUEUED, begin, domain="r", category="r", payload=queued)
+    for mark, payload in ((MARK_READY_TIME, begin), (MARK_QUEUED, queued)):
+        builder.mark(mark, begin, domain="r", category="r", payload=payload)
     trace = open_trace(builder.write(tmp_path / "t.sqlite"))
     (cause, *_) = stage_of(diagnose(Analysis(trace)), "batch").causes
     assert cause.code == code

@@ -241,21 +241,19 @@ def _gpu_problem(workload: Workload, stage: StageRows) -> str | None:
 def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> float:
     """What batches kept before the steady state took more than the median of the steady ones, ns.
 
-    Not what its threads may have waited for a CPU of it, above the usual share: other work that ended while the
-    pipeline ran is no beginning of it. 0 where it is noise, which only happened to be early: as many steady batches
-    in a row took half as much more, or half of it is one batch, and not the first that counts.
+    Without what its threads may have waited for a CPU: other work that ends while the pipeline runs is no beginning of
+    it. 0 where it is noise, which only happened to be early: as many steady batches in a row took half as much more, or
+    half of it is one batch, and not the first that counts.
     """
     stages, stage_times = workload.stages, workload.stage_times
     slow = [loop for loop in loops if (loop.warmup.steady_from or 0) > loop.warmup.warmup_batches]
     if not slow:
         return 0.0
-    length = stages.end_ns[stage.rows] - stages.start_ns[stage.rows]
+    thread, start, end = (column[stage.rows] for column in (stages.thread, stages.start_ns, stages.end_ns))
+    length = np.maximum(end - start - workload.thread_queued_time.most_ns(thread, start, end), 0)
     outer = stage_times.outer_batch[stage.rows]
     inside = outer >= 0
     spent = np.bincount(outer[inside], weights=length[inside], minlength=len(stages))
-    thread, start, end = (column[stage.rows] for column in (stages.thread, stages.start_ns, stages.end_ns))
-    queued = np.minimum(workload.thread_queued_time.most_ns(thread, start, end), length)
-    queued = np.bincount(outer[inside], weights=queued[inside], minlength=len(stages))
     present = np.zeros(len(stages), dtype=np.bool_)
     present[outer[inside]] = True
     extra = 0.0
@@ -264,10 +262,7 @@ def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> flo
         early, steady = early[present[early]], steady[present[steady]]
         if len(early) and len(steady):
             usual = np.median(spent[steady])
-            usually = queued[steady].sum() / max(spent[steady].sum(), 1)
-            disturbed = np.maximum(queued[early] - usually * spent[early], 0)
             more = spent[early] - usual
-            more -= np.clip(disturbed, 0, np.maximum(more, 0))
             slower = float(more.sum())
             later = np.convolve(spent[steady] - usual, np.ones(len(early)), mode="valid")
             is_noise = len(steady) >= len(early) and later.max() > slower / 2

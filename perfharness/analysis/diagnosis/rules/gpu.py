@@ -67,7 +67,7 @@ def recompilation(f: Figures) -> Match | None:
 
 def first_use(f: Figures) -> Match | None:
     """Modules loaded, or batches that took more, before the steady state."""
-    if f.loading < FIRST_USE_SHARE * f.wall and f.slow_start < SLOW_START_SHARE * f.wall:
+    if f.loading < FIRST_USE_SHARE * f.wall and f.slow_start < SLOW_START_SHARE * f.undisturbed_ns:
         return None
     lost, where = max(f.loading, f.slow_start), None if f.host is None else f.host.beginning
     parts = (
