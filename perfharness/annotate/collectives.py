@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from perfharness import compiled_code
+from perfharness.annotate.dispatched import DispatchedCollectives
 from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.wrappers import MARK
 from perfharness.model.conventions import collective_name
@@ -53,6 +54,20 @@ def follow_collectives(distributed: ModuleType, runtime: Runtime) -> None:
     work: Any = getattr(distributed, "Work", None)
     if work is not None and not hasattr(work.wait, MARK):
         work.wait = calls.annotated_wait(work.wait)
+    initialize = getattr(distributed, "init_process_group", None)
+    if initialize is not None and not hasattr(initialize, MARK):
+        dispatched = DispatchedCollectives(runtime, calls.is_inside, calls.ranks_of)
+        vars(distributed)["init_process_group"] = _first(dispatched.install, initialize)
+
+
+def _first(install: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        install()
+        return function(*args, **kwargs)
+
+    setattr(call, MARK, install)
+    return call
 
 
 class _Calls:
@@ -64,6 +79,10 @@ class _Calls:
         self._local = threading.local()  # inside: a call is open
         self._members: weakref.WeakKeyDictionary[Any, tuple[int, ...] | None] = weakref.WeakKeyDictionary()
 
+    def is_inside(self) -> bool:
+        """Whether a call of this thread is open."""
+        return getattr(self._local, "inside", False)
+
     def annotated(self, operation: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, each call of which is a range."""
         signature = inspect.signature(function)
@@ -73,7 +92,7 @@ class _Calls:
                 given = signature.bind_partial(*args, **kwargs).arguments
             except TypeError:
                 given = {}  # the function itself will complain
-            return collective_name(operation, self._ranks(given.get("group")), is_async=bool(given.get("async_op")))
+            return collective_name(operation, self.ranks_of(given.get("group")), is_async=bool(given.get("async_op")))
 
         return self._in_range(function, name)
 
@@ -89,7 +108,7 @@ class _Calls:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if (compiled_code.tracing or compiled_code.find_tracing())() or getattr(local, "inside", False):
+            if (compiled_code.tracing or compiled_code.find_tracing())() or self.is_inside():
                 return function(*args, **kwargs)
             local.inside = True
             try:
@@ -104,7 +123,7 @@ class _Calls:
         setattr(call, MARK, name)
         return call
 
-    def _ranks(self, group: Any) -> tuple[int, ...] | None:
+    def ranks_of(self, group: Any) -> tuple[int, ...] | None:
         """The ranks of a group; None for all, and where they cannot be known."""
         if group is None:
             return None

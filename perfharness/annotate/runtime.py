@@ -94,6 +94,20 @@ class Runtime:
             core = self._recording_core(self.collectives_note, False)
             return None if core is None else StageCall(core, range_key(name, None, None, COMMUNICATION))
 
+    def start_collective(self, name: str) -> Callable[[], None] | None:
+        """Start the range of a collective that goes on after its call; what is returned ends it, on any thread. None
+        where it is not recorded.
+        """
+        own = own_work.thread
+        if own.busy:
+            return None
+        with own:
+            assert self.collectives_note is not None, "it is only watched with a note"
+            core = self._recording_core(self.collectives_note, False)
+            if core is None or core.capture is not None:
+                return None
+            return core.start_range(range_key(name, None, None, COMMUNICATION))
+
     def _recording_core(self, note: FunctionNote, is_outermost: bool) -> RecorderCore | None:
         """The recorder; None outside of the `within` range."""
         if not note.called:

@@ -329,6 +329,25 @@ class RecorderCore:
         for _ in range(CLOCK_MARKS):
             mark(attributes, clock())
 
+    def start_range(self, key: RangeKey) -> Callable[[], None]:
+        """Start a range on a lane of its own; what is returned ends it, on any thread."""
+        stack: RangeStack | None = getattr(self.local, "stack", None)
+        thread = (stack or self.add_thread()).thread
+        lane = thread.take_ended_lane()
+        node = lane.root.children.get(key) or self.add_node(lane, key)
+        node.count += 1
+        range_id = None if node.channel is None else node.channel.start(node.attributes)
+
+        def end() -> None:
+            ends = getattr(self.local, "ends", None)
+            if ends is None:
+                ends = self.local.ends = self.sink.channel(self.domain)
+            if range_id is not None and ends is not None:
+                ends.end(range_id)
+            thread.ended.append(lane)
+
+        return end
+
     # ---- push ----
 
     def push_batch(self, stack: RangeStack, key: RangeKey, batch_idx: object, owner: object) -> None:

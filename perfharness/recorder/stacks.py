@@ -8,6 +8,7 @@ open at most once at a time, so the node also holds the state of the open range.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush  # names of our own: a script may have heapq's annotated
 from typing import Any
@@ -195,6 +196,9 @@ class ThreadStacks:
         self.ready_time_due_ns = 0
         self.crowding = Crowding()
         self.of_task: dict[object, RangeStack] = {}
+        self.ended: deque[RangeStack] = deque()
+        """Lanes whose range was ended, perhaps by another thread; they are free."""
+
         self._lanes: list[RangeStack] = []
         self._free: list[int] = []
 
@@ -215,6 +219,12 @@ class ThreadStacks:
         del self.of_task[stack.task]
         stack.task = None
         heappush(self._free, stack.lane)
+
+    def take_ended_lane(self) -> RangeStack:
+        """A lane for one range that may end on another thread; `ended` takes it back."""
+        while self.ended:
+            self.release_lane(self.ended.popleft())
+        return self.take_lane(object())
 
     def stacks(self) -> list[RangeStack]:
         """All stacks of the thread."""

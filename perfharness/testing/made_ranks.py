@@ -51,6 +51,12 @@ class RankBatch:
         """A call that is annotated."""
         self.range(name, first, last, category=f"r/{conventions.COMMUNICATION}")
 
+    def collective_of_cpp(self, name: str, first: float, last: float, lane: int) -> None:
+        """One that C++ code calls, which goes on after its call: a range on a lane of its own."""
+        category = f"r/{conventions.COMMUNICATION}#{lane}"
+        domain = conventions.DEFAULT_DOMAIN
+        self.builder.range(name, self.at(first), self.at(last), domain=domain, category=category, start_end=True)
+
     def kernel(self, name: str, call: float, first: float, last: float) -> None:
         """A launch of 2 us, and its kernel."""
         self.builder.kernel((self.at(call), self.at(call + 2)), (self.at(first), self.at(last)), name=name)

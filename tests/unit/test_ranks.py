@@ -72,6 +72,33 @@ def test_a_delay_between_batches_is_called_that(tmp_path: Path) -> None:
     assert delay.lag_ms == pytest.approx(0.25)
 
 
+def test_calls_of_cpp_code_that_overlap_are_waited_for_once(tmp_path: Path) -> None:
+    """DDP: two all-reduces 5 us apart, done 20 and 30 us after the last has come; ranks number their own batches."""
+
+    def backward(rank: int) -> Work:
+        def work(batch: RankBatch) -> float:
+            load = 300.0 if rank == 1 else 100.0
+            begin = batch.now_us
+            batch.range("load", begin + 1, begin + load)
+            batch.range("backward", begin + load, begin + 331)
+            batch.collective_of_cpp("all_reduce", begin + load + 2, begin + 320, lane=1)
+            batch.collective_of_cpp("all_reduce", begin + load + 7, begin + 330, lane=2)
+            return begin + 332
+
+        return work
+
+    found = compare_ranks([made_rank(tmp_path, rank, backward(rank), first_index=12 * rank) for rank in range(2)])
+    assert (found.source, found.parallel, found.batches, found.reason) == ("host", "data", 12, None)
+    assert [one.collectives for one in found.ranks] == [2.0, 2.0]
+    assert [one.communication_ms for one in found.ranks] == pytest.approx([0.228, 0.028])
+    assert [one.waiting_ms for one in found.ranks] == pytest.approx([0.2, 0.0])
+    assert [one.transfer_ms for one in found.ranks] == pytest.approx([0.028, 0.028])
+    assert [one.communication_ms for one in found.stages] == pytest.approx([0.228, 0.028])
+    (delay,) = found.delays
+    assert (delay.rank, delay.stage, delay.at_stage[-1]) == (1, ("r", "batch", "load"), "backward")
+    assert delay.lag_ms == pytest.approx(0.2)
+
+
 def test_equal_ranks_hold_up_nobody(tmp_path: Path) -> None:
     assert compared(tmp_path, [100.0, 101.0]).delays == []
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.ranks.rank_work import RankWork, batch_keys, occurrences
+from perfharness.analysis.ranks.rank_work import RankWork, batch_keys, keys_by_order, occurrences
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
 
@@ -88,8 +88,14 @@ class Matched:
 
 
 def common_batches(ranks: list[RankInput], *, with_warmup: bool = False) -> CommonBatches:
-    """Batches of equal path, index and occurrence in all ranks, in the order of the first one."""
+    """Batches of equal path, index and occurrence in all ranks, in the order of the first one.
+
+    Where ranks have none in common, as data-parallel ones that number theirs over all ranks, the k-th of a path in each
+    belong together: their collectives meet in the order of their calls.
+    """
     positions = [{key: at for at, key in enumerate(batch_keys(one.work))} for one in ranks]
+    if not set(positions[0]).intersection(*positions[1:]):
+        positions = [{key: at for at, key in enumerate(keys_by_order(one.work))} for one in ranks]
     common = [
         key
         for key in positions[0]

@@ -239,6 +239,18 @@ class _Lines:
         """The line of a thread's own stack."""
         return self.line(self._own(thread))
 
+    def of_calls(self, rows: Int64) -> Int64:
+        """The line that each call was made on: its own, or where nothing is around it on a lane, that of its thread,
+        on which C++ code called it and went on.
+        """
+        found: Int64 = self.of_row[rows].copy()
+        alone = (self._lane[found] > 0) & (self.nesting.parent[rows] == NO_PARENT)
+        for number in np.unique(found[alone]).tolist():
+            own = self._own(int(self._thread[number]))
+            if own >= 0:
+                found[alone & (self.of_row[rows] == number)] = own
+        return found
+
     def calls_of_thread(self, thread: int) -> StackLine:
         """Which call of a collective is open on a thread's own stack."""
         rows = np.flatnonzero((self.of_row == self._own(thread)) & self._is_call)
@@ -283,13 +295,16 @@ def _host_calls(analysis: Analysis, lines: _Lines, rows: Int64) -> _Found:
     waits = [not is_async and operation not in POINT_TO_POINT for operation, _, is_async in parsed]
     start, end = stages.start_ns[rows], stages.end_ns[rows]
     row, before_ns = np.full(len(rows), NO_PARENT, dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+    came = start.copy()  # a call that goes on meanwhile is first: backends do them in order, as a stream of a GPU
     spent: list[tuple[Int64, Int64, Int64]] = []
-    for number in np.unique(lines.of_row[rows]).tolist():
-        at = np.flatnonzero(lines.of_row[rows] == number)
+    of_call = lines.of_calls(rows)
+    for number in np.unique(of_call).tolist():
+        at = np.flatnonzero(of_call == number)
         line = lines.line(number)
         row[at] = line.at(start[at])
-        begins = np.r_[_loop_begins(analysis, start[at[:1]]), end[at[:-1]]]
-        before_ns[at] = np.maximum(start[at] - begins, 0)
+        begins = np.r_[_loop_begins(analysis, start[at[:1]]), np.maximum.accumulate(end[at])[:-1]]
+        came[at] = np.minimum(np.maximum(start[at], begins), end[at])
+        before_ns[at] = came[at] - np.minimum(begins, came[at])
         stretch, inner, spent_ns = line.times_within(begins, start[at])
         spent.append((at[stretch], inner, spent_ns))
     return _Found(
@@ -298,7 +313,7 @@ def _host_calls(analysis: Analysis, lines: _Lines, rows: Int64) -> _Found:
         operation=np.asarray([operations.index(operation) for operation, _, _ in parsed], dtype=np.int64)[which],
         member=np.asarray([members.index(ranks) for _, ranks, _ in parsed], dtype=np.int64)[which],
         at_ns=start,
-        start_ns=start,
+        start_ns=came,
         end_ns=end,
         before_ns=before_ns,
         row=row,
@@ -479,3 +494,10 @@ def batch_keys(work: RankWork) -> Iterator[tuple[Path, int, int]]:
     again = occurrences(batches.path, batches.index)
     for path, index, occurrence in zip(batches.path.tolist(), batches.index.tolist(), again.tolist(), strict=True):
         yield work.paths[path], index, occurrence
+
+
+def keys_by_order(work: RankWork) -> Iterator[tuple[Path, int, int]]:
+    """The same of ranks that number their batches each for itself: path, and how many of it came before."""
+    before = occurrences(work.batches.path)
+    for path, number in zip(work.batches.path.tolist(), before.tolist(), strict=True):
+        yield work.paths[path], number, 0
