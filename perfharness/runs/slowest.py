@@ -50,7 +50,6 @@ class TracedProcess(Protocol):
 
     name: str
     folder: Path
-    trace_path: Path | None
     record: ProcessRecord | None
 
     @property
@@ -131,10 +130,8 @@ def slowest(
                 f"{run.path} has no explaining pass; `perfharness explain RUN` or `launch --explain` makes one."
             )
         run = run.explaining
-    telemetry = None if run.manifest is None else RunTelemetry(run.path, run.manifest)
-    ranks = None if run.manifest is None else RankComparison(run.manifest)
-    found: list[ProcessLoop] = []
-    findings, notes, any_trace = run.launch_findings, dict[str, None](), False
+    seen = SlowestOfRun(run.path, run.manifest, most, timelines=timelines)
+    findings = run.launch_findings
     for process in run.processes:
         if (problem := process.problem()) is not None:
             findings.append(problem)
@@ -142,21 +139,49 @@ def slowest(
         analysis = _analysis(run, process)
         if analysis is None:
             continue
-        any_trace = True
-        requests, unknown = _requests(run, process)
         findings += process.findings
-        notes.update(dict.fromkeys([*_notes(analysis), *unknown]))
-        throttled = _throttled(telemetry, process, analysis)
-        found += slowest_of_process(analysis, process.name, most, requests, throttled, timelines=timelines)
-        if ranks is not None and process.record is not None:
-            ranks.visit(process.record, analysis)
+        seen.visit(process.name, process.folder, process.record, analysis)
         del analysis
         process.release()
-    if not any_trace:
+    if not seen.has_seen:
         raise ResultError(f"{run.path} holds no trace that can be read, so there are no slow requests to show.")
-    loops, beside = pool_loops(found, most)
-    loops = with_rank_waits(loops, waits_for_ranks([] if ranks is None else ranks.calls()))
-    return FoundSlowest(Slowest(asked=most, loops=loops, notes=list(notes)), beside, findings)
+    result, beside = seen.result()
+    return FoundSlowest(result, beside, findings)
+
+
+class SlowestOfRun:
+    """Takes from each process its slowest requests, before its trace is released.
+
+    Args:
+        run_dir: of the run, or the folder of a bare trace.
+        manifest: None: a bare trace.
+        most: so many of each loop path.
+        timelines: make those of the requests and of typical batches.
+    """
+
+    def __init__(self, run_dir: Path, manifest: RunManifest | None, most: int, *, timelines: bool = False) -> None:
+        self._run_dir, self._manifest, self._most, self._timelines = run_dir, manifest, most, timelines
+        self._telemetry = None if manifest is None else RunTelemetry(run_dir, manifest)
+        self._ranks = None if manifest is None else RankComparison(manifest)
+        self._found: list[ProcessLoop] = []
+        self._notes: dict[str, None] = {}
+        self.has_seen = False
+
+    def visit(self, name: str, folder: Path, record: ProcessRecord | None, analysis: Analysis) -> None:
+        """See one process, whose trace is on UTC where the run's clock is known."""
+        self.has_seen = True
+        requests, unknown = _requests(self._run_dir, self._manifest, folder)
+        self._notes.update(dict.fromkeys([*_notes(analysis), *unknown]))
+        throttled = _throttled(self._telemetry, record, analysis)
+        self._found += slowest_of_process(analysis, name, self._most, requests, throttled, timelines=self._timelines)
+        if self._ranks is not None and record is not None:
+            self._ranks.visit(record, analysis)
+
+    def result(self) -> tuple[Slowest, list[list[BatchTimeline]]]:
+        """Of all processes together; and the timelines, in its order, of each request its own and a typical one."""
+        loops, beside = pool_loops(self._found, self._most)
+        loops = with_rank_waits(loops, waits_for_ranks([] if self._ranks is None else self._ranks.calls()))
+        return Slowest(asked=self._most, loops=loops, notes=list(self._notes)), beside
 
 
 def _analysis(run: TracedRun, process: TracedProcess) -> Analysis | None:
@@ -169,11 +194,13 @@ def _analysis(run: TracedRun, process: TracedProcess) -> Analysis | None:
     return replace(analysis, trace=trace, host_probe=None if recorded is None else on_trace_clock(recorded, trace))
 
 
-def _throttled(telemetry: RunTelemetry | None, process: TracedProcess, analysis: Analysis) -> Mapping[str, Bool] | None:
+def _throttled(
+    telemetry: RunTelemetry | None, record: ProcessRecord | None, analysis: Analysis
+) -> Mapping[str, Bool] | None:
     utc = analysis.trace.meta.session_start_unix_ns
-    if telemetry is None or process.record is None or utc is None:
+    if telemetry is None or record is None or utc is None:
         return None
-    throttling = telemetry.throttling(process.record)
+    throttling = telemetry.throttling(record)
     stages = analysis.stages
     return None if throttling is None else throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
 
@@ -189,23 +216,23 @@ def _notes(analysis: Analysis) -> list[str]:
     return notes
 
 
-def _requests(run: TracedRun, process: TracedProcess) -> tuple[Requests | None, list[str]]:
+def _requests(run_dir: Path, manifest: RunManifest | None, folder: Path) -> tuple[Requests | None, list[str]]:
     """The requests of a process: in its own folder, or the only ones of the run (a generator beside the server); and
     what is not known of them.
     """
-    own = process.folder / REQUESTS_NAME
-    if run.manifest is not None and not own.exists():
-        folders = [run.path / one.folder for one in run.manifest.processes]
-        there = [folder / REQUESTS_NAME for folder in (run.path, *folders) if (folder / REQUESTS_NAME).exists()]
+    own = folder / REQUESTS_NAME
+    if manifest is not None and not own.exists():
+        folders = [run_dir / one.folder for one in manifest.processes]
+        there = [one / REQUESTS_NAME for one in (run_dir, *folders) if (one / REQUESTS_NAME).exists()]
         if len(there) != 1:
             return None, []
         own = there[0]
-    if process.trace_path is None or not own.exists():
+    if not own.exists():
         return None, []
     try:
         if not is_plain(own):
             raise ResultError("it is not a regular file")
-        return read_requests(own, _warmup_phases(run.path) | _warmup_phases(process.folder.parent))
+        return read_requests(own, _warmup_phases(run_dir) | _warmup_phases(folder.parent))
     except (ResultError, OSError, pa.ArrowException) as error:
         return None, [f"Latencies of requests: {own} cannot be read ({error}), so slow is by the durations of batches."]
 

@@ -20,6 +20,7 @@ from perfharness.runs.report.model import SuiteReport
 from perfharness.runs.run_folder import ReadAs
 from tests.unit.bench_results import whole_suite
 from tests.unit.test_load_report import hostile as hostile_load
+from tests.unit.test_load_report import hostile_loadgen
 from tests.unit.test_report import hostile_trace
 from tests.unit.test_verbs import SOURCES
 
@@ -49,6 +50,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hostile": gather([locate(hostile_trace(folder / "run"))]),
         "sweep": gather([locate(SOURCES["sweep"][0](folder / "sweep"))]),
         "load": gather_all([hostile_load(folder / "load")], None, ReadAs(), None),
+        "loadgen": gather_all([hostile_loadgen(folder / "loadgen")], None, ReadAs(), None),
         "suite": gather([], suites=[SuiteReport(name="made up", suite=whole_suite())]),
     }
     return {name: write_html(document_of(report), folder / f"{name}.html") for name, report in reports.items()}
@@ -60,7 +62,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("gpu", "light"), *(
             pytest.param(name, scheme, marks=pytest.mark.slow)
             for name, scheme in (("gpu", "dark"), ("hostile", "light"), ("sweep", "light"), ("load", "light"),
-                                 ("load", "dark"), ("suite", "light"), ("suite", "dark"))
+                                 ("load", "dark"), ("loadgen", "light"), ("suite", "light"), ("suite", "dark"))
         ),
     ],
 )  # fmt: skip

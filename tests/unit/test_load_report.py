@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -17,8 +18,9 @@ from perfharness.load.reported import load_report, report_of
 from perfharness.load.result import load_result
 from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.model.load_judgement import Knee, KneeStep, LoadFigure
+from perfharness.model.mlperf import MLPERF_NAME
 from perfharness.render.charts.load import knee_picture, over_time_picture, rates_picture
-from perfharness.render.report.document import Section
+from perfharness.render.report.document import Figures, Section
 from perfharness.render.report.files import gather_all
 from perfharness.render.report.html import html_page
 from perfharness.render.report.load_sections import load_sections, load_sentences
@@ -28,6 +30,8 @@ from perfharness.runs.report.model import LoadCurve, LoadReport
 from perfharness.runs.run_folder import ReadAs
 from perfharness.testing.sample_builder import SampleBuilder
 from tests.unit.export_runs import process_record, run_folder
+from tests.unit.recorded_traces import Recorded
+from tests.unit.test_load_test import INVALID, loadgen
 from tests.unit.test_report import HOSTILE
 
 pytest.importorskip("altair")
@@ -335,3 +339,90 @@ def test_without_the_files_of_windows_the_rest_is_there(tmp_path: Path) -> None:
 
 def test_a_run_without_load_has_none(tmp_path: Path) -> None:
     assert load_report(run_folder(tmp_path / "out", process_record(0))) is None
+
+
+def traced(folder: Path, result: LoadResult, lines: list[dict[str, Any]], slow: int = 37, **requests: Any) -> Path:
+    """The same with the trace of 60 requests of 10 ms, of which one takes 30 ms more in `decode`."""
+    folder_of(folder, result, lines)
+    recorded = Recorded(gpu=False)
+    for index in range(60):
+        at, more = 100.0 * index, 30.0 if index == slow else 0.01 * (index % 7)
+        recorded.batch(index, at, at + 10 + more)
+        recorded.stage("decode", at + 1, at + 4 + more)
+    recorded.write(folder / FOLDER / "trace.sqlite")
+    run_folder(folder, process_record(0))
+    return folder
+
+
+def test_the_slowest_requests_are_those_of_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = traced(tmp_path / "out", *lines_of())
+    report = gather_all([folder], None, ReadAs(), None)
+    (found,) = report.runs
+    assert found.slowest is not None
+    assert run(["slowest", str(folder), "-n", "5", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(found.slowest.result.model_dump_json())
+    (loop,) = found.slowest.result.loops
+    assert [loop.requests[0].index, loop.requests[0].ms] == [37, 40.0]
+    assert [one.batch_index for one in found.slowest.timelines][:1] == [37]
+    document = document_of(report)
+    (table,) = (one for one in document.tables() if one.name.startswith("slowest "))
+    headings = [column.heading for column in table.columns]
+    first = dict(zip(headings, table.rows[0], strict=True))
+    assert first["request"] == "37"
+    assert first["part of it"] == pytest.approx(30.0, abs=0.1)
+    assert "decode" in str(first["what was different"])
+    assert [row[0] for row in table.flat_rows()][:2] == ["37", "37"]
+
+
+def test_without_a_trace_the_slowest_are_not_known_and_why(tmp_path: Path) -> None:
+    report = gather_all([folder_of(tmp_path / "out", *lines_of())], None, ReadAs(), None)
+    assert report.runs[0].slowest is None
+    assert report.runs[0].slowest_reason
+    assert "The slowest requests" in markdown(document_of(report))
+
+
+def test_the_target_is_what_was_measured(tmp_path: Path) -> None:
+    report = gather_all([folder_of(tmp_path / "out", *lines_of())], None, ReadAs(), None)
+    assert report.runs[0].measured.script == "made"
+    assert json.loads(report.model_dump_json())["runs"][0]["load"]["result"]["target"]["name"] == "made"
+
+
+def loadgen_folder(folder: Path, **more: Any) -> Path:
+    """A run of LoadGen with the trace of 60 queries."""
+    traced(folder, *lines_of())
+    (folder / LOAD_NAME).unlink()
+    (folder / MLPERF_NAME).write_text(loadgen(**more).model_dump_json())
+    return folder
+
+
+def test_a_test_of_loadgen_begins_with_its_verdict(tmp_path: Path) -> None:
+    finding = {"code": "mlperf-invalid", "severity": "error", "message": "INVALID", "hint": ""}
+    report = gather_all([loadgen_folder(tmp_path / "out", **INVALID, findings=[finding])], None, ReadAs(), None)
+    document = document_of(report)
+    (figures,) = (block for block in document.summary if isinstance(block, Figures))
+    shown = {one.label: (one.value, one.note) for one in figures.figures}
+    assert shown["LoadGen's verdict"] == ("INVALID", "Min duration, Min queries")
+    assert shown["Completed samples per second"][0] == "499.5 samples/s"
+    rows = {table.name: table.rows for table in document.tables()}
+    assert ["p50", 2.0, ""] in rows["mlperf latency"]
+    assert ["p99.9", None, "too few queries"] in rows["mlperf latency"]
+    assert ["asked: max_batch", "4"] in rows["mlperf settings"]
+    assert report.runs[0].slowest is not None
+    assert "mlperf-invalid" in {one.code for one in report.findings}
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "schema" / "report.schema.json").read_text())
+    jsonschema.validate(json.loads(report.model_dump_json()), schema)
+
+
+def hostile_loadgen(folder: Path) -> Path:
+    """Names of the model, the metric and of what LoadGen says that try to break out of the page."""
+    metric = {"name": HOSTILE, "unit": "ms", "value": 1.0}
+    return loadgen_folder(
+        folder, model=HOSTILE, backend=HOSTILE, metric=metric, invalid_reasons=[HOSTILE], validity="INVALID",
+        recommendations=[HOSTILE], accuracy={HOSTILE: {"value": None, "reason": HOSTILE}},
+    )  # fmt: skip
+
+
+def test_names_of_loadgen_stay_text(tmp_path: Path) -> None:
+    page = html_page(document_of(gather_all([hostile_loadgen(tmp_path / "out")], None, ReadAs(), None)))
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page

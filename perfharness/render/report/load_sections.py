@@ -55,12 +55,6 @@ ABOUT = (
 )
 
 
-SLOWEST = (
-    "`perfharness slowest RUN` shows the slowest requests beside the typical one, and what was different. Below, a "
-    "batch is a request."
-)
-
-
 def load_figures(load: LoadReport) -> Iterator[Figure]:
     """The numbers that a reader wants first."""
     result = load.result
@@ -185,13 +179,12 @@ def load_blocks(load: LoadReport) -> Iterator[Block]:
         yield errors
 
 
-def load_sections(load: LoadReport, number: int, log: SampleLog | None, *, has_batches: bool = False) -> list[Section]:
+def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[Section]:
     """Everything about the load.
 
     Args:
         number: of the run on the page.
         log: telemetry; None: not sampled.
-        has_batches: whether its requests are batches of a trace.
     """
     result = load.result
     blocks: list[Block] = [Paragraph(ABOUT, "note"), _phases(result)]
@@ -203,8 +196,6 @@ def load_sections(load: LoadReport, number: int, log: SampleLog | None, *, has_b
     else:
         blocks.append(_times(result))
     blocks.append(Details("Intervals of the latency, and why a figure is missing", [_intervals(result)]))
-    if has_batches:
-        blocks.append(Paragraph(SLOWEST, "note"))
     errors = _errors(result)
     below = [
         *_knee(result.knee, number),

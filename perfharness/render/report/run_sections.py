@@ -36,7 +36,9 @@ from perfharness.render.report.document import (
     number_text,
 )
 from perfharness.render.report.load_sections import load_figures, load_sections, load_sentences
+from perfharness.render.report.mlperf_section import mlperf_figures, mlperf_section, mlperf_sentences
 from perfharness.render.report.rank_section import ranks_section
+from perfharness.render.report.slowest_section import HINT, slowest_section
 from perfharness.render.terminal.advice import advice_text, milliseconds, stage_names
 from perfharness.render.terminal.diagnosis import figure_lines, reason_lines
 from perfharness.render.terminal.machine import METHODS
@@ -57,9 +59,6 @@ WITHIN = (
     "Intervals are 95 % intervals of the mean over the batches of this launch. They say nothing about the next launch: "
     "to compare two versions, repeat the launch."
 )
-HINT = (
-    "Drag to move, Shift and the wheel to zoom, double-click to see all again; `perfharness export` writes all batches."
-)
 SHARE = "of the host time of all batches"
 
 
@@ -68,10 +67,13 @@ def run_sections(run: RunReport, number: int) -> list[Section]:
     has_gpu = _has_gpu(run)
     sections = [
         *_load(run, number),
+        None if run.mlperf is None else mlperf_section(run.mlperf),
+        slowest_section(run, number) if run.load is not None else None,
         _latency(run),
         _breakdown(run, number, has_gpu=has_gpu),
         _over_time(run, number),
         _timelines(run, number),
+        slowest_section(run, number) if run.load is None else None,
         _diagnosis(run, has_gpu=has_gpu),
         ranks_section(run.ranks, number),
         _telemetry(run, number),
@@ -87,6 +89,7 @@ def run_summary(run: RunReport) -> Iterator[Block]:
     """What limits it, and the numbers that a reader wants first."""
     yield Figures(list(_first_figures(run)))
     where = _where_time_goes(run) if run.load is None else load_sentences(run.load)
+    where = [*(() if run.mlperf is None else mlperf_sentences(run.mlperf)), *where]
     advice = limiting_sentences(run, SENTENCES - len(where))
     yield Items([*where, *(advice or [_no_limit(run)])], numbered=bool(advice or run.load))
     errors = [one for one in run.findings if one.severity is Severity.ERROR]
@@ -152,10 +155,12 @@ def _load(run: RunReport, number: int) -> list[Section]:
     if run.load is None:
         return []
     log = run.sampled.log if run.sampled else None
-    return load_sections(run.load, number, log, has_batches=bool(run.stages))
+    return load_sections(run.load, number, log)
 
 
 def _first_figures(run: RunReport) -> Iterator[Figure]:
+    if run.mlperf is not None:
+        yield from mlperf_figures(run.mlperf)
     yield from _batch_figures(run) if run.load is None else load_figures(run.load)
     for gpu in run.metrics.gpus if run.metrics else ():
         if gpu.busy_share is not None:

@@ -44,7 +44,7 @@ from perfharness.runs.clocks import machine_clock
 from perfharness.runs.compare import compare_runs
 from perfharness.runs.comparison import Comparison
 from perfharness.runs.inputs import Located
-from perfharness.runs.load_test import of_no_concern
+from perfharness.runs.load_test import of_no_concern, read_load_test, read_mlperf_file
 from perfharness.runs.repeat_file import Repeat, read_repeat
 from perfharness.runs.report.model import (
     LoadReport,
@@ -56,6 +56,7 @@ from perfharness.runs.report.model import (
     Report,
     RunReport,
     SeriesReport,
+    SlowestReport,
     StageCauses,
     StageDistribution,
     StageLine,
@@ -65,7 +66,11 @@ from perfharness.runs.run import SampledRun
 from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, analyze_run, analyze_trace, read_manifest
 from perfharness.runs.scaling import SCALING_NAME, Scaling
 from perfharness.runs.series import read_series
+from perfharness.runs.slowest import SlowestOfRun
 from perfharness.telemetry.store import read_sample_log
+
+MOST_SLOW = 5
+"""Of each loop path, how many of the slowest batches are compared with the typical one."""
 
 MAX_DISTRIBUTIONS = 12
 """Stages with a histogram: the batches, and those that take most of their host time."""
@@ -174,12 +179,20 @@ def _comparison(located: Sequence[Located]) -> tuple[Comparison | None, str | No
 class _Seen:
     """What is taken of each process's analysis before it is released."""
 
+    path: Path
     manifest: RunManifest | None = None
     only: str | None = None
+    has_requests: bool = False
+    """Whether batches are requests of a load test, of which the slowest get timelines."""
+
     timelines: dict[str, list[BatchTimeline]] = field(default_factory=dict)
     rests: dict[str, dict[StagePath, Rest]] = field(default_factory=dict)
     activities: dict[str, ProcessActivity] = field(default_factory=dict)
     metas: dict[str, TraceMeta] = field(default_factory=dict)
+    slowest: SlowestOfRun = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slowest = SlowestOfRun(self.path, self.manifest, MOST_SLOW, timelines=self.has_requests)
 
     def visit(self, process: str, analysis: Analysis) -> None:
         """See one process."""
@@ -188,6 +201,11 @@ class _Seen:
         self.timelines[process] = batch_timelines(analysis, process)
         self.rests[process] = rest_of_batches(analysis)
         self.metas[process] = analysis.trace.meta
+        if self.manifest is None:
+            self.slowest.visit(process, self.path, None, analysis)
+        else:
+            record = next(one for one in self.manifest.measured_processes if one.folder == process)
+            self.slowest.visit(process, self.path / process, record, analysis)
         clock = None if self.manifest is None else machine_clock(self.manifest)
         tied = None if self.manifest is None else tie_trace_clock(analysis.trace, clock)
         if tied is not None:
@@ -197,8 +215,8 @@ class _Seen:
 
 
 def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, prices: Prices | None) -> RunReport:
-    manifest = read_manifest(run_dir)
-    seen = _Seen(manifest, process)
+    manifest, test = read_manifest(run_dir), read_load_test(run_dir)
+    seen = _Seen(run_dir, manifest, process, has_requests=test is not None)
     summary = analyze_run(run_dir, manifest, read_as, write=False, visit=seen.visit)
     mean, findings = summary.mean, summary.findings
     included = mean["meta"]["processes"]  # those that the statistics are made of
@@ -212,7 +230,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
     made = Throughput.model_validate(mean["throughput"])
     measured = Measured(
         created=manifest.created,
-        script=manifest.script,
+        script=manifest.script if test is None else test.target,
         command=manifest.command,
         warmup_batches=mean["meta"]["warmup_batches"],
         tracers=[manifest.tracer],
@@ -236,11 +254,13 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         clock_error_ns=_clock_error(seen.metas),
         analysed_by=VERSION,
     )
+    mlperf = read_mlperf_file(run_dir) if process is None else None
+    of = Path(manifest.script).name if test is None else test.short_target
     sampled = None
     if (run_dir / TELEMETRY_NAME).is_file() and "gpu_metrics" in mean:
         try:
             log = read_sample_log(run_dir / TELEMETRY_NAME)
-            sampled = SampledRun(f"{Path(manifest.script).name}  {manifest.created}", log, seen.activities)
+            sampled = SampledRun(f"{of}  {manifest.created}", log, seen.activities)
         except ResultError:  # the analysis has reported it
             sampled = None
     return RunReport(
@@ -249,14 +269,15 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         energy=energy,
         metrics=TypeAdapter(RunMetrics).validate_python(mean["gpu_metrics"]) if "gpu_metrics" in mean else None,
         cost=None if prices is None else _cost(prices, made, energy),
-        findings=findings,
+        findings=[*(() if mlperf is None else [record.to_finding() for record in mlperf.findings]), *findings],
+        mlperf=mlperf,
         sampled=sampled,
     )
 
 
 def _trace_report(one: Located, read_as: ReadAs, prices: Prices | None) -> RunReport:
     assert one.trace is not None
-    seen, options = _Seen(), read_as.options()
+    seen, options = _Seen(one.trace.parent), read_as.options()
     result, meta = analyze_trace(
         one.trace, options, others=ALONE, visit=lambda analysis: seen.visit(one.name, analysis)
     )
@@ -304,8 +325,19 @@ def _common(name: str, path: str, mean: Tree, results: Mapping[str, ProcessResul
         "series": _series(results),
         "distributions": list(_distributions(stages, list(results.values()))),
         "timelines": _pick({of: seen.timelines[of] for of in results}),
+        **_slowest(seen),
         "ranks": TypeAdapter(RunRanks).validate_python(mean["ranks"]) if "ranks" in mean else None,
     }
+
+
+def _slowest(seen: _Seen) -> dict[str, Any]:
+    """The slowest of all processes, or why they are not known."""
+    if not seen.slowest.has_seen:
+        return {"slowest_reason": "no process left a trace that can be read"}
+    result, timelines = seen.slowest.result()
+    if not any(loop.requests for loop in result.loops):
+        return {"slowest_reason": "the trace has no batch that counts"}
+    return {"slowest": SlowestReport(result=result, timelines=timelines[0] if timelines else [])}
 
 
 def _series(results: Mapping[str, ProcessResult]) -> list[LoopSeries]:

@@ -16,6 +16,7 @@ from perfharness.analysis.diagnosis.advice import Advice
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks.results import RunRanks
+from perfharness.analysis.slowest.results import Slowest
 from perfharness.model.bench import Estimate
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
 from perfharness.model.checks import PrintableText
@@ -25,6 +26,7 @@ from perfharness.model.findings import Finding
 from perfharness.model.load import LoadResult
 from perfharness.model.load_judgement import StepVerdict
 from perfharness.model.manifest import EnvironmentRecord, TracerRecord
+from perfharness.model.mlperf import MlperfResult
 from perfharness.model.result import Statistics
 from perfharness.runs.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.comparison import Comparison
@@ -213,6 +215,14 @@ class LoadReport(_Model):
     bins: list[LoadBins]
 
 
+class SlowestReport(_Model):
+    """The slowest requests, or batches, beside the typical one."""
+
+    result: Slowest
+    timelines: list[BatchTimeline]
+    """Of the slowest of all, and of a typical one, of a load test; other runs have theirs in `RunReport.timelines`."""
+
+
 class RunReport(_Model):
     """One launch, or bare traces."""
 
@@ -233,6 +243,10 @@ class RunReport(_Model):
     series: list[LoopSeries]
     distributions: list[StageDistribution]
     timelines: list[BatchTimeline]
+    slowest: SlowestReport | None = None
+    slowest_reason: str | None = None
+    """Why the slowest are not known."""
+
     energy: RunEnergy | None
     metrics: RunMetrics | None
     cost: Cost | None
@@ -243,6 +257,9 @@ class RunReport(_Model):
 
     load: LoadReport | None = None
     """None: it was not under load."""
+
+    mlperf: MlperfResult | None = None
+    """None: it was no test of LoadGen."""
 
     findings: list[Finding]
     sampled: SampledRun | None = Field(default=None, exclude=True)
