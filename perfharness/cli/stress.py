@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
 EPILOG = "`perfharness stress --help-all` shows all options. docs/guides/load.md: phases, mixes, files of arrivals."
 
 
-@with_settings(LaunchOptions, only=LAUNCH_SETTINGS, rare=("num_gpus", "gpus", "maximize_clocks", "annotate"))
+@with_settings(LaunchOptions, only=LAUNCH_SETTINGS, rare=("num_gpus", "gpus", "maximize_clocks", "annotate", "tracer"))
 def stress_verb(
     context: typer.Context,
     target: Annotated[
@@ -249,7 +249,7 @@ def stress_verb(
         typer.Option(
             "--max-error-rate",
             metavar="SHARE",
-            help="Stop when more than this part of the answers are errors.",
+            help="Errors, as a part of all answers: more fail the run, and end it when it goes on for 10 s.",
             hidden=True,
             rich_help_panel=LIMITS,
         ),

@@ -52,17 +52,31 @@ def arrivals_of(profile: Profile, index: int, first_id: int = 0, process: int = 
     return Arrivals(offsets_ns[mine], np.arange(first_id, next_id)[mine], kinds[mine], next_id)
 
 
+def check_arrivals(profile: Profile) -> None:
+    """Raises `UsageError` where a file of arrivals cannot be read, or a phase has more than can be held."""
+    for phase in profile.phases:
+        if phase.replay is not None:
+            read_arrivals(phase.replay)
+        elif phase.loop == "open":
+            _count(phase, _expected(phase)[1])
+
+
+def _count(phase: Phase, expected: Floats) -> float:
+    total = float(expected[-1])
+    if total > MOST_ARRIVALS:
+        raise UsageError(
+            f"{phase.name} has {total:.3g} requests, more than {MOST_ARRIVALS:,}; make it shorter, or slower"
+        )
+    return total
+
+
 def arrival_times_s(phase: Phase, random: np.random.Generator) -> Floats:
     """Seconds since the begin of the phase, ascending, below its duration."""
     if phase.replay is not None:
         times = read_arrivals(phase.replay) / phase.speed
         return times[times < phase.duration_s]
     times, expected = _expected(phase)
-    total = expected[-1]
-    if total > MOST_ARRIVALS:
-        raise UsageError(
-            f"{phase.name} has {total:.3g} requests, more than {MOST_ARRIVALS:,}; make it shorter, or slower"
-        )
+    total = _count(phase, expected)
     if phase.arrivals == "constant":
         counts: Floats = np.arange(int(np.ceil(total - 1e-9)), dtype=np.float64)
     elif phase.arrivals == "poisson":

@@ -21,7 +21,7 @@ KEPT_UP = 0.97
 def load_findings(result: LoadResult) -> list[Finding]:
     """Of the phases that count, and of the run."""
     found = [one for phase in result.phases if not phase.is_warmup for one in _of_phase(phase, result)]
-    return [*_of_run(result), *found]
+    return [*_of_run(result), *_over_the_limit(result), *found]
 
 
 def _of_run(result: LoadResult) -> Iterator[Finding]:
@@ -49,6 +49,22 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
         )
 
 
+def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
+    """Of all phases that count, and of all processes."""
+    limit = result.profile.get("max-error-rate")
+    counted = [phase for phase in result.phases if not phase.is_warmup]
+    failed = sum(sum(phase.errors.values()) for phase in counted)
+    ended = failed + sum(phase.ok for phase in counted)
+    if limit is None or not ended or failed <= limit * ended or result.status == "stopped-by-errors":
+        return
+    yield Finding(
+        "load-errors-over-limit",
+        Severity.ERROR,
+        f"{failed} of {ended} requests failed ({failed / ended:.2%}), more than --max-error-rate {limit:g} allows.",
+        "the errors are listed by kind, each with the first one",
+    )
+
+
 def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
     limited = _late(phase)
     if limited is not None:
@@ -67,15 +83,15 @@ def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
             "percentiles count them as slower than all others.",
             "a lower rate, more workers (--concurrency), or a longer --grace",
         )
-    if phase.completed and not phase.ok:
+    if phase.arrivals and not phase.ok:
         yield Finding(
             "requests-all-failed",
             Severity.ERROR,
-            f"{phase.name}: all {phase.completed} answers were errors, so there is no latency.",
+            f"{phase.name}: none of {phase.arrivals} requests was answered without error, so there is no latency.",
             "the errors are listed by kind, each with the first one",
         )
     asked, achieved = phase.asked_rate, phase.achieved_rate
-    if asked and achieved is not None and achieved < KEPT_UP * asked and result.status == "ok":
+    if asked and achieved is not None and achieved < KEPT_UP * asked and result.status == "ok" and phase.ok:
         yield Finding(
             "rate-not-achieved",
             Severity.WARNING,

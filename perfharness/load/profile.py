@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
+from perfharness.model.checks import refuse_booleans
 from perfharness.model.load import Loop, Objective
 
 TABLE = "load"
@@ -72,8 +73,10 @@ class _Settings(BaseModel):
     def _spelled(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        known = {field.alias for field in cls.model_fields.values()}
-        return {next((one for one in _spellings(key) if one in known), key): value for key, value in values.items()}
+        known = {field.alias: field for field in cls.model_fields.values()}
+        spelled = {next((one for one in _spellings(key) if one in known), key): value for key, value in values.items()}
+        refuse_booleans({key: value for key, value in spelled.items() if key in known}, known)
+        return spelled
 
 
 def _spellings(key: Any) -> tuple[str, ...]:
@@ -169,7 +172,7 @@ class KneeSettings(_Settings):
 class Profile(_Settings):
     """What `perfharness stress` sends."""
 
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     concurrency: int = Field(default=1, ge=1, le=10_000)
     """Workers of each process: how many requests can be in service at a time."""
 
@@ -182,7 +185,10 @@ class Profile(_Settings):
     """How long late answers are awaited after a phase; what has not come then is `unanswered`."""
 
     max_error_rate: float | None = Field(default=None, ge=0, le=1)
-    """Stop when more than that share of the answers are errors."""
+    """Of the phases that count, all processes together, no more than that share may be errors. The run stops where it
+    is more for as long as `error_window_s`."""
+
+    error_window_s: Seconds = Field(default=10.0, gt=0, allow_inf_nan=False)
 
     objective: Annotated[Objective | None, BeforeValidator(parse_objective)] = None
     knee: KneeSettings | None = None
@@ -282,10 +288,20 @@ def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profi
         raise UsageError("\n".join(f"{where}: {_sentence(problem)}" for problem in own)) from None
 
 
+KINDS = {"model_type": "a table", "model_attributes_type": "a table", "tuple_type": "a list", "list_type": "a list"}
+"""What a value has to be, by the type of pydantic's error; its own sentence names classes."""
+
+
 def _sentence(problem: Any) -> str:
     place = " ".join(str(part + 1) if isinstance(part, int) else str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"the setting {place} does not exist; docs/guides/load.md lists them"
+    if problem["type"] == "missing":
+        return f"{place} is missing; docs/guides/load.md lists the settings"
+    if problem["type"] == "too_short":
+        return f"{place} has {problem['ctx']['actual_length']} entries, and needs {problem['ctx']['min_length']}"
+    if problem["type"] in KINDS:
+        return f"{place} = {problem['input']!r} must be {KINDS[problem['type']]}"
     text = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if problem["type"] == "value_error" or not place:
         return f"{place}: {text}" if place else text
@@ -301,7 +317,8 @@ def _table_of(file: Path) -> dict[str, Any] | None:
     if not isinstance(table, dict):
         raise UsageError(f"{file} has no table [{TABLE}]; docs/guides/load.md shows one")
     for part, key in (("phases", "replay"), ("mix", "input")):
-        for entry in table.get(part, []):
+        entries = table.get(part)
+        for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and isinstance(entry.get(key), str):
                 entry[key] = str(file.absolute().parent / entry[key])
     return table

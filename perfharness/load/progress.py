@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,10 @@ from perfharness.load.histogram import Histogram
 from perfharness.load.knee import ran_profile
 from perfharness.load.profile import Profile
 from perfharness.load.result import times_of
+from perfharness.load.windows import GrowingLines
+
+LEAST_WINDOW_NS = 500_000_000
+"""The last window of a phase may be shorter, and then says nothing about a second."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class LoadProgress:
 
     profile: Profile
     files: Sequence[Path]
-    _offsets: dict[Path, int] = field(default_factory=dict, init=False)
+    _lines: dict[Path, GrowingLines] = field(default_factory=dict, init=False)
     _last: dict[Path, dict[str, Any]] = field(default_factory=dict, init=False)
     _phases: dict[int, dict[str, Any]] = field(default_factory=dict, init=False)
     _completed: int = field(default=0, init=False)
@@ -53,27 +56,17 @@ class LoadProgress:
     def poll(self) -> LoadStatus | None:
         """What is new; None before the first window."""
         for file in self.files:
-            for line in self._new_lines(file):
+            for line in self._lines.setdefault(file, GrowingLines(file)).new():
                 if line["kind"] == "phase":
                     self._phases[line["index"]] = line
                 elif line["kind"] == "knee":
                     self.profile = ran_profile(self.profile, [line])
                 elif line["kind"] == "window":
-                    self._last[file] = line
+                    if file not in self._last or line["end_ns"] - line["start_ns"] >= LEAST_WINDOW_NS:
+                        self._last[file] = line
                     self._completed += line["completed"]
                     self._failed += sum(line["errors"].values())
         return self._status() if self._last else None
-
-    def _new_lines(self, file: Path) -> list[dict[str, Any]]:
-        try:
-            with file.open("rb") as opened:
-                opened.seek(self._offsets.get(file, 0))
-                text = opened.read()
-        except OSError:
-            return []
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offsets[file] = self._offsets.get(file, 0) + len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
 
     def _status(self) -> LoadStatus:
         index = max(line["phase"] for line in self._last.values())

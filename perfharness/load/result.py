@@ -20,6 +20,7 @@ from perfharness.model.load import (
     Capacity,
     ErrorKind,
     FirstError,
+    GeneratorCost,
     LoadFigure,
     LoadResult,
     LoadTimes,
@@ -73,6 +74,12 @@ def load_result(target: TargetRecord, profile: Profile, processes: Sequence[Sequ
             [one for one in windows if one["phase"] == index],
             origin_ns,
             is_killed="killed" in statuses,
+            costs=[
+                line.get("cost") or {}
+                for lines in processes
+                for line in lines
+                if line["kind"] == "phase-end" and line["index"] == index
+            ],
         )
         for index in range(len(profile.phases))
         if (begins := [line for line in begun if line["index"] == index])
@@ -115,6 +122,7 @@ def _phase_result(
     origin_ns: int,
     *,
     is_killed: bool,
+    costs: Sequence[Mapping[str, Any]] = (),
 ) -> PhaseResult:
     phase, added = profile.phases[index], _Sum()
     for line in windows:
@@ -159,6 +167,28 @@ def _phase_result(
         tokens=tokens,
         tokens_per_second=per_second(tokens, served_s),
         errors=errors,
+        generator_cost=cost_of(costs, added.total("sent")) if len(costs) == len(begins) else None,
+    )
+
+
+def cost_of(costs: Sequence[Mapping[str, Any]], sent: int) -> GeneratorCost | None:
+    """Of all processes together; None where one does not tell."""
+    if not costs or not all(costs):
+        return None
+
+    def total(name: str) -> float | None:
+        return None if any(one[name] is None for one in costs) else sum(one[name] for one in costs) / 1e9
+
+    cpu_s, counting_s, sending_s = total("process_ns"), total("counting_ns"), total("sending_ns")
+    assert cpu_s is not None
+    assert counting_s is not None
+    return GeneratorCost(
+        cpu_s=cpu_s,
+        sending_s=sending_s,
+        counting_s=counting_s,
+        target_s=total("target_ns"),
+        us_per_request=(sending_s + counting_s) / sent * 1e6 if sent and sending_s is not None else None,
+        reason=next((one["reason"] for one in costs if one["reason"]), None),
     )
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from perfharness.backends import backend_and_mode
 from perfharness.errors import LaunchError, UsageError
+from perfharness.load.arrivals import check_arrivals
 from perfharness.load.histogram import require_load
 from perfharness.load.inputs import Inputs
 from perfharness.load.judge import judge_load
@@ -162,6 +163,9 @@ def plan_stress(
         UsageError: a setting is wrong, or contradicts another.
     """
     require_load("perfharness stress")
+    check_arrivals(profile)
+    if "://" in target and http is None:
+        raise UsageError(f"{target}: only http:// and https:// are targets; put a proxy in front of anything else")
     if http is None and start is not None:
         raise UsageError(f"--start {start!r} starts a server, so TARGET has to be its URL, not {target}")
     if http is not None:

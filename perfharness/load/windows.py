@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
@@ -147,10 +147,6 @@ class WindowLog:
     """Requests that are due after that are not."""
 
     window_ns: int = WINDOW_NS
-    completed: int = field(default=0, init=False)
-    failed: int = field(default=0, init=False)
-    """Answers of the run so far, and the errors among them, up to the last window."""
-
     _done: deque[Done] = field(default_factory=deque, init=False)
     _phase: _Phase | None = field(default=None, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -161,6 +157,8 @@ class WindowLog:
     """Of the open window."""
 
     _run_ns: int = field(default=0, init=False)
+    _counting_ns: int = field(default=0, init=False)
+    """CPU time of counting the windows of this phase, but for the last one."""
 
     def __post_init__(self) -> None:
         self.add = self._done.append
@@ -204,18 +202,22 @@ class WindowLog:
         self._done.extend(records)
         self._end_phase(until_ns)
 
-    def end_phase(self) -> None:
-        """All that was answered is handed in, and all that was given up."""
+    def end_phase(self, cost: Callable[[int], Mapping[str, Any]] = lambda counting_ns: {}) -> None:
+        """All that was answered is handed in, and all that was given up.
+
+        Args:
+            cost: what the phase cost the generator, given the CPU time of counting.
+        """
         self._ended.set()
         self._thread.join()
-        self._end_phase(perf_counter_ns())
+        self._end_phase(perf_counter_ns(), cost=cost(self._counting_ns))
 
-    def _end_phase(self, now: int) -> None:
+    def _end_phase(self, now: int, **facts: Any) -> None:
         assert self._phase is not None
         while now - self._begin_ns > self.window_ns:
             self._close(self._begin_ns + self.window_ns)
         self._close(now, everything=True)
-        self.write({"kind": "phase-end", "index": self._phase.index, "at_ns": now})
+        self.write({"kind": "phase-end", "index": self._phase.index, "at_ns": now, **facts})
 
     def close(self, status: str, reason: str | None = None, **facts: Any) -> None:
         """The run is over."""
@@ -230,6 +232,7 @@ class WindowLog:
 
     def _count_windows(self, ended: threading.Event) -> None:
         while True:
+            self._counting_ns = thread_time_ns()
             end_ns = self._begin_ns + self.window_ns
             if ended.wait(max((end_ns - perf_counter_ns()) / 1e9 + SETTLE_S, 0)):
                 return
@@ -249,8 +252,6 @@ class WindowLog:
         self.write(line)
         if self.requests is not None:
             self.requests(phase.name, records)
-        self.completed += line["completed"]
-        self.failed += sum(line["errors"].values())
         self._begin_ns, self._index = end_ns, self._index + 1
         self.on_window(line)
 
@@ -339,6 +340,26 @@ def _token_times(well: Sequence[Done]) -> dict[str, Ints]:
     gaps = [np.asarray(one.token_gaps_ns, np.int64) for one in streamed]
     first = np.array([one.first_token_ns - one.intended_ns for one in streamed], np.int64)
     return {"first_token": first, "between_tokens": np.concatenate(gaps)}
+
+
+@dataclass
+class GrowingLines:
+    """A file of windows that is still written."""
+
+    path: Path
+    _offset: int = field(default=0, init=False)
+
+    def new(self) -> list[dict[str, Any]]:
+        """The whole lines since the last call; none where the file does not exist yet."""
+        try:
+            with self.path.open("rb") as opened:
+                opened.seek(self._offset)
+                text = opened.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

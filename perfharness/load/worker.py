@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.load.generator.capacity import measure_capacity
+from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import TaskWorkers, workers_for
 from perfharness.load.inputs import Inputs
@@ -96,7 +97,8 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
     workers.open()
     log = WindowLog(folder, objective_ns, table.add, memory_of_target(spec, server))
     is_alone = spec.http is not None
-    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone, capacity, search_knee)
+    watch = ErrorWatch.of(profile, folder)
+    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone, capacity, search_knee, watch)
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
     run.run()

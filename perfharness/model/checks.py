@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
+from pydantic.fields import FieldInfo
 
 from perfharness.model.conventions import printable
 from perfharness.model.secrets import mask_arguments, mask_text
@@ -83,3 +85,10 @@ PrintableText = Annotated[str, AfterValidator(printable)]
 
 MaskedText = Annotated[str, AfterValidator(mask_text)]
 """A text that may quote command lines or output, with secrets masked."""
+
+
+def refuse_booleans(values: Mapping[str, Any], fields: Mapping[str | None, FieldInfo]) -> None:
+    """Raises `ValueError` where a setting that is no switch is true or false, which pydantic takes for 1 or 0."""
+    for key, value in values.items():
+        if isinstance(value, bool) and key in fields and fields[key].annotation is not bool:
+            raise ValueError(f"{key} = {str(value).lower()}, but it is no switch; give its value")

@@ -67,9 +67,9 @@ class LoadTimes(_Model):
 class Objective(_Model):
     """What an answer in time is: the percentile of the latency that has to be below `latency_ms`."""
 
-    latency_ms: float
-    percentile: float = 99.0
-    max_error_rate: float | None = None
+    latency_ms: float = Field(gt=0, allow_inf_nan=False)
+    percentile: float = Field(default=99.0, gt=0, lt=100)
+    max_error_rate: float | None = Field(default=None, ge=0, lt=1)
     """share of the requests that may fail where the knee is searched; null: as many as may be late"""
 
 
@@ -87,6 +87,28 @@ class TargetRecord(_Model):
 
     started: MaskedArguments | None = None
     """The command of the server that was started and traced; null: none was."""
+
+
+class GeneratorCost(_Model):
+    """CPU time of the processes that send the load, over a phase."""
+
+    cpu_s: float
+    """Of these processes, with the target where it is in them."""
+
+    sending_s: float | None = None
+    """Waiting for the moments of requests, handing them over, noting the answers."""
+
+    counting_s: float
+    """Counting windows."""
+
+    target_s: float | None = None
+    """Of a target in the same process: in its calls, and in all threads that are not the generator's."""
+
+    us_per_request: float | None = None
+    """Sending and counting, a request that was sent."""
+
+    reason: str | None = None
+    """Why sending and target are not known apart."""
 
 
 class PhaseResult(_Model):
@@ -155,6 +177,9 @@ class PhaseResult(_Model):
     tokens_per_second: float | None = None
     errors: dict[str, int] = Field(default_factory=dict)
     """By kind; a request that got no answer in time is `unanswered`."""
+
+    generator_cost: GeneratorCost | None = None
+    """Null: a script waits for its requests itself, or a process was killed."""
 
 
 class LoadWindow(_Model):

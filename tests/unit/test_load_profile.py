@@ -13,7 +13,7 @@ from scipy import stats
 
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
-from perfharness.load.arrivals import arrival_times_s, arrivals_of, read_arrivals
+from perfharness.load.arrivals import arrival_times_s, arrivals_of, check_arrivals, read_arrivals
 from perfharness.load.profile import Phase, checked_profile, profile_of
 
 
@@ -106,6 +106,41 @@ def test_options_and_a_file_say_the_same(tmp_path: Path) -> None:
     assert profile_of({}, file) == profile_of(given_)
     assert profile_of({"seed": 3}, file).seed == 3
     assert checked_profile(profile_of({}, file).to_json()) == profile_of({}, file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("load.phases = 1", "phases = 1 must be a list"),
+        ("load.phases = []", "phases has 0 entries"),
+        ('load.phases = ["a"]', "phases 1 = 'a' must be a table"),
+        ("[load]", "phases is missing"),
+        ("load.mix = 3\n[[load.phases]]\nduration = 1", "mix = 3 must be a list"),
+        ("load.seed = -1\n[[load.phases]]\nduration = 1", "seed = -1"),
+        ("load.seed = true\n[[load.phases]]\nduration = 1", "seed = true"),
+        ("[[load.phases]]\nduration = true", "duration = true"),
+        ("load.knee = true\n[[load.phases]]\nduration = 1", "knee = true"),
+        ("load.objective = 5\n[[load.phases]]\nduration = 1", "objective = 5 must be a table"),
+        ("load.objective = {latency_ms = -5}\n[[load.phases]]\nduration = 1", "latency_ms = -5"),
+        ("load.objective = {latency_ms = 5, percentile = 200}\n[[load.phases]]\nduration = 1", "percentile = 200"),
+        ('[[load.mix]]\nname = "a"\nweight = -1\n[[load.phases]]\nduration = 1', "mix 1 weight = -1"),
+    ],
+)
+def test_a_file_with_wrong_types_is_refused_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "load.toml").write_text(text)
+    with pytest.raises(UsageError) as raised:
+        profile_of({}, tmp_path / "load.toml")
+    assert said in str(raised.value)
+
+
+def test_what_cannot_be_sent_is_found_before_anything_starts(tmp_path: Path) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"rate": 1e9}, {"rate": 1.0, "rate_to": 1e9, "shape": "ramp"}, {"replay": str(tmp_path / "none.csv")},
+    ]  # fmt: skip
+    for phase in wrong:
+        with pytest.raises(UsageError):
+            check_arrivals(checked_profile({"phases": [{"duration": 1, **phase}]}))
+    check_arrivals(checked_profile({"phases": [{"duration": 1, "name": "a"}, {"duration": 1, "rate": 1e6}]}))
 
 
 @pytest.mark.parametrize(

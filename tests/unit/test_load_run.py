@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter_ns, sleep
+from time import perf_counter_ns, sleep, thread_time_ns
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 
 from perfharness.load.findings import load_findings
 from perfharness.load.generator.capacity import measure_capacity, peak_rate
+from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import workers_for
 from perfharness.load.histogram import Histogram
@@ -64,7 +65,7 @@ def run(folder: Path, make: Callable[[], AnyTarget], **profile: Any) -> LoadResu
     workers = workers_for(make, asked.concurrency)
     workers.open()
     log = WindowLog(folder, None if objective is None else round(objective.latency_ms * 1e6), table.add)
-    made = LoadRun(asked, workers, log)
+    made = LoadRun(asked, workers, log, error_watch=ErrorWatch.of(asked, folder))
     made.run()
     table.write(folder)
     log.close(made.status, made.reason, requests_kept=table.kept)
@@ -163,11 +164,67 @@ def test_too_many_errors_end_the_run(tmp_path: Path) -> None:
     def fails(request: LoadRequest) -> Answer:
         raise ConnectionRefusedError("planted")
 
-    found = run(tmp_path, lambda: Target(fails), phases=[{"duration": "30s", "rate": 50}], max_error_rate=0.5)
+    found = run(
+        tmp_path, lambda: Target(fails), phases=[{"duration": "30s", "rate": 50}], max_error_rate=0.5, error_window=1
+    )
     assert found.status == "stopped-by-errors"
     assert found.duration_s < 15
     assert {error.kind for error in found.errors} <= {"refused", "unanswered"}
     assert found.phases[0].arrivals == found.phases[0].completed + found.phases[0].errors.get("unanswered", 0)
+
+
+def test_more_errors_than_allowed_are_found_at_the_end(tmp_path: Path) -> None:
+    """One in 20 fails, and in warm-up all; nothing is stopped, for nothing lasts as long as that."""
+
+    def some(request: LoadRequest) -> Answer:
+        if request.phase == "warm-up" or request.id % 20 == 0:
+            raise ConnectionRefusedError("planted")
+        return Answer()
+
+    phases = [{"duration": "100ms", "rate": 200, "warmup": True}, {"duration": "200ms", "rate": 200}]
+    for limit, is_over in ((0.04, True), (0.05, False)):
+        (tmp_path / str(limit)).mkdir()
+        found = run(tmp_path / str(limit), lambda: Target(some), phases=phases, max_error_rate=limit)
+        assert found.status == "ok"
+        assert ("load-errors-over-limit" in {one.code for one in found.findings}) == is_over
+
+
+def test_nothing_answered_is_an_error(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    def hangs(request: LoadRequest) -> Answer:
+        release.wait()
+        return Answer()
+
+    found = run(tmp_path, lambda: Target(hangs), phases=[{"duration": "100ms", "rate": 50}], grace="10ms")
+    release.set()
+    assert found.phases[0].errors == {"unanswered": 5}
+    assert "requests-all-failed" in {one.code for one in found.findings if one.severity == "error"}
+
+
+def test_what_the_generator_costs_beside_its_target(tmp_path: Path) -> None:
+    """Each call takes 5 ms of CPU time, by its own clock."""
+
+    def burns(request: LoadRequest) -> Answer:
+        begin_ns = thread_time_ns()
+        while thread_time_ns() - begin_ns < 5_000_000:
+            pass
+        return Answer()
+
+    found = run(tmp_path, lambda: Target(burns), phases=[{"duration": "300ms", "rate": 100}], concurrency=2)
+    cost = found.phases[0].generator_cost
+    assert cost is not None
+    assert cost.target_s is not None
+    assert cost.sending_s is not None
+    assert 30 * 0.005 <= cost.target_s < 30 * 0.005 + 0.1
+    assert cost.cpu_s == pytest.approx(cost.target_s + cost.sending_s + cost.counting_s)
+    assert cost.us_per_request == pytest.approx((cost.sending_s + cost.counting_s) / 30 * 1e6)
+    (tmp_path / "async").mkdir()
+    apart = run(tmp_path / "async", lambda: AsyncTarget(well), phases=[{"duration": "100ms", "rate": 50}])
+    cost = apart.phases[0].generator_cost
+    assert cost is not None
+    assert (cost.target_s, cost.us_per_request) == (None, None)
+    assert cost.reason is not None
 
 
 def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from perfharness.load.windows import Done
 from perfharness.model.load import Capacity
 
 LIMIT_MS = 1.0
-LOWEST_RATE = 200.0
+LOWEST_RATE, HIGHEST_RATE = 200.0, 200_000.0
+"""Rates that are asked for; no generator in Python does more than the highest."""
+
 STEP_S, LEAST_REQUESTS = 0.25, 50
 STEPS_UP, STEPS_DOWN = 4, 2
 """Doublings and halvings of the rate that is asked for: one to four seconds in all."""
@@ -79,7 +81,7 @@ def measure_capacity(profile: Profile, *, is_async: bool, processes: int = 1) ->
     workers = workers_for(_NothingAsync if is_async else _Nothing, min(profile.concurrency, WORKERS))
     workers.open()
     try:
-        return _search(workers, max(asked, LOWEST_RATE))
+        return _search(workers, min(max(asked, LOWEST_RATE), HIGHEST_RATE))
     finally:
         workers.close()
 

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
 from perfharness.load.arrivals import arrivals_of
+from perfharness.load.generator.cost import PhaseCost
+from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.schedule import ClosedSchedule, OpenSchedule, Schedule
 from perfharness.load.generator.timer import wait_until
 from perfharness.load.generator.workers import AnyWorkers, Served
@@ -21,9 +24,6 @@ from perfharness.model.load import Capacity, Status
 
 LEAD_NS = 20_000_000
 """Between the begin of the clock and the first request: all workers wait by then."""
-
-LEAST_ANSWERS = 20
-"""The share of errors is judged from that many answers on."""
 
 
 def _no_search(run: LoadRun, template: Phase) -> None:
@@ -55,9 +55,13 @@ class LoadRun:
     search_knee: Callable[[LoadRun, Phase], None] = _no_search
     """Runs the phases of a search, where the profile asks for one; `load.knee.search_knee`."""
 
+    error_watch: ErrorWatch | None = None
+    """Says when too much fails; None: nobody asked."""
+
     status: Status = field(default="ok", init=False)
     reason: str | None = field(default=None, init=False)
     _next_id: int = field(default=0, init=False)
+    _is_warming_up: bool = field(default=False, init=False)
 
     def interrupt(self) -> None:
         """End as soon as possible, with what was measured; also from a signal handler."""
@@ -94,16 +98,18 @@ class LoadRun:
         """Send the `index`-th phase of the profile, and wait until it is answered."""
         profile = self.profile
         schedule = self._schedule(index, phase)
+        self._is_warming_up = phase.warmup
         due = schedule.due_ns if isinstance(schedule, OpenSchedule) else np.empty(0, np.int64)
         users = phase.concurrency or profile.concurrency
         self.log.begin_phase(
             index, phase.name, schedule.start_ns, schedule.end_ns, due, loop=phase.loop, is_warmup=phase.warmup,
             concurrency=users,
         )  # fmt: skip
+        cost = PhaseCost(self.workers, self.is_alone)
         timeout_ns = None if profile.request_timeout_s is None else round(profile.request_timeout_s * 1e9)
         self.workers.serve(Served(schedule, self.log.add, self.log.stop, timeout_ns, round(profile.grace_s * 1e9)))
         wait_until(schedule.end_ns, self.log.stop)
-        self.log.end_phase()
+        self.log.end_phase(cost.facts)
         if isinstance(schedule, ClosedSchedule):
             self._next_id = next(schedule.ids) if self.processes == 1 else self._next_id + CLOSED_IDS
 
@@ -118,16 +124,14 @@ class LoadRun:
         users = phase.concurrency or profile.concurrency
         return ClosedSchedule(phase, perf_counter_ns() + LEAD_NS, users, ids, profile.mix, random)
 
-    def _judge(self, window: dict[str, object]) -> None:
+    def _judge(self, window: dict[str, Any]) -> None:
         """Stop where too much fails."""
-        limit, log = self.profile.max_error_rate, self.log
-        del window
-        if limit is None or self.log.stop.is_set() or log.completed < LEAST_ANSWERS:
+        watch = self.error_watch
+        if watch is None or self.log.stop.is_set() or self._is_warming_up:
             return
-        if log.failed > limit * log.completed:
-            self.status = "stopped-by-errors"
-            self.reason = f"{log.failed} of {log.completed} answers were errors, more than {limit:.1%}"
-            self.log.stop.set()
+        watch.add(window)
+        if (reason := watch.reason()) is not None:
+            self.fail(reason)
 
 
 CLOSED_IDS = 1 << 24

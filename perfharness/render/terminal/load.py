@@ -36,6 +36,11 @@ def print_load(console: Console, result: LoadResult) -> None:
         if not phase.is_warmup and result.knee is None and (intervals := _intervals(phase.latency)):
             of = f" of {phase.name}" if len(result.phases) > 1 else ""
             say(console, f" 95 % intervals of the latency{of}, ms: {intervals}")
+        cost = phase.generator_cost
+        if not phase.is_warmup and result.knee is None and cost is not None and cost.us_per_request is not None:
+            target = "" if cost.target_s is None else f"; the target {_number(cost.target_s)} s of CPU"
+            name = f"{phase.name}: " if len(result.phases) > 1 else ""
+            say(console, f" {name}the generator took {_number(cost.us_per_request)} µs of CPU a request{target}")
     if result.knee is not None:
         print_knee(console, result.knee)
     if result.sustained is not None:

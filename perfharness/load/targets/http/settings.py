@@ -16,6 +16,7 @@ from typing_extensions import Self
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.files import read_toml
 from perfharness.load.targets.http.expect import parse_expectations
+from perfharness.model.checks import refuse_booleans
 from perfharness.model.distribution import install_command
 from perfharness.model.secrets import is_secret
 
@@ -32,6 +33,15 @@ class _Settings(BaseModel):
         frozen=True, extra="forbid", alias_generator=lambda name: name.removesuffix("_s").replace("_", "-"),
         populate_by_name=True,
     )  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _checked(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            refuse_booleans(
+                values, {key: field for name, field in cls.model_fields.items() for key in (name, field.alias)}
+            )
+        return values
 
 
 class HttpInput(_Settings):

@@ -66,7 +66,8 @@ class HttpTarget:
                     body = await response.read()
                     answer.done_ns = time.perf_counter_ns()
                     answer.error = f"http-{status}" if wanted is None or status >= 400 else WRONG_ANSWER
-                    answer.message = f"{status} {response.reason}: {body[:_SHOWN].decode(errors='replace')}"
+                    to = f", to {response.headers['Location']}" if "Location" in response.headers else ""
+                    answer.message = f"{status} {response.reason}{to}: {body[:_SHOWN].decode(errors='replace')}"
                     return answer
                 received = await self.protocol.read(response, answer, request)
                 answer.done_ns = time.perf_counter_ns()
