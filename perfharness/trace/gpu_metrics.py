@@ -75,7 +75,7 @@ def read_gpu_metrics(readers: Readers) -> GpuMetrics | None:
 
     def read(source: TraceSource, window: Window) -> _Part:
         rows = source.integers(TABLE_METRICS, ["timestamp", "typeId", "metricId", "value"], window=window)
-        return _wanted(rows, metric_of_id)
+        return _wanted({name: column.astype(np.int64) for name, column in rows.items()}, metric_of_id)
 
     parts = [part for part in readers.each(TABLE_METRICS, read)() if len(part.time_ns)]
     if not parts:

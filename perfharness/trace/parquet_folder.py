@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from perfharness.errors import TraceFormatError, TraceNotFoundError
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.trace import Bool, Int64, Integers
 from perfharness.trace.columns import int64_array
 from perfharness.trace.source import MISSING, ROW_ID, Window, split_rows
 
@@ -78,7 +78,7 @@ class ParquetFolder:
         row_id: bool = False,
         first_of: dict[str, list[str]] | None = None,
         window: Window | None = None,
-    ) -> dict[str, Int64]:
+    ) -> dict[str, Integers]:
         """As `TraceSource` has it."""
         groups = self._groups_inside(table, window)
         wanted = _inside(self._row_ids(table, groups), window)

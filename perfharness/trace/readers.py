@@ -88,9 +88,12 @@ class Readers:
 
         def part(source: TraceSource, window: Window) -> dict[str, Integers]:
             found = source.integers(table, columns, row_id, first_of, window)
-            if wide is None:
-                return dict(found)
-            return {name: found[name] if name in wide else narrow(found[name], *NARROW) for name in names}
+            return {
+                name: found[name].astype(np.int64, copy=False)
+                if wide is None or name in wide
+                else narrow(found[name], *NARROW)
+                for name in names
+            }
 
         read = self._read(table, part)
 

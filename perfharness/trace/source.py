@@ -8,7 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 from typing_extensions import Self
 
-from perfharness.model.trace import Int64
+from perfharness.model.trace import Int64, Integers
 
 MISSING = -(2**62)
 """Stands for NULL in an integer column; no time, id or payload in a trace is this small."""
@@ -50,8 +50,9 @@ class TraceSource(Protocol):
         row_id: bool = False,
         first_of: dict[str, list[str]] | None = None,
         window: Window | None = None,
-    ) -> dict[str, Int64]:
-        """Integer columns by name; NULL, and a column that this version lacks, is `MISSING`.
+    ) -> dict[str, Integers]:
+        """Integer columns by name, as wide as they are stored or wider; NULL, and a column that this version lacks, is
+        `MISSING`.
 
         Args:
             row_id: with `row_id`, the row's number, as a column more.
