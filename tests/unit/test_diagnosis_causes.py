@@ -870,6 +870,37 @@ def test_a_worker_that_does_not_work_ahead_is_no_starving_loader(
     assert stage.causes[0].share == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(
+    ("asked", "code", "number"),
+    [(4, "waiting-on-stage", 31), (1, "waiting-on-stage", 31), (0, "data-loader-starvation", 5)],
+)
+def test_work_on_request_is_waited_for_rather_than_what_others_do_all_the_time(
+    asked: int, code: str, number: int, tmp_path: Path
+) -> None:
+    """Of batches of 1 ms, 0.4 are waited for; one thread works in some of these only, two others sleep all the time."""
+    probe = ProbeBuilder(100 * US)
+    for index in range(12):
+        for position in range(10):
+            at = (index + 1) * BATCH + (50 + 100 * position) * US
+            stack, state = ["infer@user.py:9"], HostState.RUNNING
+            if position < 4:
+                state = HostState.LOCK
+                stack = [
+                    "wait@/usr/lib/python3.11/threading.py:327",
+                    "get@/usr/lib/python3.11/queue.py:1",
+                    "take@user.py:5",
+                ]
+            probe.sample(at, stack, state=state)
+            is_asked = position < asked
+            work = ["tokenize@user.py:31"] if is_asked else ["get@/usr/lib/python3.11/queue.py:170", "serve@user.py:20"]
+            probe.sample(at, work, state=HostState.RUNNING if is_asked else HostState.LOCK, tid=101)
+            for tid in (102, 103):
+                probe.sample(at, ["upload@user.py:21"], state=HostState.SLEEP, tid=tid)
+    first = sampled(tmp_path, nothing, probe).causes[0]
+    assert (first.code, first.where and first.where.line) == (code, number)
+    assert first.share == pytest.approx(0.4)
+
+
 @pytest.mark.parametrize("library", ["queue.py", "multiprocessing/queues.py"])
 @pytest.mark.parametrize("computing", [HostState.RUNNING, HostState.LOCK])
 def test_a_full_queue_waits_for_who_takes_from_it(computing: HostState, library: str, tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from perfharness.analysis.diagnosis.rules.waits import (
     GIL_SHARE,
     LOADER_SHARE,
     NAMED_WAIT_SHARE,
-    RUNNABLE_SHARE,
 )
 from perfharness.model.diagnosis import Cause, FunctionTime, StageDiagnosis, StageVerdict, Verdict
 
@@ -38,7 +37,6 @@ ENOUGH = {
     Verdict.RECOMPILATION: RECOMPILATION_SHARE,
     Verdict.GARBAGE_COLLECTION: COLLECTION_SHARE,
     Verdict.GIL_CONTENTION: GIL_SHARE,
-    Verdict.CPU_CONTENTION: RUNNABLE_SHARE,
     Verdict.WAITING_ON_STAGE: WAITING_SHARE,
     Verdict.WAITING_ON_PROCESS: WAITING_SHARE,
     Verdict.WAITING_ON_SYSTEM: BLOCKED_SHARE,
@@ -54,7 +52,8 @@ ENOUGH = {
     Verdict.CPU_BOUND: CPU_BOUND_SHARE,
 }
 """Of the stage's time in the measured pass, at least: what the rule of a cause asks for, the largest where it has
-several."""
+several. Not of `cpu-contention`: whether there were CPUs is as much the machine's as the stage's, and what changed
+between the passes may be just that."""
 
 RESIDUAL = frozenset({Verdict.CPU_BOUND, Verdict.CANNOT_TELL})
 """Verdicts of one pass that only say what is left: a cause with a name is better, where it dominates."""

@@ -85,6 +85,9 @@ RECURS = 3
 """Ranges of a stage in which something has to occur to be no first use: that takes one, or one for each shape."""
 IDLE_SHARE = 0.25
 """Of the time in which the stage does not wait for it: a worker that is at work for less works when it is asked to."""
+ASKED_SHARE = 0.25
+"""Of a wait: work that takes so much of it and is done only when it is asked for is what the wait is for, whatever
+other threads do all the time. The rest of it may be the way there and back."""
 ALWAYS_SHARE = 0.95
 """Of the time: a stage that waits for more shows nothing of what its workers do otherwise."""
 WAITING = (
@@ -367,21 +370,29 @@ def _worker(
     meanwhile = inside(samples.time_ns[at], start, end + BOUNDARY_NS)
     working = at[meanwhile & is_at_work]
     lines = own_functions(samples, working, 1e-6)
-    line = next((one for one in lines if not is_library(one.file) and (one.function, one.file) not in known), None)
-    if line is None:
+    lines = [one for one in lines if not is_library(one.file) and (one.function, one.file) not in known]
+    if not lines:
         return None
-    of_line = [
-        number for number, frame in enumerate(samples.frames)
-        if (frame.function, frame.file) == (line.function, line.file)
-    ]  # fmt: skip
-    has_line = stacks_with(samples, of_line)
-    threads = np.unique(samples.thread[working][has_line[samples.stack[working]]])
-    otherwise = np.isin(samples.thread[at], threads) & ~meanwhile & is_at_work
     window = int(spans.end_ns.max() - spans.start_ns.min())
-    left = window - BusyLine(start, end).length
-    works_ahead = left < (1 - ALWAYS_SHARE) * window or samples.length_ns[at][otherwise].sum() >= IDLE_SHARE * left
+    waited = BusyLine(start, end).length
+    otherwise = at[~meanwhile & is_at_work]
+
+    def works_ahead(line: FunctionTime) -> bool:
+        of_line = [
+            number for number, frame in enumerate(samples.frames)
+            if (frame.function, frame.file) == (line.function, line.file)
+        ]  # fmt: skip
+        has_line = stacks_with(samples, of_line)
+        threads = np.unique(samples.thread[working][has_line[samples.stack[working]]])
+        ahead_ns = float(samples.length_ns[otherwise][np.isin(samples.thread[otherwise], threads)].sum())
+        return ahead_ns >= IDLE_SHARE * (window - waited)
+
     is_loader = bool(in_library["batch loader"][samples.stack[waits]].any())
-    return Worker(line, works_ahead=bool(works_ahead), is_loader=is_loader)
+    if window - waited < (1 - ALWAYS_SHARE) * window:
+        return Worker(lines[0], works_ahead=True, is_loader=is_loader)
+    enough = [line for line in lines if line.self_ms * NS_PER_MS >= ASKED_SHARE * waited] or lines[:1]
+    asked = next((line for line in enough if not works_ahead(line)), None)
+    return Worker(asked or lines[0], works_ahead=asked is None, is_loader=is_loader)
 
 
 def _is_work(samples: HostSamples, stack: tuple[int, ...], waiting: set[tuple[str, str]]) -> bool:

@@ -271,8 +271,8 @@ class Figures:
 
     @property
     def others_ns(self) -> float:
-        """Of the host time, how long other processes had the CPUs while the threads were ready; without samples, where
-        that was read of batches.
+        """Of the host time, how long other processes had the CPUs while the threads were ready; without samples, what
+        was read of batches, in which they may have been the process's own where `crowded_ns` is only the least.
         """
         queued = (self.queued_share or 0.0) * self.wall if self.host is None else self.state_ns("runnable")
         return max(queued - max(self.crowded_ns, self.throttled_ns), 0.0)

@@ -129,7 +129,8 @@ def cpu_bound(f: Figures) -> Match | None:
     if f.recorder_ns >= FURTHER_SHARE * f.wall and f.recorder_ns:
         evidence.append(f"Opening and closing ranges takes {percent(f.recorder_ns, f.wall)} of it.")
     if f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
-        evidence.append(f"Other processes had the CPUs for {percent(f.others_ns, f.wall)} of it.")
+        whose = "Other processes" if f.host is not None else "Other processes, or threads of its own,"
+        evidence.append(f"{whose} had the CPUs for {percent(f.others_ns, f.wall)} of it.")
     unknown = [] if f.blocked is not None or f.host is not None else [MISSING_OS]
     return Match(
         Verdict.CPU_BOUND, computing, f.wall, evidence, next_step, saves_ns=saves_ns, where=line,
