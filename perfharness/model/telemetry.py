@@ -35,6 +35,11 @@ def process_subject(folder: str) -> str:
     return f"process:{folder}"
 
 
+def member_subject(folder: str, pid: int) -> str:
+    """Subject of one process of such a tree alone."""
+    return f"{process_subject(folder)}#{pid}"
+
+
 GPM_WINDOW = "gpm_window_ns"
 """Length of the time before a reading that the counters of `GPM_SHARES` and `GPM_RATES` are means over."""
 
@@ -253,6 +258,14 @@ class SampleLog:
     def get(self, subject: str, metric: str) -> Series | None:
         """The readings of a metric; None where it was not sampled, or not for that subject."""
         return self.series.get((subject, metric))
+
+    def with_names(self, subjects: Mapping[str, str]) -> SampleLog:
+        """The same, with the series and failures of some subjects under other names."""
+        series = {(subjects.get(subject, subject), metric): one for (subject, metric), one in self.series.items()}
+        failures = [
+            one.model_copy(update={"subject": subjects.get(one.subject, one.subject)}) for one in self.meta.failures
+        ]
+        return SampleLog(series, self.meta.model_copy(update={"failures": failures}))
 
     def metrics(self, subject: str) -> list[str]:
         """What was sampled of a subject."""

@@ -28,10 +28,12 @@ from perfharness.model.clocks import clocks_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import GpuWork, ProcessResult, Tree
-from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subject
+from perfharness.model.telemetry import TELEMETRY_NAME, FailureRecord, SampleLog, member_subject, process_subject
 from perfharness.telemetry.store import read_sample_log
 
 NS_PER_S = 1e9
+
+UNSEEN = "it was not seen: children are looked for once a second, by the pid that they have on the machine"
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class RunTelemetry:
             try:
                 if not is_plain(run_dir / TELEMETRY_NAME):
                     raise ResultError(f"{run_dir / TELEMETRY_NAME} is not a regular file")
-                self.log = read_sample_log(run_dir / TELEMETRY_NAME)
+                self.log = _with_measured(read_sample_log(run_dir / TELEMETRY_NAME), manifest)
             except ResultError as error:
                 message = f"There are no gpu_metrics and no energy: {error}."
                 self.problems = [Finding("telemetry-unreadable", Severity.WARNING, message)]
@@ -106,14 +108,18 @@ class RunTelemetry:
         return {uuid.partition("-")[2]: readings for uuid, readings in found.items() if readings is not None}
 
     def cpu_time(self, process: ProcessRecord) -> CpuTime | None:
-        """CPU time of a process that was launched and all that it started.
-
-        None where it was not sampled, and of one of several that were measured: they were sampled together.
+        """CPU time of a process that was launched with all that it started, or where several of these were measured, of
+        one of them alone. None where it was not sampled, as one that began and ended between two readings.
         """
-        together = [one for one in self._manifest.measured_processes if one.launched_folder == process.launched_folder]
-        if self.log is None or len(together) > 1:
+        if self.log is None:
             return None
-        return cpu_time(self.log, process_subject(process.launched_folder))
+        tree = process_subject(process.launched_folder)
+        together = [one for one in self._manifest.measured_processes if one.launched_folder == process.launched_folder]
+        if len(together) < 2 or process.pid is None:
+            return cpu_time(self.log, tree)
+        is_launched = process.folder == process.launched_folder
+        subject = member_subject(process.folder, process.pid) if is_launched else process_subject(process.folder)
+        return cpu_time(self.log, subject, tree)
 
     def throttling(self, process: ProcessRecord) -> Throttling | None:
         """When the clocks of any of the process's GPUs were throttled; None where one does not report it."""
@@ -181,6 +187,21 @@ class RunTelemetry:
             lifetime=_lifetime(record),
             reason=reason,
         )
+
+
+def _with_measured(log: SampleLog, manifest: RunManifest) -> SampleLog:
+    """The log with what was read of processes that a launched one started, by the names of their results."""
+    started = [one for one in manifest.measured_processes if one.folder != one.launched_folder and one.pid is not None]
+    names = {member_subject(one.launched_folder, one.pid or 0): process_subject(one.folder) for one in started}
+    sampled = {subject for subject, _ in log.series}
+    unseen = [
+        FailureRecord(subject=name, metric=metric, reason=UNSEEN, count=0)
+        for subject, name in names.items()
+        if subject not in sampled
+        for metric in ("cpu_percent", "rss_bytes", "threads")
+    ]
+    meta = log.meta.model_copy(update={"failures": [*log.meta.failures, *unseen]})
+    return SampleLog(log.series, meta).with_names(names)
 
 
 def _lifetime(record: ProcessRecord) -> tuple[int, int] | None:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from perfharness.model.telemetry import HOST, SubjectRecord, core_subject
+from perfharness.model.telemetry import HOST, SubjectRecord, core_subject, member_subject
+from perfharness.telemetry.process_tree import TreeUsage
 from perfharness.telemetry.source import FollowingSource, Metric, SamplerContext, Source, Tape
 
 SHARE_PERIODS_NS = (200_000_000, 1 << 62)
@@ -138,7 +139,9 @@ def _storage(system: Any) -> Any:
 
 
 class ProcessSource(FollowingSource):
-    """CPU time, memory and I/O of each measured process and what it started."""
+    """CPU time, memory and I/O of each launched process with what it started, and of each process of such a tree alone:
+    which of them are measured is known at the end.
+    """
 
     name = "processes"
     metrics = (
@@ -156,25 +159,37 @@ class ProcessSource(FollowingSource):
     def __init__(self, context: SamplerContext) -> None:
         super().__init__(context)
         self._before: dict[str, tuple[int, float]] = {}
+        self._began: dict[str, float] = {}  # each process of a tree of several, by its subject
 
     def read(self, tape: Tape) -> None:
-        """One reading of each process that still runs."""
+        """One reading of each process that still runs, and where it has started others, of each of these alone."""
         for process, tree in self.followed:
             with tape.reading():
                 usage = tree.usage()
             if usage is None:
                 continue
-            subject = process.subject
-            before = self._before.get(subject)
-            self._before[subject] = (tape.read_at_ns, usage.cpu_time_ns)
-            if before is not None and tape.read_at_ns > before[0]:
-                share = (usage.cpu_time_ns - before[1]) / (tape.read_at_ns - before[0])
-                tape.write(subject, "cpu_percent", 100.0 * share)
-            for metric, value in vars(usage).items():
-                if value is None:
-                    tape.fail(subject, metric, "no permission to read /proc/PID/io")
+            self._write(tape, process.subject, usage)
+            if len(tree.alone) == 1 and member_subject(process.folder, process.pid) not in self._began:
+                continue
+            for (pid, began), alone in tree.alone.items():
+                subject = member_subject(process.folder, pid)
+                if self._began.setdefault(subject, began) == began:
+                    self._write(tape, subject, alone)
                 else:
-                    tape.write(subject, metric, value)
+                    for metric in self.metrics:
+                        tape.fail(subject, metric.name, "another process has got its pid")
+
+    def _write(self, tape: Tape, subject: str, usage: TreeUsage) -> None:
+        before = self._before.get(subject)
+        self._before[subject] = (tape.read_at_ns, usage.cpu_time_ns)
+        if before is not None and tape.read_at_ns > before[0]:
+            share = (usage.cpu_time_ns - before[1]) / (tape.read_at_ns - before[0])
+            tape.write(subject, "cpu_percent", 100.0 * share)
+        for metric, value in vars(usage).items():
+            if value is None:
+                tape.fail(subject, metric, "no permission to read /proc/PID/io")
+            else:
+                tape.write(subject, metric, value)
 
 
 class ThreadSource(FollowingSource):

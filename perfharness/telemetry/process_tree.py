@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,9 @@ class ProcessTree:
         self._last: dict[tuple[int, float], _Last] = {}
         self._switches: dict[tuple[int, int], tuple[int, int]] = {}
         self._refresh_at_ns = 0
+        self.alone: dict[tuple[int, float], TreeUsage] = {}
+        """Of the latest `usage`: what each process used itself, by pid and when it began."""
+
         self._members: list[psutil.Process] = []
         try:
             self._root: psutil.Process | None = psutil.Process(pid)
@@ -76,29 +79,27 @@ class ProcessTree:
 
     def usage(self) -> TreeUsage | None:
         """What it used; None where none of it runs any more."""
-        rss, threads, seen, io = 0, 0, 0, True
+        self.alone = {}
         for process in self.members():
-            last = self._last.setdefault((process.pid, process.create_time()), _Last())
+            key = (process.pid, process.create_time())
+            last = self._last.setdefault(key, _Last())
             try:
                 with process.oneshot():
                     if process.status() == psutil.STATUS_ZOMBIE:
                         continue
-                    times = process.cpu_times()
-                    rss += process.memory_info().rss
-                    threads += process.num_threads()
+                    times, rss, threads = process.cpu_times(), process.memory_info().rss, process.num_threads()
             except psutil.Error:
                 continue
-            seen += 1
             last.cpu_time_s = max(last.cpu_time_s, times.user + times.system)
-            io = self._read_io(process, last) and io
-        if not seen:
+            has_io = self._read_io(process, last)
+            self.alone[key] = _usage([last], rss, threads, has_io=has_io)
+        if not self.alone:
             return None
-        return TreeUsage(
-            cpu_time_ns=round(sum(last.cpu_time_s for last in self._last.values()) * 1e9),
-            rss_bytes=rss,
-            threads=threads,
-            read_bytes=sum(last.read_bytes for last in self._last.values()) if io else None,
-            write_bytes=sum(last.write_bytes for last in self._last.values()) if io else None,
+        return _usage(
+            self._last.values(),
+            sum(one.rss_bytes for one in self.alone.values()),
+            sum(one.threads for one in self.alone.values()),
+            has_io=all(one.read_bytes is not None for one in self.alone.values()),
         )
 
     def context_switches(self) -> tuple[int, int] | None:
@@ -129,6 +130,17 @@ class ProcessTree:
             return False
         last.read_bytes, last.write_bytes = io.read_bytes, io.write_bytes
         return True
+
+
+def _usage(counted: Iterable[_Last], rss_bytes: int, threads: int, *, has_io: bool) -> TreeUsage:
+    counted = list(counted)
+    return TreeUsage(
+        cpu_time_ns=round(sum(last.cpu_time_s for last in counted) * 1e9),
+        rss_bytes=rss_bytes,
+        threads=threads,
+        read_bytes=sum(last.read_bytes for last in counted) if has_io else None,
+        write_bytes=sum(last.write_bytes for last in counted) if has_io else None,
+    )
 
 
 def _thread_switches(pid: int) -> Iterator[tuple[int, tuple[int, int]]]:

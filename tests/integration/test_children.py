@@ -200,6 +200,32 @@ def test_ranks(tmp_path: Path, tracer: str) -> None:
     assert ranks == [(0, 2), (1, 2), (None, None), (None, None)]
 
 
+def test_cpu_time_of_each_rank(tmp_path: Path) -> None:
+    """One computes, the other sleeps."""
+    source = """
+        import subprocess
+        if "RANK" not in os.environ:
+            env = [{**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
+            ranks = [subprocess.Popen([sys.executable, __file__], env=one) for one in env]
+            sys.exit(max(rank.wait() for rank in ranks))
+        time.sleep(1.3)
+        for index in range(12):
+            with perf.batch(index, total_items=1):
+                end = time.monotonic() + 0.12
+                while time.monotonic() < end:
+                    time.sleep(0.12 if os.environ["RANK"] == "0" else 0)
+        perf.finalize()
+    """
+    script, out = tmp_path / "script.py", tmp_path / "out"
+    script.write_text(WORK + textwrap.dedent(source))
+    done = run_to_the_end(("-w", "1", "--tracer", "embedded", "--telemetry", "-o", out, script), environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((out / "benchmark_mean.json").read_text())["gpu_metrics"]["processes"]
+    sleeps, computes = (found[f"proc_0_gpu_0/rank_{rank}"]["figures"]["cpu_percent"] for rank in range(2))
+    assert computes["mean"] > 4 * sleeps["mean"]
+    assert found["proc_0_gpu_0/rank_1"]["figures"]["threads"]["min"] == 1
+
+
 @TRACERS
 def test_workers_of_a_data_loader(tmp_path: Path, tracer: str) -> None:
     pytest.importorskip("torch")

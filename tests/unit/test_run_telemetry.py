@@ -15,9 +15,11 @@ from perfharness.analysis.timeline import BusyLine
 from perfharness.cli.main import run
 from perfharness.model import conventions
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord, ProcessRecord, RunManifest, TracerRecord
-from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
+from perfharness.model.measured import MeasuredProcess
+from perfharness.model.telemetry import TELEMETRY_NAME, member_subject, process_subject
 from perfharness.render.terminal.machine import print_stage_energy
 from perfharness.runs.run_folder import ReadAs, RunSummary, analyze_run
+from perfharness.runs.telemetry import RunTelemetry
 from perfharness.telemetry.store import write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.simulated_sensors import Load, Sensor
@@ -469,3 +471,34 @@ def test_a_table_of_energies_holds_no_number_where_only_bounds_are_known() -> No
     assert "inference 0.200 - 7.1 to 40.6 - - only bounds known" in rows
     assert "waiting 0.200 1187.3 1185.2 to 1189.4 5936.5 11.873" in rows
     assert "preprocess + inference 0.250 92.8 87.8 to 97.9 371.2 together" in rows
+
+
+def test_each_of_several_measured_processes_has_its_own_cpu_time(tmp_path: Path) -> None:
+    """By the pid that was sampled; one that was not seen has none, with the reason."""
+    folder, ranks = "proc_0_gpu_0", [("proc_0_gpu_0", 10), ("proc_0_gpu_0/rank_0", 11), ("proc_0_gpu_0/rank_1", 12)]
+    log, times = SampleBuilder(), [T0, T0 + S, T0 + 2 * S]
+    for subject, used in (
+        (process_subject(folder), (0, 9 * S, 18 * S)),
+        (member_subject(folder, 10), (0, S, 2 * S)),
+        (member_subject(folder, 11), (0, 8 * S, 16 * S)),
+    ):
+        log.readings(subject, "cpu_time_ns", times, list(used))
+    write_sample_log(tmp_path / TELEMETRY_NAME, log.build())
+    measured = [MeasuredProcess(folder=name, launched_index=0, pid=pid) for name, pid in ranks]
+    record = ProcessRecord(index=0, gpu_index=0, folder=folder, command=["p"], pid=10, ended="ok", measured=measured)
+    manifest = RunManifest(
+        run_id="r1", created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py",
+        num_processes_per_gpu=1, warmup_batches=1, tracer=TracerRecord(kind="nsys", version="2025.3"),
+        environment=EnvironmentRecord(), processes=[record],
+    )  # fmt: skip
+    telemetry = RunTelemetry(tmp_path, manifest)
+    found = [telemetry.cpu_time(one) for one in manifest.measured_processes]
+    assert [None if one is None else one.used_ns.tolist()[-1] for one in found] == [2 * S, 16 * S, None]
+    alone = record.model_copy(update={"measured": None})
+    tree = RunTelemetry(tmp_path, manifest.model_copy(update={"processes": [alone]})).cpu_time(alone)
+    assert tree is not None
+    assert tree.used_ns.tolist()[-1] == 18 * S
+    assert telemetry.log is not None
+    assert {one.metric for one in telemetry.log.meta.failures if one.subject == process_subject(ranks[2][0])} == {
+        "cpu_percent", "rss_bytes", "threads",
+    }  # fmt: skip

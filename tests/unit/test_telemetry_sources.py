@@ -15,7 +15,16 @@ from typing import Any
 import pynvml
 import pytest
 
-from perfharness.model.telemetry import GPM_EDGE_ERROR, GPM_RATES, GPM_SHARES, GPM_WINDOW, HOST, clock_event_names
+from perfharness.model.telemetry import (
+    GPM_EDGE_ERROR,
+    GPM_RATES,
+    GPM_SHARES,
+    GPM_WINDOW,
+    HOST,
+    clock_event_names,
+    member_subject,
+    process_subject,
+)
 from perfharness.telemetry.cpu_frequency import CpuFrequencySource
 from perfharness.telemetry.gpm import GpmSource
 from perfharness.telemetry.gpu import (
@@ -27,9 +36,9 @@ from perfharness.telemetry.gpu import (
     NvmlSource,
     chosen_devices,
 )
-from perfharness.telemetry.host import NO_STEAL, HostSource
+from perfharness.telemetry.host import NO_STEAL, HostSource, ProcessSource
 from perfharness.telemetry.nvml import REFUSALS, open_nvml
-from perfharness.telemetry.process_tree import ProcessTree
+from perfharness.telemetry.process_tree import ProcessTree, TreeUsage
 from perfharness.telemetry.protocol import FollowedProcess
 from perfharness.telemetry.source import Keys, SamplerContext, Source, Tape
 from perfharness.telemetry.sources import SOURCES, make_sources
@@ -384,6 +393,10 @@ def test_what_a_child_used_stays_counted_after_its_end() -> None:
         assert usage.cpu_time_ns > 20 * MS
         assert usage.rss_bytes > 2 << 20
         assert usage.threads >= 2
+        alone = {pid: one for (pid, _), one in tree.alone.items()}
+        assert set(alone) == {process.pid, child}
+        assert sum(one.cpu_time_ns for one in alone.values()) == pytest.approx(usage.cpu_time_ns)
+        assert alone[child].cpu_time_ns > 0
         print(file=process.stdin, flush=True)
         assert process.stdout.readline() == "gone\n"
         after, later = tree.usage(), tree.context_switches()
@@ -397,6 +410,32 @@ def test_what_a_child_used_stays_counted_after_its_end() -> None:
         process.wait()
         for gone in (tree, ProcessTree(process.pid)):
             assert (gone.usage(), gone.context_switches(), gone.pids()) == (None, None, set())
+
+
+def test_of_a_tree_of_several_each_process_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root from when it has a child; of another process with the same pid nothing is written."""
+    usage = TreeUsage(10 * MS, 100, 1, 0, 0)
+    steps: list[dict[tuple[int, float], TreeUsage]] = [
+        {(7, 1.0): usage},
+        {(7, 1.0): usage, (8, 2.0): usage},
+        {(7, 1.0): usage, (8, 3.0): usage},
+    ]
+    source = ProcessSource(SamplerContext(period_ns=MS))
+    source.follow(FollowedProcess(folder="proc_0_gpu_0", pid=7))
+    ((_, tree),) = source.followed
+    tape, written = Tape(Keys()), []
+    for alone in steps:
+        monkeypatch.setattr(tree, "usage", lambda: usage)
+        tree.alone = alone
+        source.read(tape)
+        names = tape._keys.names
+        taken = [(*names[one.key], one.value) for one in tape.take()]
+        written.append({subject: value for subject, metric, value in taken if metric == "cpu_time_ns"})
+    root, child = member_subject("proc_0_gpu_0", 7), member_subject("proc_0_gpu_0", 8)
+    assert [set(one) - {process_subject("proc_0_gpu_0")} for one in written] == [set(), {root, child}, {root, child}]
+    assert written[1][child] == 10 * MS
+    assert math.isnan(written[2][child])
+    assert tape.failures[child, "cpu_time_ns", "another process has got its pid"] == 1
 
 
 def without_refreshes() -> NvmlRecord:

@@ -28,7 +28,9 @@ WINDOW_SHARE = 0.5
 
 @dataclass(frozen=True)
 class CpuTime:
-    """Readings of the CPU time of a process and all that it started, and of how busy the machine is, in order."""
+    """Readings of the CPU time of a process (of a launched one with all that it started, unless several of these are
+    measured), and of how busy the machine is, in order.
+    """
 
     time_ns: Int64
     used_ns: Int64
@@ -191,13 +193,18 @@ def _readings(trace: Trace, mark: str) -> ThreadReadings:
     return ThreadReadings(marks.thread[at], marks.time_ns[at], marks.payload[at].astype(np.int64))
 
 
-def cpu_time(log: SampleLog, subject: str) -> CpuTime | None:
-    """Of a process, UTC; None where it was not sampled."""
+def cpu_time(log: SampleLog, subject: str, tree: str | None = None) -> CpuTime | None:
+    """Of a process, UTC; None where it was not sampled.
+
+    Args:
+        subject: whose time it is.
+        tree: of the launched process, of which a CPU quota is known; None: the same.
+    """
     series = log.get(subject, METRIC)
     if series is None:
         return None
     read, machine = series.select(series.is_read), log.get(HOST, "cpu_percent")
-    used = CpuTime(read.time_unix_ns, read.value.astype(np.int64), supply=cpu_supply(log, subject))
+    used = CpuTime(read.time_unix_ns, read.value.astype(np.int64), supply=cpu_supply(log, tree or subject))
     if machine is None:
         return used
     busy = machine.select(machine.is_read)
