@@ -15,6 +15,10 @@ import pytest
 from perfharness import open_run
 from tests.integration.launches import TRACERS, environment, manifest, run_to_the_end, tracing
 
+TRACERS_SLOW_UNDER_NSYS = pytest.mark.parametrize(
+    "tracer", ["embedded", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])]
+)
+
 WORK = """
 import os, sys, time
 from perfharness import PerfRecorder
@@ -179,7 +183,7 @@ def test_a_parent_that_measures_nothing_has_no_numbers(tmp_path: Path, tracer: s
     assert tree.codes <= {"child-killed"}
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_ranks(tmp_path: Path, tracer: str) -> None:
     """torchrun starts two; each starts a worker, which inherits its rank and is none."""
     pytest.importorskip("torch.distributed.run")
@@ -192,7 +196,7 @@ def test_ranks(tmp_path: Path, tracer: str) -> None:
             subprocess.run([sys.executable, __file__, "worker"], check=True)
         perf.finalize()
     """
-    by = (str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2")
+    by = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
     tree = launch(tmp_path, tracer, source, by=by)
     assert tree.code == 0, tree.output
     assert tree.batches() == {"rank_0": 3, "rank_1": 4, "child_0": 2, "child_1": 2}
@@ -226,7 +230,7 @@ def test_cpu_time_of_each_rank(tmp_path: Path) -> None:
     assert found["proc_0_gpu_0/rank_1"]["figures"]["threads"]["min"] == 1
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_workers_of_a_data_loader(tmp_path: Path, tracer: str) -> None:
     pytest.importorskip("torch")
     source = """

@@ -8,6 +8,7 @@ import struct
 import sys
 import threading
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,20 @@ def diagnostics() -> list[str]:
 
 
 @pytest.fixture
-def nvtx(log: RangeLog, diagnostics: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def no_nvtx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing of the real package is imported, so nothing of it is changed, and afterwards it is all that is there."""
+    real = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "nvtx"}
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    for name in real:
+        del sys.modules[name]
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "nvtx"]:
+        del sys.modules[name]
+    sys.modules.update(real)
+
+
+@pytest.fixture
+def nvtx(log: RangeLog, diagnostics: list[str], no_nvtx: None) -> Any:
     """A package with the names of the real one, none of which does anything but say that it was called."""
 
     def real(*args: object, **kwargs: object) -> object:
@@ -69,8 +83,7 @@ def nvtx(log: RangeLog, diagnostics: list[str], monkeypatch: pytest.MonkeyPatch)
     package.__dict__["enabled"] = lambda: True
     colors = types.ModuleType("nvtx.colors")
     colors.__dict__["color_to_hex"] = lambda color: {"red": 0xFF0000}.get(color, color if isinstance(color, int) else 1)
-    monkeypatch.setitem(sys.modules, "nvtx", package)
-    monkeypatch.setitem(sys.modules, "nvtx.colors", colors)
+    sys.modules.update({"nvtx": package, "nvtx.colors": colors})
     nvtx_hook.install(log, diagnostics)
     return package
 
@@ -207,21 +220,16 @@ def test_a_disabled_package_stays_as_it_is(log: RangeLog, diagnostics: list[str]
 
 
 def test_the_package_is_changed_as_it_is_imported(
-    log: RangeLog, diagnostics: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: RangeLog, diagnostics: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_nvtx: None
 ) -> None:
     folder = tmp_path / "nvtx"
     folder.mkdir()
     (folder / "__init__.py").write_text("from nvtx.nvtx import mark, push_range\n")
     (folder / "nvtx.py").write_text("def push_range(message=None): raise SystemExit\ndef mark(message=None): ...\n")
     (folder / "colors.py").write_text("def color_to_hex(color): return 1\n")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "nvtx"]:
-        monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     nvtx_hook.install(log, diagnostics)
     from nvtx import push_range
 
     push_range("a")
     assert [row[1] for row in events(log)] == ["a"]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "nvtx"]:
-        monkeypatch.delitem(sys.modules, name)
