@@ -15,7 +15,7 @@ from perfharness.runs.store.records import CPU, Figure, StoredRun
 from perfharness.runs.store.store import RunStore
 from tests.integration.launches import CHECKOUT, PATIENCE_S, environment
 
-WRITERS, RUNS_EACH, FIGURES_EACH = 4, 15, 20
+WRITERS, RUNS_EACH, FIGURES_EACH = 4, 6, 20
 
 
 def run_of(writer: int, number: int) -> StoredRun:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.integration.launches import environment, run_to_the_end
 
 PIPELINES = Path(__file__).parents[1] / "gpu" / "pipelines"
 
@@ -20,10 +20,8 @@ PIPELINES = Path(__file__).parents[1] / "gpu" / "pipelines"
     ],
 )
 def test_only_the_library_may_be_missing(name: str, library: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "perfharness", "launch", "--dry-run", "--annotate", f"{name}.toml", f"{name}.py"],
-        cwd=PIPELINES, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    arguments = ("--dry-run", "--annotate", f"{name}.toml", f"{name}.py")
+    done = run_to_the_end(arguments, environment(), PIPELINES)
     complaints = [line for line in done.stderr.splitlines() if f"finds no module {library}" not in line]
     if done.returncode:
         assert complaints == [], complaints

@@ -109,7 +109,7 @@ function = "beside:part"
 """
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["python -m", "python FILE"])
 def test_it_runs_as_without_us_and_every_range_is_measured(shop: Shop, case: str) -> None:
     own, plain = CASES[case]
     done, expected = shop.launch(*EMBEDDED, *own), shop.plainly(*plain)
@@ -120,7 +120,7 @@ def test_it_runs_as_without_us_and_every_range_is_measured(shop: Shop, case: str
 
 
 @pytest.mark.parametrize("case", ["console", "module"])
-def test_functions_of_its_main_module_are_annotated(shop: Shop, case: str) -> None:
+def test_it_runs_as_without_us_and_functions_of_its_main_module_are_annotated(shop: Shop, case: str) -> None:
     own, plain = CASES[case]
     (shop.folder / "file.toml").write_text(ANNOTATIONS)
     done, expected = shop.launch(*EMBEDDED, "--annotate", "file.toml", *own), shop.plainly(*plain)
@@ -169,7 +169,7 @@ def test_a_program_in_which_nothing_can_be_measured_is_an_error(shop: Shop, word
 
 
 @pytest.mark.nsys
-@pytest.mark.parametrize("case", ["console", "module"])
+@pytest.mark.parametrize("case", ["console", pytest.param("module", marks=pytest.mark.slow)])
 def test_the_same_under_nsys(shop: Shop, case: str) -> None:
     own, plain = CASES[case]
     done, expected = shop.launch("--nsys", NSYS, *own, site=NVTX_SITE), shop.plainly(*plain)

@@ -256,6 +256,7 @@ def test_calls_of_torch_distributed_become_ranges(tmp_path: Path) -> None:
     assert {"ranks-share-items", "waiting-on-rank"} <= codes
 
 
+@pytest.mark.slow
 def test_without_ranges_of_calls_nothing_is_guessed(tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(PLAIN)

@@ -134,22 +134,20 @@ def test_image_sample_without_images_says_so(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_ocr_sample_reads_every_line(tmp_path: Path) -> None:
-    run(TEXTS.script, "-o", tmp_path, cwd=tmp_path)
-    assert read(tmp_path / "texts.json") == written_texts()
+@pytest.fixture(scope="module")
+def ocr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A launched process of the OCR sample."""
+    output = tmp_path_factory.mktemp("ocr") / "out"
+    launch(TEXTS, output)
+    return output / "proc_0_gpu_0"
 
 
-EVERY_SAMPLE = pytest.mark.parametrize("sample", [IMAGES, TEXTS], ids=lambda sample: sample.id)
-
-
-@EVERY_SAMPLE
-def test_launched_sample_has_its_stages_batches_and_items(sample: Sample, tmp_path: Path) -> None:
-    launch(sample, tmp_path / "out")
-    check_result(sample, tmp_path / "out/proc_0_gpu_0")
+def test_launched_sample_has_its_stages_batches_and_items(ocr: Path) -> None:
+    check_result(TEXTS, ocr)
 
 
 @pytest.mark.nsys
-@EVERY_SAMPLE
+@pytest.mark.parametrize("sample", [IMAGES, pytest.param(TEXTS, marks=pytest.mark.slow)], ids=lambda sample: sample.id)
 def test_sample_under_nsys_has_the_same(sample: Sample, nsys: tuple[str, ...], tmp_path: Path) -> None:
     launch(sample, tmp_path / "out", tracer=nsys)
     check_result(sample, tmp_path / "out/proc_0_gpu_0")
@@ -170,11 +168,9 @@ def check_result(sample: Sample, folder: Path) -> None:
         assert batch["cpu_time_per_item"] == pytest.approx(batch["cpu_time"] / batch["total_items"], rel=1e-3)
 
 
-def test_existing_pipeline_counts_its_steps_and_the_networks_inside_them(tmp_path: Path) -> None:
-    launch(TEXTS, tmp_path / "out")
-    output = tmp_path / "out/proc_0_gpu_0"
-    assert read(output / "texts.json") == written_texts()
-    batches = children(read(output / "benchmark.json")["data"]["ocr"]["pipeline"])
+def test_existing_pipeline_reads_every_line_and_counts_its_steps_and_the_networks_inside_them(ocr: Path) -> None:
+    assert read(ocr / "texts.json") == written_texts()
+    batches = children(read(ocr / "benchmark.json")["data"]["ocr"]["pipeline"])
     for batch in batches.values():
         for stage in OCR_STAGES:
             assert batch[stage].get("count", 1) == batch["total_items"]
@@ -189,6 +185,7 @@ def test_two_processes_give_the_same_answers_and_a_common_result(tmp_path: Path)
     launch(IMAGES, tmp_path / "out", processes=2, warmup=1)
     for name in ("proc_0_gpu_0", "proc_1_gpu_0"):
         assert predicted(tmp_path / "out" / name) == drawn_shapes()
+        check_result(IMAGES, tmp_path / "out" / name)
         pipeline = read(tmp_path / "out" / name / "benchmark.json")["data"]["image_classification"]["pipeline"]
         assert [batch["warmup"] for batch in children(pipeline).values()] == [True, False, True]
         assert pipeline["total_items_minus_warmup"] == 5
@@ -202,10 +199,10 @@ RANKS = (Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-pe
 TENSOR_PARALLEL = ("--batches", "4", "--layers", "2", "--width", "64", "--length", "16")
 
 
-def test_tensor_parallel_sample_checks_itself_split_and_whole(tmp_path: Path) -> None:
-    said = [run(*ranks, SAMPLES / "tensor_parallel.py", *TENSOR_PARALLEL, cwd=tmp_path) for ranks in ((), RANKS)]
-    assert "1 rank(s); the split network equals the whole one" in said[0]
-    assert "2 rank(s); the split network equals the whole one" in said[1]
+@pytest.mark.parametrize(("by", "count"), [pytest.param((), 1, marks=pytest.mark.slow), (RANKS, 2)], ids=["1", "2"])
+def test_tensor_parallel_sample_checks_itself_split_and_whole(tmp_path: Path, by: Sequence[Path], count: int) -> None:
+    said = run(*by, SAMPLES / "tensor_parallel.py", *TENSOR_PARALLEL, cwd=tmp_path)
+    assert f"{count} rank(s); the split network equals the whole one" in said
 
 
 def test_tensor_parallel_sample_needs_as_many_heads_as_ranks(tmp_path: Path) -> None:
@@ -218,10 +215,11 @@ def test_tensor_parallel_sample_needs_as_many_heads_as_ranks(tmp_path: Path) -> 
 
 def test_data_loader_sample_adds_up_over_ranks_and_workers(tmp_path: Path) -> None:
     few = ("--batches", "6", "--workers", "2")
-    said = [run(*ranks, SAMPLES / "data_loader.py", *few, cwd=tmp_path).strip() for ranks in ((), RANKS)]
-    assert said[0].startswith("36 images on 1 rank(s): mean brightness")
-    assert said[1] == said[0].replace("1 rank", "2 rank")
+    alone = run(SAMPLES / "data_loader.py", *few, cwd=tmp_path).strip()
+    assert alone.startswith("36 images on 1 rank(s): mean brightness")
     measure("-w", "0", *EMBEDDED, "-o", tmp_path / "out", *RANKS, SAMPLES / "data_loader.py", *few, cwd=tmp_path)
+    said = (tmp_path / "out/proc_0_gpu_0/stdout.log").read_text(encoding="utf-8")
+    assert said.strip() == alone.replace("1 rank", "2 rank")
     tree = read(tmp_path / "out/benchmark_mean.json")
     (group,) = tree["ranks"]["groups"]
     assert (group["parallel"], group["parallel_basis"]) == ("data", "different_batches")

@@ -108,7 +108,7 @@ def test_batches_of_a_script_are_requests(tmp_path: Path) -> None:
 
 def test_a_model_under_load(tmp_path: Path) -> None:
     done = api.stress(
-        "tests.contract.tiny_models:create", backend="torch", rate=40, duration_s=1, items=3, tracer="ranges",
+        "tests.contract.tiny_models:create", backend="onnxruntime", rate=40, duration_s=1, items=3, tracer="ranges",
         telemetry=False, stored=False, output_dir=tmp_path / "out",
     )  # fmt: skip
     assert (done.load.target.kind, done.load.phases[0].ok, done.load.phases[0].items) == ("backend", 40, 120)

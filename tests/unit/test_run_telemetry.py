@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,14 +142,23 @@ def load(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
 
 
+@cache
+def validator(name: str) -> Any:
+    """Of a schema, which is checked once itself: that costs as much as an analysis."""
+    schema = load(SCHEMAS / f"{name}.schema.json")
+    made = jsonschema.validators.validator_for(schema)
+    made.check_schema(schema)
+    return made(schema)
+
+
 def valid(folder: Path, processes: int = 1) -> Any:
     """benchmark_mean.json, after it and each benchmark.json were checked against their schemas."""
     mean = load(folder / "benchmark_mean.json")
-    jsonschema.validate(mean, load(SCHEMAS / "benchmark_mean.schema.json"))
+    validator("benchmark_mean").validate(mean)
     own = sorted(folder.glob("proc_*/benchmark.json"))
     assert len(own) == processes
     for path in own:
-        jsonschema.validate(load(path), load(SCHEMAS / "benchmark.schema.json"))
+        validator("benchmark").validate(load(path))
     return mean
 
 
