@@ -112,8 +112,8 @@ def test_two_functions_in_a_thread_and_in_threads_without_python(tmp_path: Path,
         assert native is None
         assert len(probe.native_missing) == 1
         return
-    assert native is not None
     assert probe.native_missing == ()
+    assert native is not None
     own, of_helpers = said["own"], said["helpers"]
     assert isinstance(own, list)
     assert isinstance(of_helpers, list)
