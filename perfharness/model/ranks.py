@@ -37,6 +37,23 @@ def rank_facts(environ: Mapping[str, str] | None = None) -> dict[str, Any] | Non
     return None
 
 
+LOCAL_SIZES = {
+    "RANK": "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_LOCAL_SIZE",
+    "PMI_RANK": "MPI_LOCALNRANKS",
+}
+"""By the variable of the rank: that of the number of ranks on this host."""
+
+
+def ranks_here(facts: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> int | None:
+    """How many ranks of the program there are on this host, or where that is not told, in all; None: not known."""
+    given = os.environ if environ is None else environ
+    local = _number(given.get(LOCAL_SIZES.get(facts["source"], "")))
+    size: int | None = facts["world_size"] if local is None else local
+    return size
+
+
 def outer_rank(environ: Mapping[str, str]) -> str:
     """What the launch was given itself, for `environment.OUTER_RANK`."""
     names = dict.fromkeys(name for source in SOURCES for name in source)

@@ -2,8 +2,9 @@
 
 The launch holds two FIFOs in the folder that `PERFHARNESS_START_BARRIER` names. A process that is about to enter its
 first batch after the warm-up writes its index to `arrivals` and sleeps until `gate` is readable, or until `arrivals`
-has no reader any more: the launch has ended. What the launch writes to `gate` stays there, so a late process finds it
-open. Signals are delivered meanwhile. The wait for a launch that runs but does nothing has a limit.
+has no reader any more: the launch has ended. It says too which rank it is, of how many on this host. What the launch
+writes to `gate` stays there, so a late process finds it open. Signals are delivered meanwhile. The wait for a launch
+that runs but does nothing has a limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from perfharness.model import environment
+from perfharness.model import environment, ranks
 
 
 class StartBarrier:
@@ -60,7 +61,7 @@ class StartBarrier:
                 _opened(self._folder / environment.BARRIER_ARRIVALS, os.O_WRONLY | os.O_NONBLOCK) as arrivals,
                 _opened(self._folder / environment.BARRIER_GATE, os.O_RDONLY | os.O_NONBLOCK) as gate,
             ):
-                os.write(arrivals, b"%d %d %d\n" % (self._process_index, os.getpid(), begin_unix_ns))
+                os.write(arrivals, b"%d %d %d %d %d\n" % (self._process_index, os.getpid(), begin_unix_ns, *_rank()))
                 self._sleep(gate, arrivals)
         except OSError:  # the launch has ended, or had no barrier
             self.is_open = True
@@ -82,6 +83,15 @@ class StartBarrier:
         poll.register(gate, select.POLLIN)
         poll.register(arrivals, 0)  # an error (no reader) is always reported
         poll.poll(None if self._limit_s is None else 1000 * self._limit_s)
+
+
+def _rank() -> tuple[int, int]:
+    """Which rank this process is, and how many there are on this host; -1 for what is not known."""
+    facts = ranks.rank_facts()
+    if facts is None:
+        return -1, -1
+    size = ranks.ranks_here(facts)
+    return facts["rank"], -1 if size is None else size
 
 
 def has_background_workers() -> bool:

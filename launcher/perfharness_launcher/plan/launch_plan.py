@@ -52,8 +52,9 @@ class LaunchPlan:
         """The processes to supervise."""
         barrier_timeout_s = self.options.barrier_timeout_s if self.options.barrier else None
         return ProcessGroup(
-            self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s, self.options.env_allow
-        )
+            self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s, self.options.env_allow,
+            self.options.barrier_ranks,
+        )  # fmt: skip
 
 
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
@@ -175,6 +176,8 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         yield f"--measure-idle {options.measure_idle_s:g}: must be 0 seconds or more"
     if not options.barrier_timeout_s > 0:
         yield f"--barrier-timeout {options.barrier_timeout_s:g}: must be more than 0 seconds; --no-barrier holds none"
+    if options.barrier_ranks and not options.barrier:
+        yield "--barrier-ranks has each rank come to the start barrier, and --no-barrier holds none; leave one away"
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
         yield "--gpus names the GPUs, so -ng and -go cannot choose them by number as well; leave one of the two away"
     if options.explain and options.tracer in ("ranges", "none"):
