@@ -44,6 +44,10 @@ has until then, in nanoseconds, whoever had the CPUs."""
 READY_TIME_EVERY_NS = 5_000_000
 """Reading it takes 5 to 10 us."""
 
+MARK_PROCESS_TIME = "perfharness.process_time"
+"""Mark made together with `MARK_READY_TIME`; its int64 payload is the CPU time of all threads of the process until
+then, in nanoseconds."""
+
 MARK_COLLECTING = "perfharness.collecting"
 """Mark made together with `MARK_READY_TIME`, once the garbage collector has run on the thread; its int64 payload is for
 how long it has until then, in nanoseconds."""

@@ -273,6 +273,7 @@ class RecorderCore:
             if is_batch:
                 node.ready_mark = channel.attributes_with_value(conventions.MARK_READY_TIME, color, node.category)
                 node.queued_mark = channel.attributes_with_value(conventions.MARK_QUEUED, color, node.category)
+                node.process_mark = channel.attributes_with_value(conventions.MARK_PROCESS_TIME, color, node.category)
                 node.collecting_mark = channel.attributes_with_value(conventions.MARK_COLLECTING, color, node.category)
                 node.compiling_mark = channel.attributes_with_value(conventions.MARK_COMPILING, color, node.category)
                 node.crowded_mark = channel.attributes_with_value(conventions.MARK_CROWDED, color, node.category)
@@ -469,8 +470,8 @@ class RecorderCore:
 
 def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
     """Mark how long the thread has run or waited for a CPU until now, how long of that the latter, how long it has
-    collected garbage, how long it has compiled, and how long its own process kept it from running, where the last such
-    mark is old enough.
+    collected garbage, how long it has compiled, how long all threads of the process have run, and how long these kept
+    it from running, where the last such mark is old enough.
     """
     thread, now_ns = stack.thread, monotonic_ns()
     if now_ns < thread.ready_time_due_ns:
@@ -491,6 +492,7 @@ def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
     if compiled_ns := compiling.spent_ns():
         channel.mark_value(batch.compiling_mark, compiled_ns)
     crowded_ns = thread.crowding.read(now_ns, queued_ns)
+    channel.mark_value(batch.process_mark, thread.crowding.used_ns)
     if crowded_ns:
         channel.mark_value(batch.crowded_mark, crowded_ns)
 

@@ -15,6 +15,8 @@ class Crowding:
 
     def __init__(self) -> None:
         self.spent_ns = 0
+        self.used_ns = 0
+        """CPU time of the process, as it was last read."""
         self._read: tuple[int, int, int] | None = None
 
     def read(self, now_ns: int, queued_ns: int) -> int:
@@ -24,7 +26,7 @@ class Crowding:
             now_ns: of a monotonic clock.
             queued_ns: how long the thread has waited for a CPU until now.
         """
-        used_ns = process_time_ns()
+        used_ns = self.used_ns = process_time_ns()
         if self._read is not None:
             then_ns, used_before_ns, queued_before_ns = self._read
             queued = queued_ns - queued_before_ns

@@ -52,6 +52,7 @@ class Node:
         "owner",
         "parent",
         "pop",
+        "process_mark",
         "push",
         "queued_mark",
         "ready_mark",
@@ -88,6 +89,7 @@ class Node:
         self.looks = 0  # how often the end of a stage may still come too early for a reading of its thread's times
         self.ready_mark: Any = None  # of a batch
         self.queued_mark: Any = None  # of a batch
+        self.process_mark: Any = None  # of a batch
         self.collecting_mark: Any = None  # of a batch
         self.compiling_mark: Any = None  # of a batch
         self.crowded_mark: Any = None  # of a batch

@@ -24,6 +24,7 @@ from perfharness.model.conventions import (
     MARK_COLLECTING,
     MARK_COMPILING,
     MARK_CROWDED,
+    MARK_PROCESS_TIME,
     MARK_QUEUED,
     MARK_READY_TIME,
 )
@@ -176,7 +177,8 @@ def test_everything(tmp_path: Path) -> None:
             other
             for other in events
             if str(other.category).endswith(lane) and row.start_ns < other.start_ns < row.end_ns
-            if other.text not in (MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_QUEUED, MARK_READY_TIME)
+            if other.text
+            not in (MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_PROCESS_TIME, MARK_QUEUED, MARK_READY_TIME)
         ]
         assert [other.text for other in inside] == ["stage", "perfharness.items"]
         assert inside[1].payload == (row.payload or 0) // 10

@@ -19,6 +19,7 @@ from perfharness.model.conventions import (
     MARK_COLLECTING,
     MARK_COMPILING,
     MARK_CROWDED,
+    MARK_PROCESS_TIME,
     MARK_QUEUED,
     MARK_READY_TIME,
 )
@@ -88,7 +89,15 @@ def events(log: RangeLog, thread_id: int | None = None, *, clock_marks: bool = F
         for event in decoded
         if clock_marks
         or event.message
-        not in (MARK_CLOCK, MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_QUEUED, MARK_READY_TIME)
+        not in (
+            MARK_CLOCK,
+            MARK_COLLECTING,
+            MARK_COMPILING,
+            MARK_CROWDED,
+            MARK_PROCESS_TIME,
+            MARK_QUEUED,
+            MARK_READY_TIME,
+        )
     ]
 
 

@@ -21,6 +21,7 @@ from perfharness.model.conventions import (
     MARK_COLLECTING,
     MARK_COMPILING,
     MARK_CROWDED,
+    MARK_PROCESS_TIME,
     MARK_QUEUED,
     MARK_READY_TIME,
     MARK_RECORDER,
@@ -399,6 +400,37 @@ def test_what_other_processes_take_is_read_in_batches(
     stage = stage_of(diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))), "batch")
     assert stage.verdict.verdict is verdict
     assert stage.causes[0].share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile_us", "otherwise_us", "verdict"),
+    [
+        (0, 0, Verdict.WAITING_ON_SYSTEM),
+        (199, 0, Verdict.WAITING_ON_SYSTEM),  # of 400 us that are waited for
+        (201, 0, Verdict.WAITING_ON_STAGE),
+        (400, 120, Verdict.WAITING_ON_STAGE),
+        (400, 130, Verdict.WAITING_ON_SYSTEM),  # of 500 us: they are no work that it asked for
+    ],
+)
+def test_other_threads_that_compute_while_a_stage_waits(
+    meanwhile_us: int, otherwise_us: int, verdict: Verdict, tmp_path: Path
+) -> None:
+    """A stage of 500 us that computes for 100, after one of 500 that computes all the time; read at their ends."""
+    builder, ready, process = TraceBuilder(), 0, 0
+    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    for index in range(13):
+        begin = (index + 1) * BATCH
+        for name, own, others in (("computes", 500, otherwise_us), ("waits", 100, meanwhile_us)):
+            for mark, payload in ((MARK_READY_TIME, ready), (MARK_PROCESS_TIME, process)):
+                builder.mark(mark, begin, domain="r", category="r", payload=payload)
+            builder.range(name, begin, begin + BATCH // 2, domain="r", category="r")
+            begin, ready, process = begin + BATCH // 2, ready + own * US, process + (own + others) * US
+        builder.range("batch", begin - BATCH, begin, domain="r", category="r", payload=index)
+    diagnosis = diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))))
+    waits = stage_of(diagnosis, "waits")
+    assert waits.verdict.verdict is verdict
+    assert waits.causes[0].share == pytest.approx(0.8)
+    assert stage_of(diagnosis, "computes").verdict.verdict is Verdict.CPU_BOUND
 
 
 @given(

@@ -20,6 +20,7 @@ from perfharness.model.conventions import (
     MARK_COLLECTING,
     MARK_COMPILING,
     MARK_CROWDED,
+    MARK_PROCESS_TIME,
     MARK_QUEUED,
     MARK_READY_TIME,
 )
@@ -185,7 +186,8 @@ def test_modern_nvtx_gets_prepared_attributes_with_payloads(as_nvtx: Any) -> Non
     calls = [
         call
         for call in seen.calls
-        if not {MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_QUEUED, MARK_READY_TIME} & set(call)
+        if not {MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_PROCESS_TIME, MARK_QUEUED, MARK_READY_TIME}
+        & set(call)
     ]
     assert calls == [("mark", domain, "perfharness.recorder", blue, "rec", None), *batch[0], *batch[1]]
     assert perf._core.sink.listening is True

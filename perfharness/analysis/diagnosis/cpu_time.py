@@ -132,6 +132,16 @@ class ThreadReadings:
             for length, spent, of_thread in self._between(thread, start_ns, end_ns)
         )
 
+    def total(self, thread: Int64) -> tuple[float, float]:
+        """Of some threads, from their first to their last reading: how much time passed, and what they spent, ns."""
+        passed = spent = 0.0
+        for one in distinct(thread):
+            first, last = np.searchsorted(self.thread, [one, one + 1]).tolist()
+            if last - first >= 2:
+                passed += float(self.time_ns[last - 1] - self.time_ns[first])
+                spent += float(self.spent_ns[last - 1] - self.spent_ns[first])
+        return passed, spent
+
     def most_ns(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
         """Of each range the most that its thread can have spent in it: from the last reading before it to the first one
         after it; 0 where nothing was read.
@@ -146,6 +156,10 @@ class ThreadReadings:
             after = np.minimum(np.searchsorted(time, end_ns[of_thread]), len(time) - 1)
             found[of_thread] = np.maximum(spent[after] - spent[before], 0)
         return found
+
+    def inside_ns(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> float:
+        """How much of some ranges lies between readings."""
+        return float(sum(spent.sum() for _, spent, _ in self._between(thread, start_ns, end_ns)))
 
     def _between(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Iterator[tuple[Int64, Int64, Int64]]:
         """Of each thread, between its readings: how much time passed, how much of it in the ranges, and what its thread
@@ -168,6 +182,11 @@ def thread_ready_time(trace: Trace) -> ThreadReadings:
 def thread_queued_time(trace: Trace) -> ThreadReadings:
     """How long threads had waited for a CPU, whoever had it, as recorders left it in a trace."""
     return _readings(trace, conventions.MARK_QUEUED)
+
+
+def thread_process_time(trace: Trace) -> ThreadReadings:
+    """How long all threads of their process had run, as recorders left it in a trace."""
+    return _readings(trace, conventions.MARK_PROCESS_TIME)
 
 
 def thread_collecting_time(trace: Trace) -> ThreadReadings:

@@ -9,13 +9,23 @@ from perfharness.analysis.diagnosis.calls import host_memory, stays_inside
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
 from perfharness.analysis.diagnosis.host_waits import find_concurrent_stage, find_handover
 from perfharness.analysis.diagnosis.issuing import issuing
-from perfharness.analysis.diagnosis.rules.evidence import Figures, HostEvidence, KeptCpu, OtherThread, Recompiling
+from perfharness.analysis.diagnosis.rules.evidence import (
+    Figures,
+    HostEvidence,
+    KeptCpu,
+    OtherThread,
+    Recompiling,
+    RestOfProcess,
+)
 from perfharness.analysis.diagnosis.rules.gpu import WAITING_SHARE
 from perfharness.analysis.diagnosis.rules.host import CPU_BOUND_SHARE
 from perfharness.analysis.diagnosis.workload import StageEvents, Workload
 from perfharness.analysis.timeline import BusyLine
 from perfharness.model.diagnosis import GpuLimits, HostActivity
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, OsWaitKind
+
+MIN_REST_SHARE = 0.05
+"""Of the time between readings: a stage that is open for all but less shows nothing of what others do without it."""
 
 
 def stage_figures(
@@ -56,6 +66,7 @@ def stage_figures(
         waiting_share=waiting_share,
         ready_share=ready_share,
         queued_share=_queued_share(events, ready_share),
+        rest_of_process=_rest_of_process(events),
         collecting_share=events.least_share(workload.thread_collecting_time),
         crowded_share=events.least_share(workload.thread_crowded_time),
         api_is_complete=workload.api_is_complete,
@@ -100,6 +111,26 @@ def _queued_share(events: StageEvents, ready_share: float | None) -> float | Non
     ready = workload.thread_ready_time.evenly_ns(thread, *ranges)
     queued = workload.thread_queued_time.evenly_ns(thread, *ranges)
     return ready_share * min(queued / ready, 1.0) if ready else 0.0
+
+
+def _rest_of_process(events: StageEvents) -> RestOfProcess | None:
+    """CPU time of the process's other threads while the stage is open, and while it is not, by readings of its own
+    thread. None where there are none, or it is on several threads or always open.
+    """
+    workload, ranges = events.workload, (events.start_ns, events.end_ns)
+    thread = workload.stages.thread[events.stage.rows]
+    readings = workload.thread_process_time, workload.thread_ready_time, workload.thread_queued_time
+    if not len(readings[0].thread) or (thread != thread[0]).any():
+        return None
+    (window, process), (_, ready), (_, queued) = (one.total(thread[:1]) for one in readings)
+    inside_ns = readings[0].inside_ns(thread, *ranges)
+    outside_ns = window - inside_ns
+    if not inside_ns or outside_ns < MIN_REST_SHARE * window:
+        return None
+    process_in, ready_in, queued_in = (one.evenly_ns(thread, *ranges) for one in readings)
+    inside = max(process_in - (ready_in - queued_in), 0.0)
+    otherwise = max(process - (ready - queued) - inside, 0.0)
+    return RestOfProcess(inside / inside_ns, otherwise / outside_ns)
 
 
 def _without_calls(events: StageEvents) -> float:

@@ -19,6 +19,7 @@ from perfharness.analysis.diagnosis.cpu_time import (
     thread_collecting_time,
     thread_compiling_time,
     thread_crowded_time,
+    thread_process_time,
     thread_queued_time,
     thread_ready_time,
 )
@@ -101,6 +102,7 @@ class Workload:
     thread_collecting_time: ThreadReadings = field(kw_only=True)
     thread_compiling_time: ThreadReadings = field(kw_only=True)
     thread_crowded_time: ThreadReadings = field(kw_only=True)
+    thread_process_time: ThreadReadings = field(kw_only=True)
     thread_queued_time: ThreadReadings = field(kw_only=True)
     thread_ready_time: ThreadReadings = field(kw_only=True)
     """Of the process, on the trace's clock; None: not sampled."""
@@ -168,7 +170,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
         thread_collecting_time=thread_collecting_time(trace), thread_ready_time=thread_ready_time(trace),
         thread_compiling_time=thread_compiling_time(trace), thread_crowded_time=thread_crowded_time(trace),
-        thread_queued_time=thread_queued_time(trace),
+        thread_process_time=thread_process_time(trace), thread_queued_time=thread_queued_time(trace),
         stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
         launch_lines=launch_lines, latency_ns=narrow(latency), queued_ns=queued, calls=calls, busy=busy,
         compute=compute, busy_of=busy_of, gpus=gpus, kernels=kernels, overlapped_ns=overlapped,

@@ -46,6 +46,16 @@ class OtherThread:
 
 
 @dataclass(frozen=True)
+class RestOfProcess:
+    """CPU time of the other threads of a stage's process, those of native libraries too: how many CPUs they use while
+    the stage is open, and while it is not.
+    """
+
+    meanwhile: float
+    otherwise: float
+
+
+@dataclass(frozen=True)
 class Issuing:
     """How the stage's host time is spent on giving the GPU work; a moment counts under one of these only. ns, sums.
 
@@ -226,6 +236,8 @@ class Figures:
     collecting_share: float | None = None
     crowded_share: float | None = None
     queued_share: float | None = None
+    rest_of_process: RestOfProcess | None = None
+    """None where that was not read in batches."""
     helpers_reads: int = 0
 
     @property

@@ -12,6 +12,8 @@ from perfharness.model.trace import OsWaitKind
 
 AT_WORK_SHARE = 0.50
 """Of the waiting. With less, most of it passes while no thread works in the stage that is named."""
+IDLE_SHARE = 0.25
+"""Of the time in which a stage is not open: other threads that compute for less work when it asks them to."""
 BLOCKED_SHARE = 0.50
 """Of the host time: most of it is spent blocked."""
 NAMED_WAIT_SHARE = 0.30
@@ -297,14 +299,19 @@ def not_computing(f: Figures) -> Match | None:
     waited -= f.throttled_ns + _stolen_most(f)
     if waited < BLOCKED_SHARE * f.undisturbed_ns or not waited:
         return None
-    evidence = (
-        f"It waits at least {percent(waited, f.wall)} of its host time: too little CPU time was used to have computed "
-        "more."
-    )
+    evidence = f"It waits at least {percent(waited, f.wall)} of its host time"
+    others, verdict = f.rest_of_process, Verdict.WAITING_ON_SYSTEM
+    ran = 1.0 if not f.ready_share else 1 - (f.queued_share or 0.0) / f.ready_share
+    if others is not None and others.meanwhile * f.wall >= AT_WORK_SHARE * ran * waited:
+        evidence += f", while other threads of its process use {others.meanwhile:.2g} CPUs"
+        if others.otherwise < IDLE_SHARE * ran:
+            verdict, evidence = Verdict.WAITING_ON_STAGE, f"{evidence}, and rest otherwise."
+        else:
+            evidence += ", and otherwise too: they may hold the interpreter lock, or work ahead."
+    else:
+        evidence += ": too little CPU time was used to have computed more."
     next_step = "--explain names the line that waits, and what for."
-    return Match(
-        Verdict.WAITING_ON_SYSTEM, waited, f.wall, [evidence], next_step, saves_ns=waited, missing=[MISSING_OS]
-    )
+    return Match(verdict, waited, f.wall, [evidence], next_step, saves_ns=waited, missing=[MISSING_OS])
 
 
 def _stolen_most(f: Figures) -> float:
