@@ -86,15 +86,14 @@ def run(
 def test_a_launch_starts_them_before_the_processes_and_stops_them_before_the_analysis(tmp_path: Path) -> None:
     told: Told = []
     manifest = run(
-        plan_of(tmp_path, "sleep", "0.3", num_processes=2), [Fake("clocks", told), Fake("sampler", told)], told
+        plan_of(tmp_path, "sleep", "1", num_processes=2), [Fake("clocks", told), Fake("sampler", told)], told
     )
+    processes = [step.split()[2] for step in told if step.startswith("clocks measured")]
+    assert sorted(processes) == ["proc_0_gpu_0,", "proc_1_gpu_0,"]  # whichever is up first
     assert told == [
         "clocks start of 0 GPUs; folder is there: True",
         "sampler start of 0 GPUs; folder is there: True",
-        "clocks measured proc_0_gpu_0, alive: True",
-        "sampler measured proc_0_gpu_0, alive: True",
-        "clocks measured proc_1_gpu_0, alive: True",
-        "sampler measured proc_1_gpu_0, alive: True",
+        *(f"{name} measured {process} alive: True" for process in processes for name in ("clocks", "sampler")),
         "sampler stop",
         "clocks stop",
         "analysis",

@@ -28,6 +28,7 @@ class Terminal(Console):
 
     def __init__(self, width: int) -> None:
         super().__init__(file=io.StringIO(), width=width)
+        self.height = 25  # without one, a dumb terminal (TERM) has 80 columns
         self._force_terminal, self._color_system = True, None
 
 
@@ -46,7 +47,7 @@ def test_safe_text_has_nothing_that_steers_and_leaves_all_else(text: str) -> Non
 
 @pytest.mark.parametrize("how", ["say", "print", "table", "rich table"])
 def test_nothing_steers_a_terminal_and_nothing_is_read_as_markup(how: str) -> None:
-    console = Console(file=io.StringIO())
+    console = Console(file=io.StringIO(), width=300)
     if how == "say":
         say(console, HOSTILE)
     elif how == "print":
@@ -59,7 +60,6 @@ def test_nothing_steers_a_terminal_and_nothing_is_read_as_markup(how: str) -> No
         table = Table()
         table.add_column("name", width=200)
         table.add_row(HOSTILE)
-        console.width = 300
         console.print(table)
     text = printed(console)
     assert not steers(text)
