@@ -28,6 +28,7 @@ NSYS_THAT_KNOWS_NEW_NVTX = (2024, 1)
 ENDINGS = {
     "exit": "the process came to its end",
     "exception": "the process ended by an exception",
+    "exec": "the process became another program",
     "running": "the process was killed",
 }
 
@@ -74,7 +75,7 @@ def _compiled(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
 
 def _killed(journal: RecorderJournal, trace: Trace) -> Finding:
     """The finding of a process that left no last counts. The embedded tracer writes each range as it is made."""
-    ended = f"Process {journal.pid} was killed, or became another program (exec)"
+    ended = f"Process {journal.pid} was killed"
     if trace.meta.tracer != "nsys":
         return Finding(
             "child-killed",

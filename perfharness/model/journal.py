@@ -102,7 +102,8 @@ class RecorderJournal(ProcessFacts):
     """Whether a tool took the NVTX ranges; None where nvtx is too old to report it."""
 
     ended: str
-    """`finalized`, `exit` (also `sys.exit`), `exception`, or `running`: killed, with the counts of the last write."""
+    """`finalized`, `exit` (also `sys.exit`), `exception`, `exec`: it became another program without a recorder, or
+    `running`: killed, with the counts of the last write."""
 
     cuda_loaded: bool | None = None
     """Whether the CUDA driver library was in the process at its end; None where that is not known."""

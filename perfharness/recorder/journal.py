@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -29,6 +30,7 @@ from perfharness.recorder.nvtx_channels import flush_nsys
 from perfharness.recorder.spec import check_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from perfharness.recorder.core import RecorderCore
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 FILE_NAME = "recorder.json"
 SCHEMA_VERSION = 1
 OPEN_RANGES_NAMED = 1000
+EXEC = "exec"
+"""How a program ended that had the process go on as another one."""
+
+COUNTS = ("ranges", "batches", "items", "deleted_ranges")
 COUNTS_EVERY_S = 1.0
 """Greatest age of a child's counts on disk, while it closes batches or `with` blocks."""
 
@@ -57,6 +63,7 @@ class Journal:
         self._hooked_multiprocessing = False
         self._previous_hook = sys.excepthook
         self._os_exit = os._exit
+        self._before_exec = _left_by_exec(folder)
         self._has_begun = True  # in a forked child: whether it has recorded anything
         self._due_s = 0.0
         self._started_unix_ns = time_ns()
@@ -67,6 +74,8 @@ class Journal:
         """Install the hooks that write the file as the process ends or forks."""
         sys.excepthook = self._on_exception
         os._exit = self._write_and_exit
+        for name in ("execv", "execve"):  # which all others of their kind call
+            setattr(os, name, self._written_before(getattr(os, name)))
         atexit.register(self.write_at_exit)
         os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
@@ -77,13 +86,14 @@ class Journal:
             self._keep_counts()
         self.write()
 
-    def write(self, unless_finalized: str = "running") -> None:
-        """Write the current state."""
+    def write(self, unless_finalized: str = "running", *, unless_replaced: bool = True) -> None:
+        """Write the current state; `unless_replaced`: whether this program is the process's last one."""
         with own_work.thread, self._lock:
             if self._broken or not self._has_begun:
                 return
             is_finalized = all(core.users == 0 for core in self._args)
-            text = dumps(self._content("finalized" if is_finalized else unless_finalized), indent=2) + "\n"
+            ended = "finalized" if is_finalized and unless_replaced else unless_finalized
+            text = dumps(self._content(ended), indent=2) + "\n"
             try:
                 if self._path is None:
                     self._path = self._claim(text)
@@ -123,7 +133,9 @@ class Journal:
             "startup": startup.process_startup.to_json(),
             "compiled_ranges": sorted(compiled_code.ranges),
             "start_barrier": barriers[0] if barriers else None,
-            "recorders": [_recorder_to_json(core, args) for core, args in self._args.items()],
+            "recorders": _added(
+                [_recorder_to_json(core, args) for core, args in self._args.items()], self._before_exec
+            ),
         }
 
     def _claim(self, text: str) -> Path:
@@ -159,6 +171,7 @@ class Journal:
         self._has_begun, self._due_s = False, 0.0
         self._started_unix_ns = time_ns()
         self._ancestors = ranks.ancestors()
+        self._before_exec = []
         for core in self._args:
             core.forget_counts()
         self._keep_counts()
@@ -184,6 +197,19 @@ class Journal:
                 flush_nsys()
             self.write_at_exit()
         self._os_exit(status)
+
+    def _written_before(self, function: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        """Replaces `os.execv`: the process goes on as another program, which may have recorders too."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> NoReturn:
+            with contextlib.suppress(Exception):
+                if self._has_begun:
+                    flush_nsys()
+                self.write(EXEC, unless_replaced=False)
+            function(*args, **kwargs)
+
+        return call
 
     def _before_fork(self) -> None:
         # Children of multiprocessing end by os._exit, without atexit, and begin by dropping all finalizers except
@@ -212,6 +238,33 @@ def _recorder_to_json(core: RecorderCore, args: dict[str, Any]) -> dict[str, Any
         "open_ranges": core.open_ranges()[:OPEN_RANGES_NAMED],
         **({} if core.capture is None else {"captured": _captured_to_json(core)}),
     }
+
+
+def _left_by_exec(folder: Path) -> list[dict[str, Any]]:
+    """What recorders had counted in this process, when it was another program until `os.exec…`."""
+    found = (_content_of(folder / name) for name in (FILE_NAME, f"recorder_{os.getpid()}.json"))
+    own = next((one for one in found if one.get("pid") == os.getpid() and one.get("ended") == EXEC), {})
+    return list(own.get("recorders", ()))
+
+
+def _content_of(path: Path) -> dict[str, Any]:
+    """Of a journal; empty where there is none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _added(recorders: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The recorders with what those of the same name had counted before."""
+    earlier = {one["name"]: one for one in before}
+    added = [
+        {**one, **{name: one[name] + earlier[one["name"]][name] for name in COUNTS}} if one["name"] in earlier else one
+        for one in recorders
+    ]
+    names = {one["name"] for one in recorders}
+    return [*added, *(one for one in before if one["name"] not in names)]
 
 
 def _captured_to_json(core: RecorderCore) -> dict[str, int]:
@@ -256,10 +309,10 @@ def _of_another_process(path: Path) -> bool:
     The folder of a launch is new. In one that was set by hand an older run may have left its file: kept is that of a
     process that still runs or has the same parent.
     """
+    content = _content_of(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         pid, parent = int(content["pid"]), content.get("parent_pid")
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return False
     if pid == os.getpid():
         return False

@@ -355,6 +355,35 @@ def test_a_worker_that_is_killed(tmp_path: Path, tracer: str) -> None:
 
 
 @TRACERS
+@pytest.mark.parametrize("program", ["sys.executable, __file__", "'/bin/true'"])
+def test_a_process_that_becomes_another_program(tmp_path: Path, tracer: str, program: str) -> None:
+    """What it recorded before is counted too: in the results, or said to be lost."""
+    source = f"""
+        import subprocess
+        if len(sys.argv) < 2:
+            subprocess.run([sys.executable, __file__, "child"], check=True)
+            sys.exit()
+        work(2)
+        if "AGAIN" not in os.environ:
+            os.environ["AGAIN"] = "1"
+            command = [{program}]
+            os.execl(command[0], *command, "child")
+        work(1)
+    """
+    tree = launch(tmp_path, tracer, source)
+    batches = 2 + 3 * ("file" in program)
+    counted = json.loads((tree.out / "proc_0_gpu_0/child_0/recorder.json").read_text())
+    assert counted["ended"] == ("exit" if "file" in program else "exec")
+    assert [(one["name"], one["batches"]) for one in counted["recorders"]] == [("app", batches)]
+    if tree.code == 3 and tracer == "nsys":
+        assert {"trace-missing-ranges", "trace-missing-items"} & tree.codes
+        pytest.skip("this nsys lost events of a program that was replaced, and the run said so")
+    assert tree.code == 0, tree.output
+    assert tree.batches() == {"child_0": batches}
+    assert "child-killed" not in tree.codes
+
+
+@TRACERS
 def test_a_rank_that_exits(tmp_path: Path, tracer: str) -> None:
     """The launch fails as the program does, and both ranks' batches are kept."""
     source = """
