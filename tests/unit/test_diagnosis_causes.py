@@ -554,6 +554,18 @@ def test_a_stage_whose_process_used_no_cpu_time_waits() -> None:
     assert judge(in_calls).verdict.verdict is Verdict.CPU_BOUND
 
 
+@pytest.mark.parametrize(
+    ("is_complete", "gpu_idle", "is_waiting"),
+    [(True, 0.5e6, True), (True, 0.49e6, False), (False, 0.9e6, True), (False, 0.89e6, False)],
+)
+def test_a_wait_for_the_gpu_that_was_not_recorded_is_no_wait_for_the_system(
+    is_complete: bool, gpu_idle: float, is_waiting: bool
+) -> None:
+    """0.6 of 1 ms are waited for; where waiting for the GPU is not recorded, that may be while the GPU is at work."""
+    f = figures(outside=1e6, waiting_share=0.6, gpu_idle=gpu_idle, api_is_complete=is_complete)
+    assert (judge(f).verdict.verdict is Verdict.WAITING_ON_SYSTEM) is is_waiting
+
+
 def test_nothing_is_said_of_a_gpu_where_there_is_none() -> None:
     for each in (by_samples(), by_samples(state_ms={"sleep": 60.0}), figures(uses_gpu=False, outside=0.0)):
         judged = judge(each)

@@ -295,6 +295,8 @@ def not_computing(f: Figures) -> Match | None:
     if f.waiting_share is None or f.host is not None or f.blocked is not None:
         return None
     waited = f.waiting_share * f.wall - (f.wall - f.outside)  # in CUDA calls it may have waited, too
+    if f.uses_gpu and not f.api_is_complete:
+        waited -= f.wall - f.gpu_idle  # while the GPU is at work it may wait for that, in a call that was not recorded
     waited = min(waited, f.gpu_idle) if f.uses_gpu else waited
     waited -= f.throttled_ns + _stolen_most(f)
     if waited < BLOCKED_SHARE * f.undisturbed_ns or not waited:
