@@ -109,8 +109,10 @@ def call_table(trace: Trace, launches: Launches, busy: BusyLine, gpus: Gpus) -> 
     is_copy = kind == ACTIVITIES.index(HostActivity.COPY)
     blocking = (kind == ACTIVITIES.index(HostActivity.SYNCHRONIZE)) | (is_copy & starts_work & (end >= last_end))
     length = end - start
-    stream, gpu = _streams_of_calls(trace, launches, gpus)
-    scope, scope_gpu = _scopes(trace, order, ordered(stream), ordered(gpu), blocking & starts_work, gpus)
+    blocking_copy = np.empty(len(api), dtype=np.bool_)
+    blocking_copy[order] = blocking & starts_work
+    stream, gpu = _streams_of_calls(launches, gpus, blocking_copy)
+    scope, scope_gpu = _scopes(trace, order, ordered(stream), ordered(gpu), gpus)
     return CallTable(
         lines=lines, index=order, thread=thread, start_ns=start, end_ns=end, kind=kind,
         parent=parent, own_ns=_less_inner(length, parent),
@@ -164,28 +166,25 @@ def _less_inner(values: Int64, parent: Integers) -> Integers:
     return narrow(np.maximum(own, 0))
 
 
-def _streams_of_calls(trace: Trace, launches: Launches, gpus: Gpus) -> tuple[Integers, Integers]:
-    """Stream and GPU of what each call started, -1 where it started nothing."""
-    stream, gpu = np.full(len(trace.api), -1, dtype=np.int32), np.full(len(trace.api), -1, dtype=np.int32)
-    stream[launches.call] = gpus.stream_of[launches.operation]
-    gpu[launches.call] = gpus.of[launches.operation]
+def _streams_of_calls(launches: Launches, gpus: Gpus, wanted: Bool) -> tuple[Integers, Integers]:
+    """Stream and GPU of what each of the wanted calls started, -1 of all others."""
+    stream, gpu = np.full(len(wanted), -1, dtype=np.int32), np.full(len(wanted), -1, dtype=np.int32)
+    started = np.flatnonzero(wanted[launches.call])
+    call, operation = launches.call[started], launches.operation[started]
+    stream[call], gpu[call] = gpus.stream_of[operation], gpus.of[operation]
     return stream, gpu
 
 
-def _scopes(
-    trace: Trace, order: Int64, scope: Integers, gpu: Integers, blocking_copy: Bool, gpus: Gpus
-) -> tuple[Integers, Integers]:
+def _scopes(trace: Trace, order: Int64, scope: Integers, gpu: Integers, gpus: Gpus) -> tuple[Integers, Integers]:
     """What a blocking call waits for: a copy for its own stream and GPU, a synchronisation for what was recorded.
 
     Args:
         trace: of the calls.
         order: the calls.
-        scope: stream of what each started; the result is in the same memory.
+        scope: stream of what each blocking copy started, -1 of all other calls.
         gpu: the same with the GPU.
-        blocking_copy: which are copies that block.
         gpus: of the trace.
     """
-    scope[~blocking_copy] = gpu[~blocking_copy] = -1
     waits = trace.synchronizations
     if not len(waits):
         return scope, gpu
