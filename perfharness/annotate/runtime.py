@@ -20,7 +20,7 @@ from perfharness.model.conventions import COMMUNICATION, DEFAULT_DOMAIN
 from perfharness.own_work import own_work
 from perfharness.recorder import journal
 from perfharness.recorder.core import RecorderCore, claims, core_named
-from perfharness.recorder.pacing import core_type
+from perfharness.recorder.core_type import core_type
 from perfharness.recorder.spec import range_key
 
 DEFAULT_RECORDER = "annotated"

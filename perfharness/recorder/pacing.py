@@ -152,11 +152,6 @@ class PacedCore(RecorderCore):
         super().close(stack, items, delete_range, shared)
 
 
-def core_type() -> type[RecorderCore]:
-    """What recorders of this process are made of."""
-    return PacedCore if os.environ.get(environment.PACE) else RecorderCore
-
-
 _pacer: Pacer | None = None
 _making = threading.Lock()
 

@@ -10,7 +10,7 @@ from perfharness.errors import RecorderError
 from perfharness.model.conventions import DEFAULT_DOMAIN
 from perfharness.recorder import journal, tasks
 from perfharness.recorder.core import core_named, mark_ready_time
-from perfharness.recorder.pacing import core_type
+from perfharness.recorder.core_type import core_type
 from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
 from perfharness.recorder.spec import USUAL_END, Color, RangeKey, check_items, range_key
 

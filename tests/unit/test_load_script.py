@@ -19,7 +19,8 @@ from perfharness.load.windows import read_lines
 from perfharness.model import environment
 from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.recorder.core import RecorderCore
-from perfharness.recorder.pacing import PACED_NAME, core_type
+from perfharness.recorder.core_type import core_type
+from perfharness.recorder.pacing import PACED_NAME
 
 HEAD = """
 import threading, time
