@@ -13,7 +13,8 @@ from pathlib import Path
 from perfharness.errors import ClockError
 from perfharness.model.distribution import install_command
 from perfharness.model.version import VERSION
-from perfharness.telemetry.clocks import RESTORE_COMMAND, changed_gpus, state_dirs
+from perfharness.telemetry.clock_files import state_dirs
+from perfharness.telemetry.clocks import RESTORE_COMMAND, changed_gpus
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
 from perfharness_launcher.nsys.command_line import NsysInstall
 from perfharness_launcher.nsys.probe import (

@@ -22,6 +22,7 @@ from perfharness.cli.options import (
 from perfharness.errors import ClockError
 from perfharness.model.clocks import ClockStep
 from perfharness.model.text import safe
+from perfharness.telemetry.clock_files import state_dirs
 from perfharness.telemetry.clock_settings import CLOCK_SETTINGS, step_lines, value_text
 from perfharness.telemetry.clocks import (
     RESTORE_COMMAND,
@@ -31,7 +32,6 @@ from perfharness.telemetry.clocks import (
     Restored,
     changed_gpus,
     restore,
-    state_dirs,
 )
 from perfharness.telemetry.nvml import Device, open_nvml
 from perfharness_launcher.interrupts import noting_interrupts

@@ -20,6 +20,7 @@ from perfharness.cli.streams import lasting_streams
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.text import keep_encodable, safe
 from perfharness.model.version import VERSION
+from perfharness.telemetry.clock_files import state_dirs, state_files
 
 MEASURING = frozenset(
     {"launch", "explain", "compare", "bench", "stress", "mlperf", "compare-engines", "compare-layers"}
@@ -67,6 +68,8 @@ def build_app() -> typer.Typer:
 
 
 def _clocks_not_restored() -> str | None:
+    if not state_files(state_dirs()):
+        return None
     from perfharness.cli.clocks import notice
 
     return notice()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -21,16 +21,10 @@ from pydantic import BaseModel, Field, ValidationError
 from perfharness.errors import ClockError, ResultError
 from perfharness.files import locked, read_regular, replacing, sync
 from perfharness.model.clocks import ClockStep, Outcome, Setting, StepAnswer
+from perfharness.telemetry.clock_files import STATE_DIR, STATE_NAME, state_files
 from perfharness.telemetry.clock_settings import BY_NAME, CLOCK_SETTINGS, ClockSetting, value_text
 from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
-STATE_DIR = "PERFHARNESS_STATE_DIR"
-"""Folder of what the clocks were before they were changed; containers that share a GPU have to share it."""
-
-ROOT_STATE_DIR = Path("/run/perfharness")
-"""Emptied when the machine starts, as the settings are."""
-
-STATE_NAME = "clocks.json"
 LOCK_PATIENCE_S = 1.0
 MIG_REASON = "the clocks belong to the whole GPU, which is divided into MIG instances that others may be using"
 RESTORE_COMMAND = "perfharness clocks restore"
@@ -139,20 +133,9 @@ class GpuClocks:
         return f"{what}; `{RESTORE_COMMAND}` brings back what was before"
 
 
-def state_dirs(environ: Mapping[str, str] | None = None) -> list[Path]:
-    """Where changes are kept: this user's own first, then root's, whose changes affect all users."""
-    environ = os.environ if environ is None else environ
-    if named := environ.get(STATE_DIR):
-        return [Path(named)]
-    if os.geteuid() == 0:
-        return [ROOT_STATE_DIR]
-    state_home = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or "/") / ".local" / "state"
-    return [Path(state_home) / "perfharness", ROOT_STATE_DIR]
-
-
 def changed_gpus(folders: Sequence[Path]) -> list[GpuClocks]:
     """The GPUs of which a state file is kept in these folders."""
-    return [GpuClocks(path.parent) for folder in folders for path in sorted(folder.glob(f"*/{STATE_NAME}"))]
+    return [GpuClocks(path.parent) for path in state_files(folders)]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perfharness.telemetry.clocks import STATE_DIR
+from perfharness.telemetry.clock_files import STATE_DIR
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
 from perfharness.testing.nvml_settings import NvmlState
 from perfharness.testing.replayed_nvml import NVML_STATE, replay_environment

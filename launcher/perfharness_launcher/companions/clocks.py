@@ -9,8 +9,9 @@ from pathlib import Path
 from perfharness.errors import ClockError
 from perfharness.model.clocks import CLOCKS_COMPANION, ClocksRecord, ClockStep
 from perfharness.model.findings import Finding, Severity
+from perfharness.telemetry.clock_files import state_dirs
 from perfharness.telemetry.clock_settings import refusal_lines
-from perfharness.telemetry.clocks import RESTORE_COMMAND, ClockOwner, Restored, state_dirs
+from perfharness.telemetry.clocks import RESTORE_COMMAND, ClockOwner, Restored
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport
 
