@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,10 @@ import jsonschema
 import pytest
 
 import perfharness
-from tests.integration.launches import environment, run_to_the_end
+from tests.integration.launches import TRACERS, environment, run_to_the_end, tracing
 from tests.integration.launches import perfharness as verb
 
 ROOT = Path(__file__).parents[2]
-NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
-NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
 SLOW = 22
 SCRIPT = f"""
 import gc, sys, threading, time
@@ -80,14 +78,23 @@ def causes(request: dict[str, Any]) -> list[tuple[str, str | None]]:
     return [(part["reason"], part["stage"]) for part in request["parts"]]
 
 
-def launch(out: Path, script: Path, mode: str, *options: object, **environ: str) -> None:
-    site = environ.pop("site", None)
-    done = run_to_the_end(("--no-telemetry", *options, "-o", out, script, mode), environment(*([site] if site else [])))
+def launch(out: Path, script: Path, mode: str, *more: str, tracer: str = "embedded") -> None:
+    options, sites = tracing(tracer)
+    done = run_to_the_end((*options, *more, "-o", out, script, mode), environment(*sites))
     assert done.returncode == 0, done.stderr
 
 
+@pytest.fixture(scope="module")
+def unplanted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of which no batch is slow for a reason of the script."""
+    folder = tmp_path_factory.mktemp("unplanted")
+    (folder / "pipeline.py").write_text(SCRIPT)
+    launch(folder / "out", folder / "pipeline.py", "none")
+    return folder / "out"
+
+
 def test_a_collection_is_named_by_the_measured_pass_alone(tmp_path: Path, script: Path) -> None:
-    launch(tmp_path / "out", script, "collect", "--tracer", "embedded")
+    launch(tmp_path / "out", script, "collect")
     loop = slowest(tmp_path / "out", "-n", 3)
     assert (loop["batches"], loop["measured_by"], len(loop["requests"])) == (38, "duration", 3)
     first = loop["requests"][0]
@@ -101,23 +108,14 @@ def test_a_collection_is_named_by_the_measured_pass_alone(tmp_path: Path, script
     assert perfharness.open_run(tmp_path / "out").slowest(1).loops[0].requests[0].index == SLOW
 
 
-def test_without_a_plant_nobody_is_accused(tmp_path: Path, script: Path) -> None:
-    launch(tmp_path / "out", script, "none", "--tracer", "embedded")
-    reasons = {reason for one in slowest(tmp_path / "out")["requests"] for reason, _ in causes(one)}
+def test_without_a_plant_nobody_is_accused(unplanted: Path) -> None:
+    reasons = {reason for one in slowest(unplanted)["requests"] for reason, _ in causes(one)}
     assert reasons <= {"host-time", "off-cpu", "own-threads", "several"}  # whatever else the machine did
 
 
-@pytest.mark.parametrize(
-    "tracer",
-    [
-        "embedded",
-        pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.skipif(NSYS is None, reason="there is no nsys")]),
-    ],
-)
+@TRACERS
 def test_a_lock_is_named_by_the_explaining_pass(tmp_path: Path, script: Path, tracer: str) -> None:
-    options = ["--nsys", NSYS] if tracer == "nsys" else []
-    site = {"site": NVTX_SITE} if tracer == "nsys" and NVTX_SITE else {}
-    launch(tmp_path / "out", script, "lock", "--tracer", tracer, "--explain", *options, **site)
+    launch(tmp_path / "out", script, "lock", "--explain", tracer=tracer)
     drawn = tmp_path / "timeline.json"
     first = slowest(tmp_path / "out", "--explained", "-n", 1, "--timeline", drawn)["requests"][0]
     assert (first["index"], causes(first)[0]) == (SLOW, ("lock", "decode"))
@@ -164,8 +162,8 @@ def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> N
     assert (without["verdict"], without["error"]) == ("not-compared", "exception:ValueError")
 
 
-def test_what_cannot_be_shown_is_one_sentence(tmp_path: Path, script: Path) -> None:
-    launch(tmp_path / "out", script, "none", "--tracer", "embedded")
+def test_what_cannot_be_shown_is_one_sentence(tmp_path: Path, unplanted: Path) -> None:
+    shutil.copytree(unplanted, tmp_path / "out")
     nothing = verb("slowest", tmp_path / "out", "-w", 20)
     assert (nothing.returncode, "no batch" in nothing.stderr) == (3, True)
     for arguments, code in ((("--explained",), 2), (("-n", "0"), 2)):
