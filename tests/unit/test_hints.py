@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 
 from perfharness.analysis.stage_findings import CONSEQUENCES, without_consequences
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import ProcessRecord
+from perfharness.model.manifest import ProcessRecord, TracerRecord
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.results import print_findings
-from perfharness_launcher.processes.outcome import failure_hint
+from perfharness_launcher.processes.outcome import blocking_hint, failure_hint
 
 SYNTAX = '  File "a.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
 IMPORT = "Traceback (most recent call last):\n  import gone\nModuleNotFoundError: No module named 'gone'\n"
@@ -44,6 +45,21 @@ def test_the_hint_fits_how_a_process_ended(changes: dict[str, object], stderr: s
     hint = failure_hint(record, stderr, "/usr/bin/python")
     assert words in hint
     assert bool(hint) is bool(words)
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind", "version", "says"),
+    [
+        ("timeout", "nsys", "2023.4.4.54-234433681190v0", True),
+        ("interrupted", "nsys", "2023.4", True),
+        ("failed", "nsys", "2023.4", False),
+        ("timeout", "nsys", "2025.3.1", False),
+        ("timeout", "embedded", "0.1.0", False),
+    ],
+)
+def test_an_old_nsys_may_have_blocked_what_had_to_be_ended(ended: Any, kind: Any, version: str, says: bool) -> None:
+    record = ProcessRecord(index=0, gpu_index=0, folder="proc_0_gpu_0", command=["p"], ended=ended)
+    assert bool(blocking_hint(record, TracerRecord(kind=kind, version=version))) is says
 
 
 def test_what_a_failure_leaves_behind_is_no_finding_of_its_own() -> None:

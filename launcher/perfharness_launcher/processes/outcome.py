@@ -111,7 +111,7 @@ def process_findings(
         captured: batches that were to be traced; None: all.
     """
     if record.ended != "ok":
-        yield _ended_badly(ending, record, timeout_s)
+        yield _ended_badly(ending, record, tracer, timeout_s)
     if record.placement is not None and record.placement.problems:
         yield Finding(
             "placement-failed",
@@ -166,7 +166,7 @@ def _hint_without_trace(command: Sequence[str], tracer: TracerRecord) -> str:
     )
 
 
-def _ended_badly(ending: Watched, record: ProcessRecord, timeout_s: float | None) -> Finding:
+def _ended_badly(ending: Watched, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None) -> Finding:
     command = shlex.join(ending.process.spec.command)
     folder = ending.process.folder
     how = {
@@ -182,7 +182,15 @@ def _ended_badly(ending: Watched, record: ProcessRecord, timeout_s: float | None
         f"The process {how}: {command}{_end_of_output(folder, logs)}",
         END_WHEN_ASKED
         if _was_killed(ending)
-        else failure_hint(record, log_tail(folder / STDERR_LOG), ending.process.spec.command[0]),
+        else " ".join(
+            filter(
+                None,
+                (
+                    failure_hint(record, log_tail(folder / STDERR_LOG), ending.process.spec.command[0]),
+                    blocking_hint(record, tracer),
+                ),
+            )
+        ),
         record.folder,
     )
 
@@ -214,6 +222,21 @@ def failure_hint(record: ProcessRecord, stderr: str, program: str) -> str:
     if signal_of_end is not None:
         return "Another program or a person sent the signal."
     return _hint_of_exception(stderr, program) if code is not None else ""
+
+
+BLOCKS_FORKS_BEFORE = (2024, 1)
+"""nsys 2023.4 blocks a process one of whose threads forks while another runs, with or without perfharness."""
+
+
+def blocking_hint(record: ProcessRecord, tracer: TracerRecord) -> str:
+    """Of a process that had to be ended: whether its tracer may have blocked it; empty where it cannot have."""
+    version = tuple(int(part) for part in re.findall(r"\d+", tracer.version or "")[:2])
+    if record.ended not in ("timeout", "interrupted") or tracer.kind != "nsys" or version >= BLOCKS_FORKS_BEFORE:
+        return ""
+    return (
+        "If it hung: this nsys blocks programs that fork in a thread, as Pool(maxtasksperchild=…) does; take a newer"
+        " one, or --tracer embedded."
+    )
 
 
 def _hint_of_exception(stderr: str, program: str) -> str:
