@@ -118,7 +118,7 @@ class SqlitePages:
         needed = count * size + 2 * MAX_HEADER_BYTES  # reading may go beyond the last page, and ignore what is there
         if len(self._buffer) < needed:
             self._buffer = np.zeros(needed, dtype=np.uint8)
-        begins = np.flatnonzero(np.diff(numbers, prepend=-1) != 1).tolist()
+        begins = np.flatnonzero(np.diff(numbers, prepend=-2) != 1).tolist()
         for begin, stop in zip(begins, [*begins[1:], count], strict=True):
             part = self._buffer[begin * size : stop * size].data
             page = int(numbers[begin])

@@ -85,7 +85,7 @@ def test_any_rows(tmp_path: Path, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("page_bytes", [SMALL_PAGE_BYTES, 4096])
 def test_windows_of_a_deep_tree(tmp_path: Path, page_bytes: int) -> None:
-    """Of 512-byte pages, a tree of four levels."""
+    """Of 512-byte pages, a tree with several levels above its leaves."""
     path, count = tmp_path / "t.sqlite", 70_000
     with made(path, f"CREATE TABLE {TABLE} (a INTEGER, b INTEGER)", page_bytes=page_bytes) as connection:
         numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
@@ -179,17 +179,21 @@ def test_rows_that_are_in_the_write_ahead_log_only(tmp_path: Path) -> None:
             assert source.integers(TABLE, ["a"], window=(1, 1))["a"].tolist() == [5]
 
 
-def test_a_tree_that_goes_in_a_circle(tmp_path: Path) -> None:
+ROOT = 2
+"""Page of the only table."""
+
+
+@pytest.mark.parametrize("child", [ROOT, 0, 1 << 31], ids=["a circle", "no page", "behind the end"])
+def test_a_tree_that_leads_nowhere(tmp_path: Path, child: int) -> None:
     path = tmp_path / "t.sqlite"
     with made(path, f"CREATE TABLE {TABLE} (a INTEGER)", page_bytes=SMALL_PAGE_BYTES) as connection:
         connection.executemany(f"INSERT INTO {TABLE} VALUES (?)", ((number,) for number in range(1000)))
     content = bytearray(path.read_bytes())
-    root = 2
-    page = slice((root - 1) * SMALL_PAGE_BYTES, root * SMALL_PAGE_BYTES)
+    page = slice((ROOT - 1) * SMALL_PAGE_BYTES, ROOT * SMALL_PAGE_BYTES)
     inside = np.frombuffer(bytes(content[page]), dtype=np.uint8)
     cells = inside[12 : 12 + 2 * int(inside[4])].view(">u2")
     for at in (8, *cells.tolist()):
-        content[page.start + at : page.start + at + 4] = root.to_bytes(4, "big")
+        content[page.start + at : page.start + at + 4] = child.to_bytes(4, "big")
     path.write_bytes(content)
     with pytest.raises(UnusualPagesError):
         from_pages(path, [0], 1, 1000)
