@@ -109,8 +109,8 @@ class DispatchedCollectives:
 
     def _note(self, error: Exception) -> None:
         note = self._runtime.collectives_note
-        if note is not None and note.problem is None:
-            note.problem = f"collectives that C++ code calls cannot be timed ({type(error).__name__}: {error})"
+        if note is not None and note.unseen_problem is None:
+            note.unseen_problem = f"{type(error).__name__}: {error}"
 
 
 def _keys_below(torch_c: Any, key: str) -> Callable[[Any], Any]:

@@ -91,6 +91,7 @@ class FunctionNote:
         compiled: torch.compile compiled a call of it, and nothing records that.
         problem: why it was not found or could not be replaced.
         items_problem: what went wrong when items were counted or an index was asked for, the first time.
+        unseen_problem: why some of its calls are not seen, such as those of C++ code.
     """
 
     function: str
@@ -101,6 +102,7 @@ class FunctionNote:
     compiled: bool = False
     problem: str | None = None
     items_problem: str | None = None
+    unseen_problem: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the file."""

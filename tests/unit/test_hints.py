@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfharness.analysis.stage_findings import CONSEQUENCES, without_consequences
+from perfharness.model.annotations import NOTES_NAME, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, TracerRecord
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.results import print_findings
-from perfharness_launcher.processes.outcome import blocking_hint, failure_hint
+from perfharness_launcher.processes.outcome import annotation_findings, blocking_hint, failure_hint
 
 SYNTAX = '  File "a.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
 IMPORT = "Traceback (most recent call last):\n  import gone\nModuleNotFoundError: No module named 'gone'\n"
@@ -60,6 +63,17 @@ def test_the_hint_fits_how_a_process_ended(changes: dict[str, object], stderr: s
 def test_an_old_nsys_may_have_blocked_what_had_to_be_ended(ended: Any, kind: Any, version: str, says: bool) -> None:
     record = ProcessRecord(index=0, gpu_index=0, folder="proc_0_gpu_0", command=["p"], ended=ended)
     assert bool(blocking_hint(record, TracerRecord(kind=kind, version=version))) is says
+
+
+def test_what_went_wrong_in_a_child_is_reported_too(tmp_path: Path) -> None:
+    """Of torchrun, which calls none of the functions itself."""
+    own = [FunctionNote("torch.distributed"), FunctionNote("a:b", found=True, called=True, recorded=True)]
+    child = [FunctionNote("torch.distributed", unseen_problem="no future"), FunctionNote("a:b", items_problem="no len")]
+    for name, notes in ((NOTES_NAME, own), ("annotations_7.json", child)):
+        (tmp_path / name).write_text(json.dumps([note.to_json() for note in notes]))
+    record = ProcessRecord(index=0, gpu_index=0, folder="proc_0_gpu_0", command=["p"], ended="ok")
+    found = [one.code for one in annotation_findings(tmp_path, record, Annotations(collectives=True))]
+    assert {"collectives-unseen", "annotation-items-failed"} <= set(found)
 
 
 def test_what_a_failure_leaves_behind_is_no_finding_of_its_own() -> None:

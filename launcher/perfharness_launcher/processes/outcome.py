@@ -349,6 +349,8 @@ def read_notes(folder: Path) -> list[FunctionNote] | None:
             note.called |= childs.called
             note.recorded |= childs.recorded
             note.compiled |= childs.compiled
+            note.items_problem = note.items_problem or childs.items_problem
+            note.unseen_problem = note.unseen_problem or childs.unseen_problem
     return notes
 
 
@@ -387,6 +389,15 @@ def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Findi
             _severity(note, annotations),
             f"{what} {has} no ranges: it was called only while no range {annotations.within!r} was open.",
             "Let [recorder] within name a range around all that is to be measured.",
+        )
+    if note.unseen_problem is not None:
+        yield Finding(
+            "collectives-unseen",
+            Severity.WARNING,
+            f"Collectives that C++ code calls on the host (DDP, functional collectives) are not in the results, should "
+            f"there be any: this PyTorch does not show them ({note.unseen_problem}).",
+            "Communication and waiting are those of the calls from Python; put a range of the category communication "
+            "around others.",
         )
     if note.items_problem is not None:
         yield Finding(
