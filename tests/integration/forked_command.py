@@ -13,9 +13,8 @@ from pathlib import Path
 PATIENCE_S = 120.0
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(
-    [__name__, *(f"perfharness.{name}" for name in ("cli.launch", "cli.analyze", "cli.bench", "runs.run_folder"))]
-)
+PRELOADED = ("cli.launch", "cli.analyze", "cli.bench", "cli.stress", "runs.run_folder")
+FORKED.set_forkserver_preload([__name__, *(f"perfharness.{name}" for name in PRELOADED)])
 
 
 def run(
