@@ -215,6 +215,16 @@ def stress_verb(
             hidden=True,
         ),
     ] = None,
+    knee_budget: Annotated[
+        str | None,
+        typer.Option(
+            "--knee-budget",
+            metavar="TIME",
+            help="How long the search may take. [default: 80 times --duration]",
+            rich_help_panel=LIMITS,
+            hidden=True,
+        ),
+    ] = None,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -312,7 +322,7 @@ def stress_verb(
             "warmup_s": warmup, "think_s": think, "seed": seed, "objective": objective,
             "request_timeout_s": request_timeout, "grace_s": grace, "max_error_rate": max_error_rate,
             "items": batch_size, "input": input_file,
-            "knee": knee_of(find_knee=find_knee, precision=knee_precision),
+            "knee": knee_of(find_knee=find_knee, precision=knee_precision, budget_s=knee_budget),
         },
         profile,
     )  # fmt: skip
@@ -360,11 +370,12 @@ def _check_replicas(
         raise UsageError("--start-mps needs --sharing mps")
 
 
-def knee_of(*, find_knee: bool, precision: float | None) -> dict[str, float] | None:
+def knee_of(*, find_knee: bool, **given: float | str | None) -> dict[str, float | str] | None:
     """The settings of the search. Raises `UsageError`."""
-    if precision is not None and not find_knee:
-        raise UsageError("--knee-precision needs --find-knee")
-    return None if not find_knee else {} if precision is None else {"precision": precision}
+    settings = {name: value for name, value in given.items() if value is not None}
+    if settings and not find_knee:
+        raise UsageError(f"--knee-{min(settings).removesuffix('_s')} needs --find-knee")
+    return settings if find_knee else None
 
 
 class LoadView(LaunchView):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,6 +78,7 @@ class KneeRun:
                 self.template.duration_s,
                 settings.precision,
                 settings.steps,
+                budget_s=settings.budget_s or 0.0,
             )
             self._steps(search)
         finally:
@@ -180,7 +182,9 @@ def knee_findings(knee: Knee | None) -> Iterator[Finding]:
             "load-knee-not-proven",
             Severity.WARNING,
             f"{knee.rate:g} requests/s meet the objective, and whether a higher rate does is not known: {knee.reason}.",
-            "Measure each rate for longer (--duration).",
+            "Measure each rate for longer (--duration)."
+            if knee.needs_s is None or knee.budget_s is None
+            else f"Give the search more time: --knee-budget {math.ceil((knee.budget_s + knee.needs_s) / 60)}m.",
         )
 
 

@@ -168,6 +168,9 @@ class KneeSettings(_Settings):
     steps: int = Field(default=30, ge=1)
     """At most, each look at a rate counted."""
 
+    budget_s: Seconds | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Of all steps together; by default 80 times the duration of the phase."""
+
 
 class Profile(_Settings):
     """What `perfharness stress` sends."""

@@ -112,6 +112,11 @@ class KneeStep(_Model):
 
     achieved_rate: float | None = None
     duration_s: float
+    """of this phase"""
+
+    measured_s: float = 0.0
+    """of all phases at this rate so far, which the verdict and all figures but `achieved_rate` rest on"""
+
     requests: int
     failed: int
     percentile_ms: LoadFigure = LoadFigure()
@@ -125,6 +130,8 @@ class KneeStep(_Model):
 
     verdict: StepVerdict
     reason: str | None = None
+    decides_after_s: float | None = None
+    """how long the rate would have to be measured in all until it is probably decided; null: it is, or nobody knows"""
 
 
 class Knee(_Model):
@@ -145,11 +152,19 @@ class Knee(_Model):
     proven: bool = False
     """whether the two are no further apart than the precision, and every lower rate that was tried meets it"""
 
-    ended_by: Literal["found", "undecided", "lowest-misses", "highest-meets", "steps", "interrupted", "generator"]
+    ended_by: Literal[
+        "found", "undecided", "lowest-misses", "highest-meets", "steps", "budget", "interrupted", "generator"
+    ]
     undecided: list[float] = Field(default_factory=list)
     """rates between the two of which it is not known"""
 
     steps: list[KneeStep] = Field(default_factory=list)
     """in the order in which they were run"""
+
+    budget_s: float | None = None
+    """what all steps together may last"""
+
+    needs_s: float | None = None
+    """how much more time would probably decide the undecided rates; null: none is, or nobody can tell"""
 
     reason: str | None = None

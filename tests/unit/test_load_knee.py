@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from decimal import Decimal, localcontext
 
@@ -9,15 +10,17 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.load.knee import (
+    ENOUGH,
     PRECISION,
     KneeObjective,
     KneeSearch,
     StepRequests,
     judge_step,
+    needed_s,
 )
-from perfharness.analysis.load.proportions import NEVER_NS
+from perfharness.analysis.load.proportions import NEVER_NS, Share
 from perfharness.errors import UsageError
-from perfharness.load.knee import objective_of
+from perfharness.load.knee import knee_findings, objective_of
 from perfharness.load.profile import checked_profile
 from perfharness.model.load import Objective
 from perfharness.model.load_judgement import Knee
@@ -65,10 +68,12 @@ def parse_objective(text: str) -> KneeObjective:
 
 def searched(
     objective: str, seed: int, failing: float = 0.0, start: float = 200.0, lowest: float = 10, highest: float = 4000,
-    precision: float = PRECISION,
+    precision: float = PRECISION, budget_s: float = 0.0,
 ) -> Knee:  # fmt: skip
     drawn = np.random.default_rng(seed)
-    search = KneeSearch(parse_objective(objective), start, lowest, highest, duration_s=20, precision=precision)
+    search = KneeSearch(
+        parse_objective(objective), start, lowest, highest, duration_s=20, precision=precision, budget_s=budget_s
+    )
     while (step := search.next_step()) is not None:
         search.add(served(drawn, *step, failing=failing))
     return search.result()
@@ -99,10 +104,60 @@ def test_a_coarse_search_proves_what_a_fine_one_leaves_undecided() -> None:
     assert fine.reason is not None
 
 
-def test_each_look_at_an_undecided_rate_is_twice_as_long() -> None:
+def test_looks_at_an_undecided_rate_are_judged_together() -> None:
     knee = searched("p99<=5ms", 1, precision=0.02)
-    looks = [step.duration_s for step in knee.steps if step.rate == knee.undecided[0]]
-    assert looks == [20, 40, 80]
+    looked = next(rate for rate in (step.rate for step in knee.steps) if rate in knee.undecided)
+    looks = [step for step in knee.steps if step.rate == looked]
+    assert len(looks) > 1
+    for before, after in itertools.pairwise(looks):
+        assert after.measured_s == pytest.approx(before.measured_s + after.duration_s)
+        assert after.duration_s <= 3 * before.measured_s
+        assert after.requests > before.requests
+        assert after.requests == pytest.approx(looked * after.measured_s, rel=0.1)
+
+
+def test_two_phases_at_a_rate_are_as_good_as_one_of_both() -> None:
+    drawn = np.random.default_rng(5)
+    first, second = served(drawn, 500, 20), served(drawn, 500, 40)
+    later = replace(second, intended_ns=second.intended_ns + 10**12, done_ns=second.done_ns + 10**12)
+    objective = KneeObjective(5_000_000, 99.0, 0.01)
+    both = judge_step(later, objective, before=first)
+    assert (both.duration_s, both.measured_s) == (40, 60)
+    assert both.requests == len(first.intended_ns) + len(second.intended_ns)
+    latencies = np.concatenate([first.latency_ns, second.latency_ns])
+    assert both.within.value == pytest.approx(np.mean(latencies <= 5_000_000))
+    assert both.achieved_rate == pytest.approx(judge_step(later, objective).achieved_rate)
+
+
+def test_a_search_keeps_to_its_budget_and_says_what_more_would_decide() -> None:
+    for budget_s in (100.0, 800.0):
+        knee = searched("p99<=5ms", 3, budget_s=budget_s)
+        assert sum(step.duration_s for step in knee.steps) <= budget_s
+        assert knee.budget_s == budget_s
+        assert (knee.needs_s is None) == (knee.proven or not knee.undecided)
+    knee = searched("p99<=5ms", 3, budget_s=300.0)
+    assert knee.needs_s is not None
+    assert knee.needs_s > 0
+    (finding,) = knee_findings(knee)
+    assert (finding.code, "--knee-budget" in finding.hint) == ("load-knee-not-proven", True)
+
+
+def test_more_time_proves_what_less_leaves_open() -> None:
+    gaps = []
+    for budget_s in (200.0, 6400.0):
+        knee = searched("p99<=5ms", 4, budget_s=budget_s)
+        assert knee.rate is not None
+        gaps.append((knee.misses_at or np.inf) / knee.rate)
+    assert gaps[1] < min(gaps[0], 1.2)
+
+
+def test_how_much_time_a_rate_needs() -> None:
+    """Half as far from the limit takes four times as long."""
+    share = Share(0.995, 1000, 0.985, 0.999)
+    well = Share(1.0, 1000, 0.999, 1.0)
+    needed = needed_s(share, well, KneeObjective(1, 99.0, 0.01), 10.0)
+    assert needed == pytest.approx(ENOUGH * 10 * (0.010 / 0.005) ** 2)
+    assert needed_s(Share(0.99, 1000, 0.98, 0.999), well, KneeObjective(1, 99.0, 0.01), 10.0) is None
 
 
 def test_errors_miss_an_objective_that_the_latency_meets() -> None:

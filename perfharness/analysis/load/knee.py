@@ -28,8 +28,18 @@ MOMENTS = 60
 """At which the length of the queue is taken."""
 
 MOST_STEPS = 30
-LOOKS = 3
-"""At a rate: each one twice as long as the one before."""
+LOOKS = 6
+"""At a rate, at most. Each one is judged with all that was measured at the rate before."""
+
+BUDGET = 80.0
+"""Of the whole search, in durations of a first look."""
+
+SHARE_OF_A_LOOK = 0.25
+"""Of what is left of the budget, that one look may take while other rates are not tried yet."""
+
+GROWTH = 3.0
+ENOUGH = 1.3
+"""Times as long as the interval would need to decide, if the share stayed as it is: it will not quite."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,21 @@ class StepRequests:
     failed: Bool
     late_ns: Int64 | None = None
 
+    def and_then(self, more: StepRequests) -> StepRequests:
+        """Requests of another phase at the same rate added, as if the other one had followed at once."""
+        if not len(self.intended_ns) or not len(more.intended_ns):
+            return replace(more if len(more.intended_ns) else self, duration_s=self.duration_s + more.duration_s)
+        shift = int(self.intended_ns[0]) + round(self.duration_s * 1e9) - int(more.intended_ns[0])
+        late = [np.zeros(len(one.done_ns), np.int64) if one.late_ns is None else one.late_ns for one in (self, more)]
+        return StepRequests(
+            self.rate,
+            self.duration_s + more.duration_s,
+            np.concatenate([self.intended_ns, more.intended_ns + shift]),
+            np.concatenate([self.done_ns, np.where(more.done_ns == NEVER_NS, NEVER_NS, more.done_ns + shift)]),
+            np.concatenate([self.failed, more.failed]),
+            np.concatenate(late),
+        )
+
     def as_if_in_time(self) -> StepRequests:
         """Had each been sent at its moment, as far as that is known: answers come no earlier than that."""
         late = np.zeros(len(self.done_ns), np.int64) if self.late_ns is None else self.late_ns
@@ -93,13 +118,20 @@ class StepRequests:
         return np.asarray(due - done, dtype=np.float64)
 
 
-def judge_step(requests: StepRequests, objective: KneeObjective, alpha: float = ALPHA) -> KneeStep:
-    """Whether a rate meets the objective."""
+def judge_step(
+    requests: StepRequests, objective: KneeObjective, alpha: float = ALPHA, before: StepRequests | None = None
+) -> KneeStep:
+    """Whether a rate meets the objective.
+
+    Args:
+        before: what was measured at this rate earlier, which counts too.
+    """
+    last, requests = requests, requests if before is None else before.and_then(requests)
     latencies = Latencies(WindowedCounts.of_values(requests.intended_ns, requests.latency_ns), alpha)
     errors = WindowedCounts.of_values(requests.intended_ns, np.where(requests.failed, NEVER_NS, 0))
     within = latencies.share_within(objective.limit_ns)
     well = Latencies(errors, alpha).share_within(0)
-    growing = grows(requests.in_flight())
+    growing = grows(last.in_flight())
     verdict, reason = _verdict(within, well, growing, objective)
     late = requests.late_ns
     if verdict == "misses" and late is not None and len(late):
@@ -108,8 +140,9 @@ def judge_step(requests: StepRequests, objective: KneeObjective, alpha: float = 
             verdict, reason = "undecided", "the generator sent requests too late to say what the target can do"
     return KneeStep(
         rate=requests.rate,
-        achieved_rate=requests.achieved_rate,
-        duration_s=requests.duration_s,
+        achieved_rate=last.achieved_rate,
+        duration_s=last.duration_s,
+        measured_s=requests.duration_s,
         requests=len(requests.intended_ns),
         failed=int(np.count_nonzero(requests.failed)),
         percentile_ms=latencies.percentile(objective.percentile),
@@ -117,7 +150,25 @@ def judge_step(requests: StepRequests, objective: KneeObjective, alpha: float = 
         is_growing=growing,
         verdict=verdict,
         reason=reason,
+        decides_after_s=needed_s(within, well, objective, requests.duration_s) if verdict == "undecided" else None,
     )
+
+
+def needed_s(within: Share | str, well: Share | str, objective: KneeObjective, measured_s: float) -> float | None:
+    """How long the rate has to be measured in all until it is probably decided; None: nobody can tell.
+
+    An interval of a share is narrower by the root of the time.
+    """
+    if isinstance(within, str) or isinstance(well, str):
+        return 2 * measured_s
+    times = []
+    for share, limit in ((within, objective.percentile / 100), (well, 1 - objective.max_error_rate)):
+        distance = abs(share.value - limit)
+        half = share.value - share.low if share.value >= limit else share.high - share.value
+        if share.low < limit <= share.high:
+            times.append((half / distance) ** 2 if distance > 0 else np.inf)
+    longest = max(times, default=np.inf)
+    return float(ENOUGH * longest * measured_s) if np.isfinite(longest) else None
 
 
 def _figure(share: Share | str) -> LoadFigure:
@@ -153,6 +204,7 @@ class KneeSearch:
         lowest, highest: rates; the search begins at `start`, doubles or halves until it has one that meets and one that
             misses, and then halves the gap between them.
         duration_s: of the first look at a rate.
+        budget_s: of all steps together; 0: `BUDGET` first looks.
     """
 
     objective: KneeObjective
@@ -163,7 +215,12 @@ class KneeSearch:
     precision: float = PRECISION
     most_steps: int = MOST_STEPS
     looks: int = LOOKS
+    budget_s: float = 0.0
     steps: list[KneeStep] = field(default_factory=list)
+    _measured: dict[float, StepRequests] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.budget_s = self.budget_s or BUDGET * self.duration_s
 
     @property
     def alpha(self) -> float:
@@ -172,19 +229,62 @@ class KneeSearch:
 
     def next_step(self) -> tuple[float, float] | None:
         """Rate and seconds of the next step; None: the search is over."""
-        if len(self.steps) >= self.most_steps:
+        if len(self.steps) >= self.most_steps or self.left_s < self.duration_s:
             return None
         if not self.steps:
             return min(max(self.start, self.lowest), self.highest), self.duration_s
         last = self.steps[-1]
-        if last.verdict == "undecided" and (seen := self._looks_at(last.rate)) < self.looks:
-            return last.rate, self.duration_s * 2**seen
+        if last.verdict == "undecided" and (more_s := self._more_s(last, self.left_s * SHARE_OF_A_LOOK)) is not None:
+            return last.rate, more_s
         rate = self._next_rate()
-        return None if rate is None else (rate, self.duration_s)
+        if rate is not None:
+            return rate, self.duration_s
+        again = [(more_s, step.rate) for step in self._open_ends() if (more_s := self._more_s(step)) is not None]
+        return min(again, default=(0.0, 0.0))[::-1] if again else None
+
+    @property
+    def left_s(self) -> float:
+        """Of the budget."""
+        return self.budget_s - sum(step.duration_s for step in self.steps)
+
+    @property
+    def needs_s(self) -> float | None:
+        """How much longer the open rates would have to be measured; None: none is open, or nobody can tell."""
+        needed = [
+            None if step.decides_after_s is None else step.decides_after_s - step.measured_s
+            for step in self._open_ends()
+        ]
+        return sum(one for one in needed if one is not None) if needed and None not in needed else None
+
+    def _open_ends(self) -> list[KneeStep]:
+        """The last look at each rate that is undecided, and on which the answer rests."""
+        last = {step.rate: step for step in self.steps}
+        best = max((rate for rate, step in last.items() if step.verdict == "meets"), default=0.0)
+        misses = [rate for rate, step in last.items() if step.verdict == "misses" and rate > best]
+        above = min(misses, default=np.inf)
+        return [step for rate, step in last.items() if step.verdict == "undecided" and best < rate < above]
+
+    def _more_s(self, step: KneeStep, most_s: float | None = None) -> float | None:
+        """How long the rate of an undecided step is measured again; None: not at all.
+
+        What a short look predicts is not relied on for long: a look is at most three times as long as all before.
+
+        Args:
+            most_s: a longer look is left for later; None: what is left of the budget.
+        """
+        if self._looks_at(step.rate) >= self.looks or step.decides_after_s is None:
+            return None
+        needed_s = max(step.decides_after_s - step.measured_s, self.duration_s)
+        more_s = min(needed_s, GROWTH * step.measured_s)
+        if most_s is None:
+            return more_s if needed_s <= self.left_s else None
+        return more_s if more_s <= most_s else None
 
     def add(self, requests: StepRequests) -> KneeStep:
         """Judge a step that was run."""
-        step = judge_step(requests, self.objective, self.alpha)
+        before = self._measured.get(requests.rate)
+        step = judge_step(requests, self.objective, self.alpha, before)
+        self._measured[requests.rate] = requests if before is None else before.and_then(requests)
         self.steps.append(step)
         return step
 
@@ -216,6 +316,8 @@ class KneeSearch:
             ended_by="found",
             undecided=undecided,
             steps=self.steps,
+            budget_s=self.budget_s,
+            needs_s=None if is_close else self.needs_s,
         )
         ended, reason = self._end(knee, below, interrupted=interrupted)
         return knee.model_copy(update={"ended_by": ended, "reason": reason})
@@ -233,7 +335,10 @@ class KneeSearch:
             return "undecided", f"at {below[0]:g}/s, a lower rate, it is not met for certain"
         if not knee.proven:
             where = ", ".join(f"{rate:g}/s" for rate in knee.undecided)
-            return "undecided", f"at {where} the intervals hold the objective; measure each rate for longer"
+            more = "" if knee.needs_s is None else f", and about {knee.needs_s:.0f} s more would decide it"
+            if where:
+                return "undecided", f"at {where} the intervals hold the objective{more}"
+            return "budget", f"the budget of {self.budget_s:g} s is used up"
         return "found", None
 
     def _looks_at(self, rate: float) -> int:
