@@ -23,5 +23,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
+served = AsgiMiddleware(app)
+
 if __name__ == "__main__":
-    uvicorn.run(AsgiMiddleware(app), host="127.0.0.1", port=int(sys.argv[1]), lifespan="off", log_level="warning")
+    uvicorn.run(served, host="127.0.0.1", port=int(sys.argv[1]), lifespan="off", log_level="warning")

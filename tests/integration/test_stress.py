@@ -16,7 +16,8 @@ from perfharness.model.load import LoadResult
 from perfharness.runs.run_folder import read_manifest
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.store import RunStore
-from tests.integration.launches import perfharness
+from tests.integration import forked_command
+from tests.integration.launches import environment, perfharness, tracing
 
 TARGET = """
 from time import sleep
@@ -68,6 +69,22 @@ def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str) -> None:
     source = read_manifest(out).source
     assert source is not None
     assert source.script_sha256 == sha256(TARGET.encode()).hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.nsys
+def test_ids_of_requests_are_in_the_trace_of_nsys(tmp_path: Path, target: str) -> None:
+    out = tmp_path / "out"
+    options, sites = tracing("nsys")
+    done = forked_command.run(
+        ("stress", target, "--rate", 40, "--duration", "1s", *options, "--no-telemetry", "-o", out),
+        environment(*sites, PERFHARNESS_STORE="off"),
+    )
+    assert done.returncode == 0, done.stderr
+    ids = sorted(api.open_run(out).batches()["batch_index"].to_pylist())
+    assert ids == [number for number in range(40) if number != 7]  # a batch that an exception left is none
+    (phase,) = LoadResult.model_validate_json((out / "load.json").read_text()).phases
+    assert (phase.arrivals, phase.errors) == (40, {"exception:ValueError": 1})
 
 
 def test_two_processes_share_the_load(tmp_path: Path, target: str) -> None:

@@ -17,7 +17,8 @@ import pytest
 import perfharness as api
 from perfharness.errors import PerfHarnessError
 from perfharness.model.load import LoadResult
-from tests.integration.launches import manifest, perfharness, processes_naming
+from tests.integration import forked_command
+from tests.integration.launches import TRACERS, environment, manifest, perfharness, processes_naming, tracing
 from tests.load_server import serving
 
 HERE = Path(__file__).parent
@@ -86,6 +87,31 @@ def test_a_server_that_is_started_is_traced_and_its_requests_are_batches(tmp_pat
         assert phase.queueing.mean.value is not None
         assert phase.queueing.mean.value >= 29  # (0 + 20 + 40 + 60) / 4, and what a busy machine adds
     assert processes_naming(str(HERE / name)) == []
+
+
+@pytest.mark.slow
+@TRACERS
+def test_a_server_with_several_workers(tmp_path: Path, tracer: str) -> None:
+    """Each worker is a process of its own in the trace; together they have the requests that were sent."""
+    port, out = free_port(), tmp_path / "out"
+    options, sites = tracing(tracer)
+    start = (
+        f"{sys.executable} -m uvicorn tests.integration.asgi_server:served --port {port} --workers 2 --lifespan off "
+        "--log-level warning"
+    )
+    done = forked_command.run(
+        ("stress", f"http://127.0.0.1:{port}/", "--start", start, "--rate", 40, "--duration", "1500ms", *options,
+         "--no-telemetry", "-o", out),
+        environment(*sites, PERFHARNESS_STORE="off"),
+    )  # fmt: skip
+    assert done.returncode in (0, 3), done.stderr  # 3: a busy machine
+    found = LoadResult.model_validate_json((out / "load.json").read_text())
+    (phase,) = found.phases
+    assert phase.ok == phase.queueing.count == 60
+    run = api.open_run(out)
+    assert sorted(run.batches()["batch_index"].to_pylist()) == list(range(60))
+    assert [one.record.ended for one in run.processes if one.record is not None] == ["ok", "ok"]
+    assert processes_naming(f"--port {port}") == []
 
 
 def test_a_server_that_crashes_leaves_what_was_measured(tmp_path: Path) -> None:
