@@ -40,7 +40,8 @@ KEY = "BackendSelect"
 """Asked before the kernels of a device, for tensors of every kind."""
 
 KEY_BESIDE_GPU = "AutogradCPU"
-"""Where there is a GPU: of tensors on the CPU alone, but not in inference mode nor in functional collectives."""
+"""Where there is a GPU or another accelerator: for tensors on the CPU, but not in inference mode nor in functional
+collectives."""
 
 
 class DispatchedCollectives:
@@ -68,7 +69,9 @@ class DispatchedCollectives:
             c10d: Any = sys.modules["torch._C._distributed_c10d"]
             unbox = (c10d.Work.unbox, c10d.ProcessGroup.unbox)
             self._library = torch.library.Library("c10d", "IMPL")
-            key = KEY_BESIDE_GPU if torch.cuda.is_available() else KEY
+            others = getattr(torch, "accelerator", None)
+            has_gpu = torch.cuda.is_available() or (others is not None and others.is_available())
+            key = KEY_BESIDE_GPU if has_gpu else KEY
             below = _keys_below(torch._C, key)
             for name, operation in OPERATIONS.items():
                 operator = getattr(getattr(torch.ops.c10d, name, None), "default", None)
