@@ -34,6 +34,8 @@ from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadS
 
 NEVER_NS = sys.maxsize
 CLOCK_MARKS = 8
+READING_NS, READ_AGAIN = 500_000, 3
+"""A reading of a thread's times that takes longer is of another moment than its mark; it is read again so often."""
 LOOKS = 64
 """Ends of a stage, one after the other, that come within `READY_TIME_EVERY_NS` of a reading: then it is let off."""
 
@@ -477,6 +479,11 @@ def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
     if now_ns < thread.ready_time_due_ns:
         return
     times = _cpu_times_ns()
+    for _ in range(READ_AGAIN):  # the thread may have lost its CPU between the reading and the mark
+        if times is None or monotonic_ns() - now_ns < READING_NS:
+            break
+        now_ns = monotonic_ns()
+        times = _cpu_times_ns()
     if times is None:
         thread.ready_time_due_ns = NEVER_NS
         return

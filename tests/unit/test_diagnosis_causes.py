@@ -381,6 +381,7 @@ def test_readings_at_the_ends_of_stages_are_exact(tmp_path: Path) -> None:
         (100, 500, Verdict.WAITING_ON_SYSTEM, 0.4),
         (230, 550, Verdict.CPU_BOUND, 0.45),  # it computes longer than it waits, 220
         (210, 560, Verdict.WAITING_ON_SYSTEM, 0.23),
+        (5, 795, Verdict.WAITING_ON_SYSTEM, 0.2),
         (500, 0, Verdict.WAITING_ON_SYSTEM, 0.5),
         (510, 0, Verdict.CPU_BOUND, 1.0),
     ],
@@ -431,6 +432,13 @@ def test_other_threads_that_compute_while_a_stage_waits(
     assert waits.verdict.verdict is verdict
     assert waits.causes[0].share == pytest.approx(0.8)
     assert stage_of(diagnosis, "computes").verdict.verdict is Verdict.CPU_BOUND
+
+
+def test_a_wait_that_is_little_is_not_known_on_a_machine_that_others_use_up() -> None:
+    """0.19 of 1 ms, most of what others leave."""
+    f = figures(uses_gpu=False, waiting_share=0.19, ready_share=0.81, queued_share=0.8)
+    assert judge(f).verdict.verdict is Verdict.CANNOT_TELL
+    assert judge(replace(f, waiting_share=0.2)).verdict.verdict is Verdict.WAITING_ON_SYSTEM
 
 
 @given(

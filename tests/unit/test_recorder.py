@@ -202,6 +202,27 @@ def test_ready_time_is_marked_in_batches_every_5_ms(
     assert waited == [4 * each for each in (5000, 10000, 90000)]  # none before the first wait
 
 
+@pytest.mark.parametrize(("slow_readings", "marked"), [(0, 1), (1, 2), (2, 3), (3, 4), (9, 4)])
+def test_a_reading_that_took_long_is_done_again(
+    slow_readings: int, marked: int, perf: PerfRecorder, log: RangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading says how many there were; the slow ones lose their CPU for 1 ms."""
+    now_us = readings = 0
+
+    def read() -> tuple[int, int]:
+        nonlocal now_us, readings
+        readings += 1
+        now_us += 1000 if readings <= slow_readings else 10
+        return readings, 0
+
+    monkeypatch.setattr(core, "monotonic_ns", lambda: 1_000_000_000 + now_us * 1000)
+    monkeypatch.setattr(core, "_cpu_times_ns", read)
+    with perf.batch(0, total_items=1):
+        pass
+    (ready,) = (event.payload for event in events(log, clock_marks=True) if event.message == MARK_READY_TIME)
+    assert ready == marked
+
+
 @pytest.mark.parametrize("form", ["with", "call"])
 def test_ready_time_is_marked_at_the_end_of_stages_that_are_long_enough_now_and_then(
     perf: PerfRecorder, log: RangeLog, monkeypatch: pytest.MonkeyPatch, form: str

@@ -14,6 +14,9 @@ AT_WORK_SHARE = 0.50
 """Of the waiting. With less, most of it passes while no thread works in the stage that is named."""
 IDLE_SHARE = 0.25
 """Of the time in which a stage is not open: other threads that compute for less work when it asks them to."""
+CERTAIN_SHARE = 0.20
+"""Of the host time, of waiting that was read in batches: where others have the CPUs for most of it, less may be the
+error of a few readings."""
 BLOCKED_SHARE = 0.50
 """Of the host time: most of it is spent blocked."""
 NAMED_WAIT_SHARE = 0.30
@@ -299,12 +302,12 @@ def not_computing(f: Figures) -> Match | None:
         waited -= f.wall - f.gpu_idle  # while the GPU is at work it may wait for that, in a call that was not recorded
     waited = min(waited, f.gpu_idle) if f.uses_gpu else waited
     waited -= f.throttled_ns + _stolen_most(f)
-    if waited < BLOCKED_SHARE * f.undisturbed_ns or not waited:
+    if waited < max(BLOCKED_SHARE * f.undisturbed_ns, CERTAIN_SHARE * f.wall):
         return None
     evidence = f"It waits at least {percent(waited, f.wall)} of its host time"
     others, verdict = f.rest_of_process, Verdict.WAITING_ON_SYSTEM
     ran = 1.0 if not f.ready_share else 1 - (f.queued_share or 0.0) / f.ready_share
-    if others is not None and others.meanwhile * f.wall >= AT_WORK_SHARE * ran * waited:
+    if others is not None and others.meanwhile * f.wall >= AT_WORK_SHARE * waited:
         evidence += f", while other threads of its process use {others.meanwhile:.2g} CPUs"
         if others.otherwise < IDLE_SHARE * ran:
             verdict, evidence = Verdict.WAITING_ON_STAGE, f"{evidence}, and rest otherwise."
