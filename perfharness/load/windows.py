@@ -15,12 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 
 from perfharness.errors import ResultError
+from perfharness.files import reason_of
 from perfharness.load.generator.timer import Stop
 from perfharness.load.histogram import Histogram, Ints
 from perfharness.load.request import UNANSWERED
@@ -164,7 +165,7 @@ class WindowLog:
         self.add = self._done.append
         """Hand in a record; any thread."""
 
-        self._file: TextIO = (self.folder / WINDOWS_NAME).open("a", encoding="utf-8")
+        self._file = (self.folder / WINDOWS_NAME).open("ab", buffering=0)
 
     def begin(self, start_ns: int, **facts: Any) -> None:
         """The clock of the run starts."""
@@ -225,10 +226,17 @@ class WindowLog:
         self._file.close()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append a line. Written whole and at once, for the process may be killed at any time."""
-        with self._lock:
-            self._file.write(json.dumps(line) + "\n")
-            self._file.flush()
+        """Append a line. Written at once, for the process may be killed at any time. Raises `ResultError`."""
+        data = f"{json.dumps(line)}\n".encode()
+        try:
+            with self._lock:
+                while data:
+                    data = data[self._file.write(data) :]
+        except OSError as error:
+            raise ResultError(
+                f"{self.folder / WINDOWS_NAME} cannot be written ({reason_of(error)}), so the load was ended; what it "
+                "has is kept: free some space, or name another -o"
+            ) from error
 
     def _count_windows(self, ended: threading.Event) -> None:
         while True:
@@ -236,7 +244,11 @@ class WindowLog:
             end_ns = self._begin_ns + self.window_ns
             if ended.wait(max((end_ns - perf_counter_ns()) / 1e9 + SETTLE_S, 0)):
                 return
-            self._close(end_ns)
+            try:
+                self._close(end_ns)
+            except ResultError:  # raised again at the end of the phase, where somebody hears it
+                self.stop.set()
+                return
 
     def _close(self, end_ns: int, *, everything: bool = False) -> None:
         """Count what was done up to the end of the window; of a last one, everything."""

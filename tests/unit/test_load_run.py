@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from perfharness.errors import ResultError
 from perfharness.load.findings import load_findings
 from perfharness.load.generator.capacity import measure_capacity, peak_rate
 from perfharness.load.generator.errors import ErrorWatch
@@ -171,6 +173,25 @@ def test_too_many_errors_end_the_run(tmp_path: Path) -> None:
     assert found.duration_s < 15
     assert {error.kind for error in found.errors} <= {"refused", "unanswered"}
     assert found.phases[0].arrivals == found.phases[0].completed + found.phases[0].errors.get("unanswered", 0)
+
+
+def test_a_full_disk_ends_the_run_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window cannot be written: the rest of half a minute is not waited for, and what was written can be read."""
+    written, logs = WindowLog.write, []
+
+    def write(log: WindowLog, line: dict[str, Any]) -> None:
+        if line["kind"] == "window":
+            logs.append(log)
+            with Path("/dev/full").open("wb") as full:
+                os.dup2(full.fileno(), log._file.fileno())
+        written(log, line)
+
+    monkeypatch.setattr(WindowLog, "write", write)
+    with pytest.raises(ResultError, match="No space left on device"):
+        run(tmp_path, lambda: Target(well), phases=[{"duration": "60s", "rate": 20}])
+    assert logs[0].stop.is_set()
+    logs[0]._file.close()
+    assert [line["kind"] for line in read_lines(tmp_path / WINDOWS_NAME)] == ["run", "phase"]
 
 
 def test_more_errors_than_allowed_are_found_at_the_end(tmp_path: Path) -> None:
