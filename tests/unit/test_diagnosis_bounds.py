@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.bounds import share_bounds, with_bounds
+from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS
 from perfharness.model.diagnosis import StageDiagnosis, StageVerdict, Verdict
 from perfharness.testing.diagnosis_builder import gpu_work
 from tests.unit.diagnosis_results import cause, function, profile, stage
@@ -60,6 +62,22 @@ def test_what_dominates_beyond_all_that_was_added_is_the_verdict(share: float, i
     assert found.verdict.missing == ["calls"]
     assert first.where is not None
     assert (first.where.line, first.where.self_ms, first.where.error_ms) == (21, 7.5, 2.5)  # 5 to 10 ms
+
+
+@pytest.mark.parametrize(
+    ("code", "share", "is_verdict"),
+    [("gil-contention", 0.9, True), ("gil-contention", 0.55, False), ("cpu-bound", 0.95, False)],
+)
+def test_a_wait_for_something_unknown_gets_the_name_that_dominates(code: str, share: float, is_verdict: bool) -> None:
+    waits = StageVerdict(Verdict.WAITING_ON_SYSTEM, ["It waits."], "--explain names it.", [MISSING_OS])
+    measured = stage("model", cause("waiting-on-system", share=0.6), verdict=waits)
+    found = with_bounds(measured, explaining(code, share), 2.0)
+    assert [one.code for one in found.causes] == [code if is_verdict else "waiting-on-system"]
+    assert found.verdict.verdict is (Verdict(code) if is_verdict else Verdict.WAITING_ON_SYSTEM)
+    assert "It waits." in found.verdict.evidence
+    assert any(code in one or "enhance" in one for one in found.verdict.evidence)
+    known = stage("model", cause("waiting-on-system", share=0.6), verdict=replace(waits, missing=[]))
+    assert with_bounds(known, explaining(code, share), 2.0) == known
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from perfharness.analysis.diagnosis.rules.calls import (
     LAUNCH_BOUND_SHARE,
     SYNCHRONIZATION_SHARE,
 )
-from perfharness.analysis.diagnosis.rules.evidence import call_of, percent, place
+from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS, call_of, percent, place
 from perfharness.analysis.diagnosis.rules.gpu import RECOMPILATION_SHARE, WAITING_SHARE
 from perfharness.analysis.diagnosis.rules.host import COLLECTION_SHARE, CPU_BOUND_SHARE
 from perfharness.analysis.diagnosis.rules.waits import (
@@ -88,9 +88,11 @@ def with_bounds(stage: StageDiagnosis, found: StageDiagnosis, slowdown: float) -
     cause = _first_cause(found)
     if cause is not None and stage.causes and stage.causes[0].code == cause.code:
         return _with_line(stage, found, cause, slowdown)
-    if stage.verdict.verdict not in RESIDUAL:
+    waits_for_unknown = stage.verdict.verdict is Verdict.WAITING_ON_SYSTEM and MISSING_OS in stage.verdict.missing
+    if stage.verdict.verdict not in RESIDUAL and not waits_for_unknown:
         return stage
-    if cause is not None and _is_enough(cause, slowdown):
+    is_computing = cause is not None and Verdict(cause.code) in RESIDUAL
+    if cause is not None and _is_enough(cause, slowdown) and not (waits_for_unknown and is_computing):
         return _limited_by(stage, found, cause, slowdown)
     if cause is not None:
         at = "" if cause.where is None else f" At {place(cause.where)}."
@@ -126,7 +128,8 @@ def _limited_by(stage: StageDiagnosis, found: StageDiagnosis, cause: Cause, slow
         where=None if cause.where is None else _bounded(stage, found, cause.where, slowdown),
         native=None,
     )
-    others = [one for one in stage.causes if one.code not in {cause.code, *(each.value for each in RESIDUAL)}]
+    replaced = {cause.code, stage.verdict.verdict.value, *(each.value for each in RESIDUAL)}
+    others = [one for one in stage.causes if one.code not in replaced]
     verdict = StageVerdict(
         found.verdict.verdict, [bounded.what, *stage.verdict.evidence], cause.try_this, stage.verdict.missing
     )
