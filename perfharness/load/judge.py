@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from perfharness.analysis.load.levels import most_at_a_time
 from perfharness.analysis.load.proportions import NEVER_NS, Float64, Int64, Latencies, WindowedCounts
 from perfharness.analysis.load.trends import LEAST_READINGS, grows, latency_drift, memory_trend, rate_drift
 from perfharness.analysis.metrics.clocks import clock_events, clock_hold
@@ -141,6 +142,22 @@ class PhaseFiles:
         """A figure of the windows, all processes together."""
         return np.array([sum(line[name] or 0 for line in lines) for lines in self.windows], np.float64)
 
+    def levels(self) -> tuple[Int64 | None, Int64 | None, str | None]:
+        """By window the most requests in flight and in the queue, at a time; None with the reason."""
+        rows = self.rows
+        if rows is None or not self.windows:
+            return None, None, NO_ROWS if self.windows else None
+        starts = np.array([min(line["start_ns"] for line in lines) for lines in self.windows], np.int64)
+        stops = np.array([max(line["end_ns"] for line in lines) for lines in self.windows], np.int64)
+        intended, last = rows["intended_ns"], self.span_ns[1]
+        done = np.where(rows["unanswered"] | (rows["done_ns"] == NEVER_NS), last, rows["done_ns"])
+        in_flight = most_at_a_time(intended, done, starts, stops)
+        begun, sent = rows["begun_ns"], rows["sent_ns"]
+        if len(intended) and (begun == NEVER_NS).all():
+            return in_flight, None, NO_BEGIN
+        served = np.where(begun != NEVER_NS, begun, np.where(sent != NEVER_NS, sent, done))
+        return in_flight, most_at_a_time(intended, np.maximum(served, intended), starts, stops), None
+
     def errors(self, kind: str) -> Float64:
         """Of a kind, by window."""
         return np.array([sum(line["errors"].get(kind, 0) for line in lines) for lines in self.windows], np.float64)
@@ -170,13 +187,34 @@ def judge_load(
     if longest is not None and not is_search and len(longest.windows) >= LEAST_READINGS:
         sustained = sustained_of(longest, _has_own_shape(result, longest.index))
         found = list(sustained_findings(sustained, longest))
-    return result.model_copy(
+    return _with_levels(result, parts).model_copy(
         update={
             "phases": phases,
             "sustained": sustained,
             "findings": [*result.findings, *(FindingRecord.model_validate(one.to_json()) for one in found)],
         }
     )
+
+
+NO_ROWS = "requests.parquet does not have all requests of all processes"
+NO_BEGIN = "when service began is known to the target only"
+
+
+def _with_levels(result: LoadResult, parts: Sequence[PhaseFiles]) -> LoadResult:
+    """The windows with how many requests were in flight and in the queue, all processes together, or why not."""
+    several = len(parts[0].files.lines) > 1 if parts else False
+    windows, reason = list(result.windows), None
+    places = iter(range(len(windows)))
+    for part in parts:
+        own = [next(places) for _ in part.windows]
+        in_flight, queue, unknown = part.levels()
+        reason = reason or unknown
+        for number, place in enumerate(own):
+            found = {"queue_max": None if queue is None else int(queue[number])}
+            if several:
+                found["in_flight_max"] = None if in_flight is None else int(in_flight[number])
+            windows[place] = windows[place].model_copy(update=found)
+    return result.model_copy(update={"windows": windows, "levels_reason": reason})
 
 
 def _length_s(part: PhaseFiles) -> float:

@@ -143,6 +143,7 @@ def _moment(windows: Sequence[LoadWindow]) -> LoadMoment:
     seconds = max(end_s - start_s, 1e-9)
     kinds = dict.fromkeys(kind for one in windows for kind in one.errors)
     levels = [one.in_flight_max for one in windows if one.in_flight_max is not None]
+    queues = [one.queue_max for one in windows if one.queue_max is not None]
     memory = [one.rss_mb for one in windows if one.rss_mb is not None]
     return LoadMoment(
         phase=windows[0].phase,
@@ -153,6 +154,7 @@ def _moment(windows: Sequence[LoadWindow]) -> LoadMoment:
         ok=sum(one.ok for one in windows) / seconds,
         errors={kind: sum(one.errors.get(kind, 0) for one in windows) / seconds for kind in kinds},
         in_flight_max=max(levels, default=None),
+        queue_max=max(queues, default=None),
         rss_mb=memory[-1] if memory else None,
     )
 

@@ -199,7 +199,11 @@ class LoadWindow(_Model):
     errors: dict[str, int] = Field(default_factory=dict)
     items: int
     in_flight_max: int | None = None
-    """Most requests that were due and not answered, at a time."""
+    """Most requests that were due and not answered, at a time, of all processes together."""
+
+    queue_max: int | None = None
+    """Most of these whose service had not begun, at a time; of a failed request whose begin is not known, that were not
+    sent."""
 
     rss_mb: float | None = None
     """Memory of the process that holds the target; of all of them, where there are several."""
@@ -257,6 +261,9 @@ class LoadResult(_Model):
     duration_s: float
     phases: list[PhaseResult]
     windows: list[LoadWindow]
+    levels_reason: str | None = None
+    """Why windows have no `in_flight_max`, or no `queue_max`."""
+
     errors: list[ErrorKind] = Field(default_factory=list)
     capacity: Capacity = Capacity()
     generator_limited: bool = False

@@ -188,13 +188,20 @@ class _TimeView(Sheet):
         self._panel("rates", ["requests", "a second"], rows, styles, "step-after")
 
     def in_flight(self) -> None:
-        """Requests that were due and not answered."""
-        levels = [one.in_flight_max for one in self.load.moments]
-        if all(level is None for level in levels):
-            self.notes.append("requests in flight are not known of several processes together")
+        """Requests that were due and not answered, and those of them whose service had not begun."""
+        lines = {
+            "most in flight": ([one.in_flight_max for one in self.load.moments], PALETTE[0]),
+            "most in the queue": ([one.queue_max for one in self.load.moments], PALETTE[1]),
+        }
+        known = {name: one for name, one in lines.items() if any(level is not None for level in one[0])}
+        if len(known) < len(lines):
+            missing = " and ".join(name for name in lines if name not in known)
+            self.notes.append(f"{missing}: not known ({self.load.result.levels_reason or 'not recorded'})")
+        if not known:
             return
-        rows = self._moments("most in flight", levels)
-        self._panel("in_flight", ["in flight"], rows, {"most in flight": (PALETTE[0], (1, 0))}, "step-after")
+        rows = [row for name, (levels, _) in known.items() for row in self._moments(name, levels)]
+        styles = {name: (color, (1, 0)) for name, (_, color) in known.items()}
+        self._panel("in_flight", ["requests", "at a time"], rows, styles, "step-after")
 
     def errors(self) -> None:
         """Kinds over time, stacked, and the first of each."""

@@ -177,6 +177,7 @@ class LoadMoment(_Model):
     ok: float
     errors: dict[str, float]
     in_flight_max: int | None
+    queue_max: int | None = None
     rss_mb: float | None
 
 

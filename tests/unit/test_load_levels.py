@@ -1,0 +1,110 @@
+"""Requests in flight and in the queue, all processes together: against counting, and a made run by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.analysis.load.levels import most_at_a_time
+from perfharness.load.histogram import Histogram
+from perfharness.load.judge import judge_load
+from perfharness.load.profile import checked_profile
+from perfharness.load.reported import report_of
+from perfharness.load.requests import RequestTable
+from perfharness.load.result import load_result
+from perfharness.load.windows import NEVER_NS, Done
+from perfharness.model.load import LoadResult, TargetRecord
+from perfharness.render.charts.load import over_time_picture
+from tests.unit.charts import marks, notes
+
+S = 1_000_000_000
+START = 100 * S
+"""Of the load: 0 on the monotonic clock is no moment of a request."""
+
+spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=12)
+
+
+@given(spans, st.integers(1, 9))
+def test_levels_are_those_of_counting(found: list[tuple[int, int]], length: int) -> None:
+    begin = np.array([one for one, _ in found], np.int64)
+    end = begin + np.array([took for _, took in found], np.int64)
+    starts = np.arange(0, 60, length)
+    most = most_at_a_time(begin, end, starts, starts + length)
+    for start, level in zip(starts.tolist(), most.tolist(), strict=True):
+        moments = range(max(start - 1, 0), start + length)
+        assert level == max(int(((begin <= at) & (end > at)).sum()) for at in moments)
+
+
+def made(folder: Path, processes: int = 2, *, knows: bool = True, keep_all: bool = True) -> LoadResult:
+    """Each of the processes has 3 requests a second, due at 0, 0.1 and 0.2 s, served one after the other for 0.3 s
+    each; the last of all is never answered.
+    """
+    profile = checked_profile({"phases": [{"name": "load", "duration": 2, "rate": 3 * processes}]})
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for process in range(processes):
+        name = f"proc_{process}_gpu_0"
+        mine: list[dict[str, Any]] = [
+            {"kind": "run", "start_ns": START},
+            {"kind": "phase", "index": 0, "name": "load", "start_ns": START, "end_ns": START + 2 * S, "concurrency": 1},
+        ]
+        table = RequestTable(most_rows=10**6 if keep_all else 2, slowest=1)
+        for second in range(2):
+            due = [START + second * S + number * S // 10 for number in range(3)]
+            begun = [START + second * S + number * 3 * S // 10 for number in range(3)]
+            done = [one + 3 * S // 10 for one in begun]
+            rows = [
+                Done(3 * second + number, None, 1, due[number], due[number], begun[number],
+                     begun[number] if knows else NEVER_NS, done[number], None)
+                for number in range(3)
+            ]  # fmt: skip
+            if (process, second) == (processes - 1, 1):
+                rows[2] = Done(5, None, 1, due[2], NEVER_NS, NEVER_NS, NEVER_NS, NEVER_NS, "unanswered")
+            table.add("load", rows)
+            answered = [row for row in rows if row.error is None]
+            times = {name: Histogram().to_json() for name in ("latency", "queueing", "service", "lateness")}
+            mine.append({
+                "kind": "window", "phase": 0, "index": second, "start_ns": START + second * S,
+                "end_ns": START + (second + 1) * S,
+                "last_done_ns": answered[-1].done_ns, "arrivals": 3, "sent": 3, "completed": len(answered),
+                "ok": len(answered), "within_objective": None, "items": 3, "errors": {},
+                "unanswered": 3 - len(answered), "first": [], "in_flight_max": 3, "rss_bytes": None, **times,
+            })  # fmt: skip
+        mine.append({"kind": "end", "status": "ok", "reason": None, "requests_kept": table.kept})
+        (folder / name).mkdir(parents=True)
+        table.write(folder / name)
+        lines[name] = mine
+    target = TargetRecord(kind="callable", name="made", processes=processes)
+    return judge_load(load_result(target, profile, list(lines.values())), folder, lines)
+
+
+def test_processes_are_counted_together(tmp_path: Path) -> None:
+    """At 0.2 s the first of each is in service; the other two of each wait."""
+    result = made(tmp_path)
+    assert [one.in_flight_max for one in result.windows] == [6, 6]
+    assert [one.queue_max for one in result.windows] == [4, 4]
+    assert result.levels_reason is None
+    picture = over_time_picture("load", report_of(result, [], None), None)
+    rows = [row for _, own in marks(picture, "line") for row in own if str(row.get("line", "")).startswith("most in")]
+    assert {(row["line"], row["value"]) for row in rows if row["value"] is not None} == {
+        ("most in flight", 6), ("most in the queue", 4),
+    }  # fmt: skip
+
+
+def test_of_one_process_the_windows_say_it(tmp_path: Path) -> None:
+    result = made(tmp_path, 1)
+    assert [(one.in_flight_max, one.queue_max) for one in result.windows] == [(3, 2), (3, 2)]
+
+
+def test_what_is_not_known_is_null_with_the_reason(tmp_path: Path) -> None:
+    without_begin = made(tmp_path / "http", knows=False)
+    assert [(one.in_flight_max, one.queue_max) for one in without_begin.windows] == [(6, None), (6, None)]
+    assert without_begin.levels_reason
+    sampled = made(tmp_path / "sampled", keep_all=False)
+    assert [(one.in_flight_max, one.queue_max) for one in sampled.windows] == [(None, None), (None, None)]
+    assert sampled.levels_reason
+    report = report_of(sampled, [], None)
+    assert any(sampled.levels_reason in note for note in notes(over_time_picture("load", report, None)))
