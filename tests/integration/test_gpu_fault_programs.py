@@ -15,7 +15,7 @@ from tests.gpu.faults.expected import EXPECTED
 
 CORPUS = Path(__file__).parents[1] / "gpu" / "faults"
 COUNTS = Path(__file__).with_name("marked_line_counts.py")
-TIMEOUT_S = 600
+TIMEOUT_S = 1800
 
 SAME_LINE = {
     "compile_lengths", "copy_not_overlapped", "cudnn_benchmark", "cupy_without_pool", "decode_loop", "default_stream",
