@@ -14,7 +14,7 @@ from perfharness.load.profile import Profile, checked_profile
 from perfharness.load.replicas import plan as planning
 from perfharness.load.replicas.plan import parse_replicas, parse_sharing, plan_replicas
 from perfharness.load.replicas.result import ReplicaCase
-from perfharness.load.replicas.run import judge
+from perfharness.load.replicas.run import judge, replica_findings
 from perfharness.runs.repeat_file import OverLaunches
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, mig_uuid, value
 from perfharness.testing.nvml_record import NvmlRecord, device
@@ -261,6 +261,13 @@ def test_with_an_objective_answers_in_time_decide() -> None:
     assert (found["judged_by"], found["best"], found["chosen"], found["proven"]) == (
         "goodput", "plain_2", "plain_1", True,
     )  # fmt: skip
+
+
+def test_a_case_that_failed_is_not_undecided() -> None:
+    found = judge([case("plain_1", answers_per_second=[50, 50.5, 49.9]), case("plain_2")], load(), [[0, 1, 2], []])
+    assert (found["chosen"], found["proven"]) == ("plain_1", False)
+    assert "not measured: plain_2" in found["reason"]
+    assert [one.code for one in replica_findings(found)] == ["replicas-case-failed"]
 
 
 def test_nothing_measured_is_no_choice() -> None:

@@ -287,8 +287,9 @@ def _reason(cases: Sequence[ReplicaCase], best: str | None, chosen: str | None, 
     worse = [case for case in cases if case.standing == "worse"]
     if worse:
         text += f"; worse: {', '.join(case.name for case in worse)}"
-    if open_ends := [case.name for case in cases if case.standing in ("undecided", "not-measured")]:
-        text += f"; not told apart from {best}: {', '.join(open_ends)}"
+    for standing, said in (("undecided", f"not told apart from {best}"), ("not-measured", "not measured")):
+        if names := [case.name for case in cases if case.standing == standing]:
+            text += f"; {said}: {', '.join(names)}"
     return text
 
 
