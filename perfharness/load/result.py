@@ -34,6 +34,8 @@ from perfharness.model.manifest import FindingRecord
 Line = dict[str, Any]
 NO_GAPS = "no answer had two tokens"
 NOT_KNOWN = "when service began is known to the target only"
+NOT_ANSWERED = "no request was answered without error"
+NOT_SENT = "no request was sent"
 WORST: tuple[Status, ...] = ("killed", "stopped-by-errors", "interrupted", "ok")
 
 
@@ -159,10 +161,10 @@ def _phase_result(
         items_per_second=per_second(added.total("items"), served_s),
         goodput=per_second(within, served_s),
         within_objective=within,
-        latency=times_of(added.times["latency"], slower),
+        latency=times_of(added.times["latency"], slower, NOT_ANSWERED),
         queueing=times_of(added.times["queueing"], slower),
         service=times_of(added.times["service"]),
-        lateness=times_of(added.times["lateness"]),
+        lateness=times_of(added.times["lateness"], reason=NOT_SENT),
         **{name: times_of(added.times[name], reason=NO_GAPS) for name in TOKEN_TIMES if name in added.times},
         tokens=tokens,
         tokens_per_second=per_second(tokens, served_s),

@@ -15,7 +15,7 @@ from perfharness.load.judge import judge_load
 from perfharness.load.profile import checked_profile
 from perfharness.load.reported import report_of
 from perfharness.load.requests import RequestTable
-from perfharness.load.result import load_result
+from perfharness.load.result import NOT_ANSWERED, NOT_SENT, load_result
 from perfharness.load.windows import NEVER_NS, Done
 from perfharness.model.load import LoadResult, TargetRecord
 from perfharness.render.charts.load import over_time_picture
@@ -108,3 +108,12 @@ def test_what_is_not_known_is_null_with_the_reason(tmp_path: Path) -> None:
     assert sampled.levels_reason
     report = report_of(sampled, [], None)
     assert any(sampled.levels_reason in note for note in notes(over_time_picture("load", report, None)))
+
+
+def test_without_an_answer_the_reason_is_that() -> None:
+    profile = checked_profile({"phases": [{"name": "load", "duration": 1, "rate": 3}]})
+    begun = {"kind": "phase", "index": 0, "start_ns": START, "end_ns": START + S, "concurrency": 1}
+    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START}, begun]
+    (phase,) = load_result(TargetRecord(kind="callable", name="made"), profile, [lines]).phases
+    assert phase.latency.reason == NOT_ANSWERED
+    assert phase.lateness.reason == NOT_SENT
