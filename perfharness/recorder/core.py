@@ -7,11 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from os import O_CLOEXEC, O_RDONLY  # names of our own: a script may have the modules' annotated
-from os import close as close_file
-from os import open as open_file
-from os import read as read_file
-from time import monotonic_ns, thread_time_ns
+from time import monotonic_ns  # a name of our own: a script may have the module's annotated
 
 from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
@@ -31,6 +27,7 @@ from perfharness.recorder.spec import (
     color_to_argb,
 )
 from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadStacks
+from perfharness.recorder.thread_times import thread_times_ns
 
 NEVER_NS = sys.maxsize
 CLOCK_MARKS = 8
@@ -478,12 +475,12 @@ def mark_ready_time(stack: RangeStack, batch: Node, channel: Channel) -> None:
     thread, now_ns = stack.thread, monotonic_ns()
     if now_ns < thread.ready_time_due_ns:
         return
-    times = _cpu_times_ns()
+    times = thread_times_ns()
     for _ in range(READ_AGAIN):  # the thread may have lost its CPU between the reading and the mark
         if times is None or monotonic_ns() - now_ns < READING_NS:
             break
         now_ns = monotonic_ns()
-        times = _cpu_times_ns()
+        times = thread_times_ns()
     if times is None:
         thread.ready_time_due_ns = NEVER_NS
         return
@@ -517,20 +514,6 @@ def mark_at_end_of_stage(stack: RangeStack, node: Node) -> None:
         batch = batch.parent
     if batch.channel is not None:
         mark_ready_time(stack, batch, batch.channel)
-
-
-def _cpu_times_ns() -> tuple[int, int] | None:
-    """How long the calling thread has run, and has waited for a CPU; None where the latter is not counted."""
-    try:
-        file = open_file("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)
-    except OSError:
-        return None
-    try:  # the first number is the CPU time too, but only up to the last timer tick
-        return thread_time_ns(), int(read_file(file, 64).split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    finally:
-        close_file(file)
 
 
 def _give_back_if_empty(stack: RangeStack) -> None:

@@ -168,7 +168,7 @@ def test_ready_time_is_marked_in_batches_every_5_ms(
 ) -> None:
     now_us = 0
     monkeypatch.setattr(core, "monotonic_ns", lambda: 1_000_000_000 + now_us * 1000)
-    monkeypatch.setattr(core, "_cpu_times_ns", lambda: (now_us * 3, now_us * 4))
+    monkeypatch.setattr(core, "thread_times_ns", lambda: (now_us * 3, now_us * 4))
     monkeypatch.setattr(collecting, "spent_ns", lambda: now_us * 2)
     monkeypatch.setattr(compiling, "spent_ns", lambda: now_us * 6)
     for form, begin_us, end_us in (
@@ -216,7 +216,7 @@ def test_a_reading_that_took_long_is_done_again(
         return readings, 0
 
     monkeypatch.setattr(core, "monotonic_ns", lambda: 1_000_000_000 + now_us * 1000)
-    monkeypatch.setattr(core, "_cpu_times_ns", read)
+    monkeypatch.setattr(core, "thread_times_ns", read)
     with perf.batch(0, total_items=1):
         pass
     (ready,) = (event.payload for event in events(log, clock_marks=True) if event.message == MARK_READY_TIME)
@@ -229,7 +229,7 @@ def test_ready_time_is_marked_at_the_end_of_stages_that_are_long_enough_now_and_
 ) -> None:
     now_us, too_short = 0, core.LOOKS
     monkeypatch.setattr(core, "monotonic_ns", lambda: 1_000_000_000 + now_us * 1000)
-    monkeypatch.setattr(core, "_cpu_times_ns", lambda: (now_us, 0))
+    monkeypatch.setattr(core, "thread_times_ns", lambda: (now_us, 0))
 
     def run(name: str, length_us: int, *inside: str) -> None:
         nonlocal now_us
@@ -337,7 +337,7 @@ def test_where_the_system_does_not_count_ready_time_it_is_asked_once(
     perf: PerfRecorder, log: RangeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(core, "_cpu_times_ns", lambda: asked.append(1))
+    monkeypatch.setattr(core, "thread_times_ns", lambda: asked.append(1))
     monkeypatch.setattr(core, "monotonic_ns", itertools.count(0, 10_000_000).__next__)
     for index in range(4):
         perf.push_range("batch", batch_idx=index)
@@ -346,12 +346,12 @@ def test_where_the_system_does_not_count_ready_time_it_is_asked_once(
 
 
 def test_the_ready_time_of_a_thread_is_that_of_the_system() -> None:
-    times, before = core._cpu_times_ns(), time.thread_time_ns()
+    times, before = core.thread_times_ns(), time.thread_time_ns()
     assert times is not None  # Linux counts it
     while time.thread_time_ns() < before + 20_000_000:
         pass
     time.sleep(0.05)
-    later, used = core._cpu_times_ns(), time.thread_time_ns()
+    later, used = core.thread_times_ns(), time.thread_time_ns()
     assert later is not None
     with Path("/proc/thread-self/schedstat").open() as file:
         delay = int(file.read().split()[1])
