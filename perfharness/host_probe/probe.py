@@ -27,7 +27,9 @@ KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 WITHOUT_STREAMS = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1)]
 """Whoever reads what the process prints sees its end when the process ends."""
 
-START_S, END_S = 20.0, 5.0
+START_S, END_S = 20.0, 20.0
+"""How long the sampler is waited for, on a busy machine too; one that has ended is not."""
+
 SEND_EVERY_NS = 200_000_000
 MAX_COLLECTIONS = 1000
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1

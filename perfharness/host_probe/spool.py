@@ -41,6 +41,8 @@ NATIVE_MISSING = 8
 """JSON list of sentences: why there are no samples of native code, or not all."""
 PEERS = 9
 """JSON object: names of processes that threads waited for, by pid; as events (`PEER`) mean them from here on."""
+END = 10
+"""Empty, the last one: nothing is missing behind it."""
 
 LENGTH = struct.Struct("<q")
 SAMPLE = struct.Struct("<qiqqqBiiiiiii")
@@ -147,6 +149,7 @@ class Spool:
     def close(self) -> None:
         """Flush and close."""
         self.flush()
+        self._write(END, b"")
         os.close(self._file)
 
     def _write(self, kind: int, payload: bytes) -> None:

@@ -46,7 +46,7 @@ class RecordedProbe:
 
 def read_host_probe(folder: Path, pid: int | None = None) -> RecordedProbe | None:
     """What the probe recorded of a process and its children; None: nothing. A file that is cut off or damaged is read
-    up to there.
+    up to there, and named in `missing`.
 
     Args:
         pid: of the one process that is asked for; None: all of them.
@@ -82,7 +82,8 @@ def _read(folder: Path, pid: int | None = None) -> tuple[_Tables, list[str]]:
             missing.append(f"{path.name} cannot be read: {error}")
             continue
         try:
-            tables.add(content)
+            if not tables.add(content):
+                missing.append(f"{path.name} was not completed, so the last samples are not in it")
         except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:
             missing.append(f"{path.name} is damaged: {error}")
     return tables, missing
@@ -106,8 +107,10 @@ class _Tables:
         self._missing: dict[str, None] = {}
         self._peers: dict[int, str] = {}
 
-    def add(self, content: bytes) -> None:
-        """Add the rows of a file. Raises ValueError, KeyError, TypeError or IndexError where it is damaged."""
+    def add(self, content: bytes) -> bool:
+        """Add the rows of a file; False: it was cut off. Raises ValueError, KeyError, TypeError or IndexError where it
+        is damaged.
+        """
         if not content.startswith(spool.MAGIC):
             raise ValueError("it does not begin as a file of samples does")
         process = 0
@@ -116,11 +119,12 @@ class _Tables:
         inside: list[tuple[str, str] | None] = []
         stacks: list[int] = []
         stages: list[int] = []
+        is_whole = False
         for kind, payload in chunks(content):
             if kind == spool.META:
                 meta = {name: int(value) for name, value in json.loads(bytes(payload)).items()}
                 if self._pid not in (None, meta["pid"]):
-                    return
+                    return True
                 process = meta["pid"] << PID_SHIFT
                 known = {name: meta[name] for name in ("interval_ns", "monotonic_ns", "unix_ns")}
                 self.meta = self.meta or known | {"cpus": meta.get("cpus", 0)}
@@ -161,6 +165,9 @@ class _Tables:
                 self._peers |= {int(pid): str(name) for pid, name in json.loads(bytes(payload)).items()}
             elif kind == spool.MISSING:
                 self._missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
+            elif kind == spool.END:
+                is_whole = True
+        return is_whole
 
     def recorded(self, missing: list[str]) -> RecordedProbe:
         """Everything, in order."""

@@ -202,7 +202,7 @@ def redact_samples(source: Path, target: Path, text: Text, place: Text) -> None:
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             for kind, payload in chunks(content):
                 new = bytes(payload)
-                if kind not in (spool.SAMPLES, spool.EVENTS, spool.NATIVE):
+                if kind not in (spool.SAMPLES, spool.EVENTS, spool.NATIVE, spool.END):
                     new = json.dumps(_chunk(kind, json.loads(new), text, place)).encode()
                 file.write(spool.CHUNK.pack(kind, len(new)) + new)
 
@@ -211,7 +211,7 @@ def _chunk(kind: int, content: Any, text: Text, place: Text) -> Any:
     if kind == spool.META:
         return {key: value for key, value in content.items() if not isinstance(value, str)}
     if kind == spool.DEFINE:
-        frames = [[text(function), place(file), line] for function, file, line in content.get("frames", ())]
+        frames = [[text(function), place(file), *rest] for function, file, *rest in content.get("frames", ())]
         stages = [[text(part) for part in stage] for stage in content.get("stages", ())]
         return {**({"stacks": content["stacks"]} if "stacks" in content else {}), "frames": frames, "stages": stages}
     if kind == spool.MAPS:

@@ -219,7 +219,10 @@ def test_samples_keep_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     written = spool.Spool(str(tmp_path / "a" / spool.FILE_NAME))
     written.write_json(spool.META, {"pid": 7, "interval_ns": 1000, "monotonic_ns": 5, "unix_ns": 6})
-    frames = [written.number("frames", ("work", "/home/anna/acme/x.py", 3)), written.number("frames", ("f", "y.py", 4))]
+    frames = [
+        written.number("frames", ("work", "/home/anna/acme/x.py", 3)),
+        written.number("frames", ("f", "y.py", 4, 1)),
+    ]
     stack = written.number("stacks", tuple(frames))
     for at in range(10):
         written.sample(at * 1000, 7, 1000, 900, 0, 0, stack, -1, 0)
@@ -231,6 +234,8 @@ def test_samples_keep_their_numbers(tmp_path: Path) -> None:
     assert before is not None
     assert after is not None
     assert [frame.file for frame in after.probe.samples.frames] == ["~/dir-1/x.py", "y.py"]
+    assert [frame.suspends for frame in after.probe.samples.frames] == [False, True]
+    assert before.probe.missing == after.probe.missing == ()
     assert np.array_equal(before.probe.samples.time_ns, after.probe.samples.time_ns)
     assert np.array_equal(before.probe.samples.stack, after.probe.samples.stack)
     assert after.probe.samples.stacks == before.probe.samples.stacks
