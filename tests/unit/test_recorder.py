@@ -28,6 +28,7 @@ from perfharness.model.range_log import RangeLog
 from perfharness.recorder import collecting, compiling, core, crowding
 from perfharness.recorder.recorder import SCOPES_KEPT
 from perfharness.recorder.stacks import NODES_KEPT
+from perfharness.recorder.thread_times import thread_times_ns
 from tests.unit.recorder_events import drawn, events, recording
 
 
@@ -346,12 +347,12 @@ def test_where_the_system_does_not_count_ready_time_it_is_asked_once(
 
 
 def test_the_ready_time_of_a_thread_is_that_of_the_system() -> None:
-    times, before = core.thread_times_ns(), time.thread_time_ns()
+    times, before = thread_times_ns(), time.thread_time_ns()
     assert times is not None  # Linux counts it
     while time.thread_time_ns() < before + 20_000_000:
         pass
     time.sleep(0.05)
-    later, used = core.thread_times_ns(), time.thread_time_ns()
+    later, used = thread_times_ns(), time.thread_time_ns()
     assert later is not None
     with Path("/proc/thread-self/schedstat").open() as file:
         delay = int(file.read().split()[1])
