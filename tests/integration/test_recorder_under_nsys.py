@@ -19,15 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from perfharness.model.conventions import (
-    MARK_CLOCK,
-    MARK_COLLECTING,
-    MARK_COMPILING,
-    MARK_CROWDED,
-    MARK_PROCESS_TIME,
-    MARK_QUEUED,
-    MARK_READY_TIME,
-)
+from perfharness.model.conventions import MARK_CLOCK, MARK_READY_TIME
 from perfharness.model.host_samples import HostEventKind
 from perfharness.model.nsys_schema import (
     NVTX_CATEGORY_EVENT,
@@ -39,6 +31,7 @@ from perfharness.recorder.core import CLOCK_MARKS
 from perfharness.trace import open_trace
 from tests.integration.launches import NSYS, NVTX_SITE
 from tests.integration.nsys_profile import nsys_profile
+from tests.recorder_marks import READING_MARKS
 
 ROOT = Path(__file__).parents[2]
 
@@ -177,8 +170,7 @@ def test_everything(tmp_path: Path) -> None:
             other
             for other in events
             if str(other.category).endswith(lane) and row.start_ns < other.start_ns < row.end_ns
-            if other.text
-            not in (MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_PROCESS_TIME, MARK_QUEUED, MARK_READY_TIME)
+            if other.text not in READING_MARKS
         ]
         assert [other.text for other in inside] == ["stage", "perfharness.items"]
         assert inside[1].payload == (row.payload or 0) // 10

@@ -14,17 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from perfharness.model import range_log
-from perfharness.model.conventions import (
-    MARK_CLOCK,
-    MARK_COLLECTING,
-    MARK_COMPILING,
-    MARK_CROWDED,
-    MARK_PROCESS_TIME,
-    MARK_QUEUED,
-    MARK_READY_TIME,
-)
+from perfharness.model.conventions import MARK_CLOCK
 from perfharness.model.range_log import HAS_PAYLOAD, LOG_SUFFIX, NAMES_SUFFIX, OP_BITS, RangeAttributes, RangeLog
 from perfharness.tracer.ranges import LoggedRanges, read_log, records_by_thread
+from tests.recorder_marks import READING_MARKS
 
 OP_NAMES = {
     range_log.PUSH: "push",
@@ -84,21 +77,7 @@ def events(log: RangeLog, thread_id: int | None = None, *, clock_marks: bool = F
     wanted = threading.get_native_id() if thread_id is None else thread_id
     wanted_records = records(log).get(wanted, [])
     decoded = [] if not wanted_records else _decode(log, wanted_records)
-    return [
-        event
-        for event in decoded
-        if clock_marks
-        or event.message
-        not in (
-            MARK_CLOCK,
-            MARK_COLLECTING,
-            MARK_COMPILING,
-            MARK_CROWDED,
-            MARK_PROCESS_TIME,
-            MARK_QUEUED,
-            MARK_READY_TIME,
-        )
-    ]
+    return [event for event in decoded if clock_marks or event.message not in READING_MARKS | {MARK_CLOCK}]
 
 
 def records(log: RangeLog) -> dict[int, list[tuple[int, int]]]:

@@ -15,18 +15,11 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import environment
-from perfharness.model.conventions import (
-    MARK_CLOCK,
-    MARK_COLLECTING,
-    MARK_COMPILING,
-    MARK_CROWDED,
-    MARK_PROCESS_TIME,
-    MARK_QUEUED,
-    MARK_READY_TIME,
-)
+from perfharness.model.conventions import MARK_CLOCK
 from perfharness.recorder import nvtx_channels
 from perfharness.recorder.channels import LogSink, SilentSink
 from perfharness.recorder.core import CLOCK_MARKS
+from tests.recorder_marks import READING_MARKS
 from tests.unit.recorder_events import drawn, recording
 
 ROOT = Path(__file__).parents[2]
@@ -183,12 +176,7 @@ def test_modern_nvtx_gets_prepared_attributes_with_payloads(as_nvtx: Any) -> Non
     clocks = seen.calls[1 : 1 + CLOCK_MARKS]
     assert [call[:-1] for call in clocks] == [("mark", domain, MARK_CLOCK, blue, "rec")] * CLOCK_MARKS
     del seen.calls[1 : 1 + CLOCK_MARKS]
-    calls = [
-        call
-        for call in seen.calls
-        if not {MARK_COLLECTING, MARK_COMPILING, MARK_CROWDED, MARK_PROCESS_TIME, MARK_QUEUED, MARK_READY_TIME}
-        & set(call)
-    ]
+    calls = [call for call in seen.calls if not READING_MARKS & set(call)]
     assert calls == [("mark", domain, "perfharness.recorder", blue, "rec", None), *batch[0], *batch[1]]
     assert perf._core.sink.listening is True
 
