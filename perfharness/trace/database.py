@@ -280,15 +280,19 @@ def _would_leave_files(path: Path) -> bool:
     """
     with path.open("rb") as file:
         version = file.read(SQLITE_HEADER_BYTES)[18:20]
-    log = path.resolve().with_name(path.resolve().name + "-wal")
-    return version == WAL_VERSION and not (log.is_file() and log.stat().st_size)
+    return version == WAL_VERSION and not _has_beside(path, "wal")
 
 
 def _has_journal(path: Path) -> bool:
     """Whether what was written last may stand in another file."""
+    return _has_beside(path, "wal") or _has_beside(path, "journal")
+
+
+def _has_beside(path: Path, kind: str) -> bool:
+    """Whether sqlite's file of that kind is next to this one, and holds anything."""
     real = path.resolve()
-    journals = (real.with_name(f"{real.name}-{kind}") for kind in ("wal", "journal"))
-    return any(journal.is_file() and journal.stat().st_size for journal in journals)
+    beside = real.with_name(f"{real.name}-{kind}")
+    return beside.is_file() and beside.stat().st_size > 0
 
 
 def _check_header(path: Path) -> None:

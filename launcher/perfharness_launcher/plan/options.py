@@ -64,6 +64,13 @@ class Option:
         return self.flags[-1].removeprefix("--")
 
 
+def split_names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """`a,b` is two; blanks and empty parts are left out."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(value)
+
+
 class LaunchOptions(BaseModel):
     """Settings of a launch, checked for form only. Units of fields that have one are the end of their names."""
 
@@ -324,10 +331,7 @@ class LaunchOptions(BaseModel):
     @field_validator("gpus", "env_allow", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """`a,b` is two; blanks and empty parts are left out."""
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return tuple(value) if isinstance(value, list) else value
+        return split_names(value) if isinstance(value, str | list) else value
 
     @field_validator("env_allow", mode="before")
     @classmethod

@@ -85,7 +85,8 @@ def choose(contenders: Sequence[Contender], *, more_is_better: bool) -> Choice:
         return Choice(None, None, False, tuple(_not_measured() for _ in contenders))
     sign = 1 if more_is_better else -1
     leader = max(measured, key=lambda place: (sign * (means[place] or 0.0), [-each for each in contenders[place].cost]))
-    pairs = list(combinations(measured, 2))
+    # The leader is the base of its pairs.
+    pairs = list(combinations(sorted(measured, key=lambda place: place != leader), 2))
     judged = dict(
         zip(pairs, compare([_pair(contenders, *pair) for pair in pairs], Rule(min_effect=WORTH)), strict=True)
     )
@@ -96,9 +97,8 @@ def choose(contenders: Sequence[Contender], *, more_is_better: bool) -> Choice:
         elif place == leader:
             places.append(Placed("best", 1.0))
         else:
-            found = judged[min(place, leader), max(place, leader)]
-            upright = found if leader < place else _turned(found)
-            places.append(_placed(upright, contenders[place], contenders[leader], more_is_better=more_is_better))
+            found = judged[leader, place]
+            places.append(_placed(found, contenders[place], contenders[leader], more_is_better=more_is_better))
     as_good = [place for place, one in enumerate(places) if one.standing in ("best", "same")]
     chosen = min(as_good, key=lambda place: contenders[place].cost)
     others = [one for place, one in enumerate(places) if place != leader]
@@ -113,20 +113,6 @@ def _not_measured() -> Placed:
 def _pair(contenders: Sequence[Contender], first: int, second: int) -> Pair:
     base, new = contenders[first], contenders[second]
     return Pair(base.values, new.values, base_at=base.at, new_at=new.at)
-
-
-def _turned(found: Judgement) -> Judgement:
-    """The same with base and new exchanged."""
-    interval = found.interval
-    turned = None if interval is None else Interval(1 / interval.high, 1 / interval.low, interval.confidence)
-    direction = {"up": "down", "down": "up"}.get(found.direction, found.direction)
-    return Judgement(
-        direction,  # type: ignore[arg-type]
-        ratio=None if found.ratio is None else 1 / found.ratio,
-        interval=turned,
-        reason=found.reason,
-        launches_needed=found.launches_needed,
-    )
 
 
 def _placed(found: Judgement, mine: Contender, best: Contender, *, more_is_better: bool) -> Placed:

@@ -20,6 +20,7 @@ from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.companions.mps import PIPES, PROGRAM, MpsCompanion, MpsFacts, find_mps
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.options import split_names
 
 SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
 EXCLUSIVE_PROCESS = 3
@@ -137,8 +138,7 @@ def _check(target: str, profile: Profile, settings: Mapping[str, Any], numbers: 
 
 def _gpu_count(settings: Mapping[str, Any]) -> int:
     """Of how many GPUs each has so many replicas; a machine without one counts as one."""
-    names = settings.get("gpus") or ()
-    return len(names.split(",") if isinstance(names, str) else names) or settings.get("num_gpus") or 1
+    return len(split_names(settings.get("gpus") or ())) or settings.get("num_gpus") or 1
 
 
 def _share(profile: Profile, processes: int) -> Profile:
@@ -186,8 +186,7 @@ def _instances(facts: GpuFacts, number: int, settings: Mapping[str, Any]) -> tup
     """UUIDs of so many MIG instances of one GPU. Raises `UsageError`."""
     if not facts.gpus:
         raise UsageError(f"--sharing mig: no GPU can be used here ({facts.problem or 'none was found'})")
-    names = settings.get("gpus") or ()
-    named = set(names.split(",") if isinstance(names, str) else names)
+    named = set(split_names(settings.get("gpus") or ()))
     by_gpu: dict[tuple[int | None, int | None], list[str]] = {}
     for gpu in facts.gpus:
         if gpu.mig and (not named or gpu.uuid in named):
