@@ -14,6 +14,7 @@ from tests.fault_corpus import Fault
 from tests.faults_blind.expected import EXPECTED as BLIND
 from tests.faults_blind2.expected import EXPECTED as BLIND_2
 from tests.faults_blind3.expected import EXPECTED as BLIND_3
+from tests.faults_blind4.expected import EXPECTED as BLIND_4
 from tests.faults_cpu.expected import EXPECTED
 from tests.integration.launches import CHECKOUT, PATIENCE_S, environment
 
@@ -25,6 +26,7 @@ RUNNABLE = [
         "faults_blind": BLIND,
         "faults_blind2": BLIND_2,
         "faults_blind3": BLIND_3,
+        "faults_blind4": BLIND_4,
     }.items()
     for fault in faults
     if not fault.missing()

@@ -13,10 +13,17 @@ from tests.fault_corpus import Fault, fault_lines, is_fault_line, judge
 from tests.faults_blind.expected import EXPECTED as BLIND
 from tests.faults_blind2.expected import EXPECTED as BLIND_2
 from tests.faults_blind3.expected import EXPECTED as BLIND_3
+from tests.faults_blind4.expected import EXPECTED as BLIND_4
 from tests.faults_cpu.expected import EXPECTED
 
 TESTS = Path(__file__).resolve().parents[1]
-CORPORA = {"faults_cpu": EXPECTED, "faults_blind": BLIND, "faults_blind2": BLIND_2, "faults_blind3": BLIND_3}
+CORPORA = {
+    "faults_cpu": EXPECTED,
+    "faults_blind": BLIND,
+    "faults_blind2": BLIND_2,
+    "faults_blind3": BLIND_3,
+    "faults_blind4": BLIND_4,
+}
 SOURCE = """\
 import time
 def slow(values):
