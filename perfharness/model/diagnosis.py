@@ -495,6 +495,9 @@ class StageDiagnosis:
     counters: list[GpuCounters] = field(default_factory=list)
     explained: Explained | None = None
     """None without an explaining pass."""
+    queued_ms: float | None = None
+    """Of `cpu_ms`, waiting for a free CPU, as if that were spread evenly between two readings of a thread; null where
+    they were not read."""
 
 
 @dataclass(frozen=True)

@@ -401,6 +401,31 @@ def test_what_other_processes_take_is_read_in_batches(
     stage = stage_of(diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))), "batch")
     assert stage.verdict.verdict is verdict
     assert stage.causes[0].share == pytest.approx(share)
+    assert stage.queued_ms == pytest.approx(queued_us / 1000)
+
+
+@pytest.mark.parametrize(
+    ("marks", "queued_ms"),
+    [
+        ((MARK_READY_TIME,), None),  # of a recorder that does not read it
+        ((MARK_READY_TIME, MARK_PROCESS_TIME), 0.0),
+        ((MARK_READY_TIME, MARK_QUEUED), 0.25),
+    ],
+)
+def test_waiting_for_a_cpu_that_was_not_read_is_not_none_of_it(
+    marks: tuple[str, ...], queued_ms: float | None, tmp_path: Path
+) -> None:
+    builder = TraceBuilder()
+    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
+    for index in range(13):
+        begin = (index + 1) * BATCH
+        for mark in marks:
+            each = 250 if mark == MARK_QUEUED else 750
+            builder.mark(mark, begin, domain="r", category="r", payload=(index + 1) * each * US)
+        if index < 12:
+            builder.range("batch", begin, begin + BATCH, domain="r", category="r", payload=index)
+    stage = stage_of(diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite")))), "batch")
+    assert stage.queued_ms == (None if queued_ms is None else pytest.approx(queued_ms))
 
 
 @pytest.mark.parametrize(

@@ -390,3 +390,56 @@ def test_a_cost_that_only_the_explaining_pass_knows_is_taken_at_the_speed_of_the
     assert shares == pytest.approx((10.0, 5.0, 0.5))
     kept = lay_onto(a_pass(times, cost=StageCost(10.0, 9.0, 0.1)), a_pass(slower, cost=known)).stages[1].cost
     assert kept.saving_share == 0.1
+
+
+def crowded(one: Pass, queued_ms: dict[Path, float | None]) -> Pass:
+    """A pass of which recorders read how long the threads waited for a CPU."""
+    stages = [replace(each, queued_ms=queued_ms.get(each.path)) for each in one.diagnosis.stages]
+    return replace(one, diagnosis=replace(one.diagnosis, stages=stages))
+
+
+@pytest.mark.parametrize(
+    ("second", "queued_ms", "expected"),
+    [
+        (times(12.0, 6.0), {BATCH: 8.0, DECODE: 8.0, INFER: 0.0}, (True, True, True)),  # 4 and 6 without it
+        (times(12.0, 6.0), {BATCH: 8.0, DECODE: 8.0, INFER: None}, (False, True, True)),  # the batch: not all is known
+        (times(12.0, 6.0), {BATCH: 8.0, DECODE: None, INFER: 0.0}, (False, False, True)),
+        (times(12.0, 18.0), {BATCH: 20.0, DECODE: 8.0, INFER: 12.0}, (True, True, True)),
+        (times(12.0, 6.0), {BATCH: 2.0, DECODE: 2.0, INFER: 0.0}, (False, False, True)),  # 10 for 4
+        (times(40.0, 6.0), {BATCH: 36.0, DECODE: 36.0, INFER: 0.0}, (False, False, True)),  # a tenth of it is left
+        (times(4.0, 6.0), {BATCH: 5.0, DECODE: 2.0, INFER: 3.0}, (True, True, True)),
+    ],
+)
+def test_what_waited_for_a_cpu_only_has_not_changed(
+    second: dict[Path, Float64], queued_ms: dict[Path, float | None], expected: tuple[bool, bool, bool]
+) -> None:
+    measured = crowded(a_pass(times(4.0, 6.0)), dict.fromkeys((BATCH, DECODE, INFER), 0.0))
+    found = trust(laid(measured, crowded(a_pass(second), queued_ms)))
+    assert (found["batch"], found["decode"], found["infer"]) == expected
+
+
+@pytest.mark.parametrize("before_ms", [0.0, 5.0])
+def test_shares_without_waiting_for_a_cpu_are_those_of_the_measured_pass(before_ms: float) -> None:
+    """Of 4 ms a stage computes for 1 and reads a file for 3; the rest of both passes is waiting for a CPU."""
+    waits = cause("file-wait", where=function(self_ms=3.0, cumulative_ms=3.0), saves_ms=3.0, share=3 / 12)
+    computes = cause("cpu-bound", where=function(self_ms=9.0, cumulative_ms=9.0), saves_ms=9.0, share=1 / 12)
+    states = {"running": 1.0, "file": 3.0, "runnable": 8.0, "gil": None}
+    verdict = StageVerdict(Verdict.FILE_WAIT, ["25 %"], "read ahead")
+    explaining = a_pass(
+        times(12.0, 6.0), causes=[waits, computes], verdict=verdict, profile=replace(PROFILE, state_ms=states)
+    )
+    explaining = crowded(explaining, {BATCH: 8.0, DECODE: 8.0, INFER: 0.0})
+    measured = crowded(a_pass(times(4.0 + before_ms, 6.0)), {BATCH: before_ms, DECODE: before_ms, INFER: 0.0})
+    one, whole_ms = laid(measured, explaining)["decode"], 4.0 + before_ms
+    assert one.explained is not None
+    assert one.explained.trusted
+    assert one.explained.slowdown == pytest.approx(12 / whole_ms)
+    assert one.profile is not None
+    expected = {"running": pytest.approx(1.0), "file": pytest.approx(3.0), "runnable": before_ms, "gil": None}
+    assert one.profile.state_ms == expected
+    first, second = one.causes
+    assert (first.share, second.share) == pytest.approx((3 / whole_ms, 1 / whole_ms))
+    assert (first.saves_ms, second.saves_ms) == pytest.approx((3.0, 9.0 * whole_ms / 12))
+    assert first.where is not None
+    assert second.where is not None
+    assert (first.where.self_ms, second.where.self_ms) == pytest.approx((3.0, 9.0 * whole_ms / 12))

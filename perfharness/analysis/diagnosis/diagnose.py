@@ -13,7 +13,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.counters.readings import GpmReadings, on_trace_clock
 from perfharness.analysis.diagnosis.counters import trace_counters
 from perfharness.analysis.diagnosis.cpu_time import CpuTime
-from perfharness.analysis.diagnosis.figures import stage_figures
+from perfharness.analysis.diagnosis.figures import queued_time_ns, stage_figures
 from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
 from perfharness.analysis.diagnosis.host_evidence import KnownStacks, host_evidence, known_stacks
 from perfharness.analysis.diagnosis.host_side import host_work
@@ -202,6 +202,7 @@ def _diagnose_stage(
         causes=[_within(cause, cost) for cause in judged.causes],
         profile=events.profile,
         counters=counters,
+        queued_ms=None if (queued_ns := queued_time_ns(events)) is None else events.ms(queued_ns),
     )
 
 

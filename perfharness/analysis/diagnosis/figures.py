@@ -6,6 +6,7 @@ import numpy as np
 
 from perfharness.analysis.cuda_calls import ACTIVITIES
 from perfharness.analysis.diagnosis.calls import host_memory, stays_inside
+from perfharness.analysis.diagnosis.cpu_time import WINDOW_SHARE
 from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
 from perfharness.analysis.diagnosis.host_waits import find_concurrent_stage, find_handover
 from perfharness.analysis.diagnosis.issuing import issuing
@@ -111,6 +112,20 @@ def _queued_share(events: StageEvents, ready_share: float | None) -> float | Non
     ready = workload.thread_ready_time.evenly_ns(thread, *ranges)
     queued = workload.thread_queued_time.evenly_ns(thread, *ranges)
     return ready_share * min(queued / ready, 1.0) if ready else 0.0
+
+
+def queued_time_ns(events: StageEvents) -> float | None:
+    """Of the host time, how long its threads waited for a CPU: as if it were spread evenly between two readings. None
+    where readings enclose less than half of it.
+    """
+    workload, ranges = events.workload, (events.start_ns, events.end_ns)
+    thread, queued = workload.stages.thread[events.stage.rows], workload.thread_queued_time
+    if not len(queued.thread) and not len(workload.thread_process_time.thread):
+        return None  # a recorder that does not read it
+    inside_ns = workload.thread_ready_time.inside_ns(thread, *ranges)
+    if not inside_ns or inside_ns < WINDOW_SHARE * events.wall:
+        return None
+    return min(queued.evenly_ns(thread, *ranges) / inside_ns, 1.0) * events.wall
 
 
 def _rest_of_process(events: StageEvents) -> RestOfProcess | None:

@@ -3,7 +3,9 @@
 A stage's causes are taken over where the explaining pass did the same in the same proportions; where only the
 proportions changed, as far as the size of the change allows (`bounds.py`). Compared are, per stage:
 its host time, alone and against the rest of its batch; how its time is divided among the stages directly inside it; the
-GPU's busy time and the number of GPU operations, per item. A ratio has changed where the two passes differ by more than
+GPU's busy time and the number of GPU operations, per item. Where recorders read in both passes how long threads waited
+for a free CPU, what differs by that only has not changed: shares are of the time without it, and put together with
+that of the measured pass. A ratio has changed where the two passes differ by more than
 the spread between batches allows, and by more than a limit: their logarithms differ by more than Welch's t of 95 %,
 with the variance of each by the delta method (Cochran, Sampling Techniques, 1977, section 6.3). Where a pass has a
 single batch there is no spread, and the size of the difference decides alone, as it does for counts of operations.
@@ -58,8 +60,16 @@ CONSIDERABLE_SHARE = 0.1
 """Of a batch: where all but the stage takes less, there is no rest to compare with."""
 
 CROWDED_SHARE = 0.2
-"""Of a stage's host time in the explaining pass, without a free CPU: then that may be why it changed. It is not taken
-out of the comparison, for how much of it the stage had in the measured pass is not known."""
+"""Of a stage's host time in the explaining pass, without a free CPU: then that may be why it changed, where it was not
+read how much of it the stage had in the measured pass."""
+
+MIN_OWN_SHARE = 0.2
+"""Of a stage's host time, without its waiting for a CPU: what is read of less says little of its proportions."""
+
+COMPUTED = frozenset({
+    Verdict.CPU_BOUND, Verdict.CPU_CONTENTION, Verdict.GARBAGE_COLLECTION, Verdict.RECOMPILATION, Verdict.FIRST_USE,
+})  # fmt: skip
+"""Causes whose lines hold waiting for a CPU, too: a thread that computes is ready when it has none."""
 
 ITEMS = "items"
 """Key of the items of a batch among the values of what is in it."""
@@ -92,28 +102,58 @@ class Pass:
 def lay_onto(measured: Pass, explaining: Pass) -> Diagnosis:
     """The diagnosis of the measured pass with what the explaining pass adds to its stages."""
     found = {stage.path: stage for stage in explaining.diagnosis.stages}
-    comparison = _Comparison(measured, explaining)
-    stages = [_explain(stage, found.get(stage.path), comparison) for stage in measured.diagnosis.stages]
+    paths = [stage.path for stage in measured.diagnosis.stages]
+    comparisons = [
+        _Comparison(_values(measured, own=own), _values(explaining, own=own), paths) for own in (False, True)
+    ]
+    stages = [_explain(stage, found.get(stage.path), *comparisons) for stage in measured.diagnosis.stages]
     is_known = MISSING_CALLS not in explaining.diagnosis.missing
     is_known = is_known and all(stage.explained is not None and stage.explained.trusted for stage in stages)
     missing = [one for one in measured.diagnosis.missing if one != MISSING_CALLS or not is_known]
     return replace(measured.diagnosis, stages=stages, missing=missing)
 
 
-def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _Comparison) -> StageDiagnosis:
+def _own_share(stage: StageDiagnosis) -> float | None:
+    """Of the host time, all but its waiting for a CPU; None where that was not read, or hardly anything is left."""
+    if stage.queued_ms is None or not stage.cpu_ms:
+        return None
+    share = 1 - stage.queued_ms / stage.cpu_ms
+    return share if share >= MIN_OWN_SHARE else None
+
+
+def _values(one: Pass, *, own: bool) -> dict[Path, Mapping[str, Float64]]:
+    """Those of a pass; `own`: host times without waiting for a CPU, of the stages of which that is known."""
+    if not own:
+        return dict(one.values)
+    shares = {stage.path: _own_share(stage) for stage in one.diagnosis.stages}
+    return {
+        path: {**columns, "cpu_time": columns["cpu_time"] * share}
+        for path, columns in one.values.items()
+        if (share := shares.get(path)) is not None
+    }
+
+
+def _explain(
+    stage: StageDiagnosis, found: StageDiagnosis | None, whole: _Comparison, own: _Comparison
+) -> StageDiagnosis:
     if stage.cpu_ms is None or found is None or not found.cpu_ms:
         missing = NO_BATCH if stage.cpu_ms is None else NO_STAGE
         return _unexplained(stage, Explained(None, trusted=False, reason=missing))
-    slowdown = _slowdown(stage, found)
-    reason = next(comparison.changes(stage, found, slowdown), None)
+    slowdown, own_slowdown = _slowdown(stage, found), None
+    before, after = _own_share(stage), _own_share(found)
+    if slowdown is not None and before is not None and after is not None:
+        own_slowdown = slowdown * after / before
+    reason = next(whole.changes(stage, found, slowdown), None)
+    if reason is not None and own_slowdown is not None and own.knows_as_much_as(whole, stage.path):
+        reason = next(own.changes(stage, found, own_slowdown), None) and reason
     if reason is not None and (ready := _ready_share(found)) >= CROWDED_SHARE:
         reason += f"; there its threads were ready without a free CPU {ready:.0%} of the time"
     explained = Explained(slowdown, trusted=reason is None, reason=reason)
     if reason is not None:
-        is_same_work = next(comparison.changes_of_work(stage, found), None) is None
+        is_same_work = next(whole.changes_of_work(stage, found), None) is None
         bounded = with_bounds(stage, found, slowdown) if slowdown is not None and is_same_work else stage
         return _unexplained(bounded, explained)
-    scale = stage.cpu_ms / found.cpu_ms
+    scale = _Scale.between(stage, found)
     gpu = _gpu(stage.gpu, found.gpu)
     known = {(one.gpu, one.source) for one in stage.counters}
     verdict, causes = _judged(stage, found, scale)
@@ -121,12 +161,48 @@ def _explain(stage: StageDiagnosis, found: StageDiagnosis | None, comparison: _C
         stage,
         verdict=verdict,
         causes=causes,
-        profile=None if found.profile is None else _profile(found.profile, scale),
+        profile=None if found.profile is None else _profile(found.profile, scale, stage.queued_ms),
         counters=[*stage.counters, *(one for one in found.counters if (one.gpu, one.source) not in known)],
         gpu=gpu,
-        cost=stage.cost if stage.cost.saving_share is not None else _cost(found.cost, scale),
+        cost=stage.cost if stage.cost.saving_share is not None else _cost(found.cost, scale.whole),
         explained=explained,
     )
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """From times of the explaining pass to those of the measured one.
+
+    `whole`: of what holds waiting for a CPU; `own`: of what does not, where both passes read that, else the same.
+    """
+
+    whole: float
+    own: float
+    measured_ms: float
+    """Host time of the stage in the measured pass."""
+
+    @classmethod
+    def between(cls, stage: StageDiagnosis, found: StageDiagnosis) -> _Scale:
+        """Of a stage with host times."""
+        whole = (stage.cpu_ms or 0.0) / (found.cpu_ms or 1.0)
+        before, after = _own_share(stage), _own_share(found)
+        own = whole if before is None or after is None else whole * before / after
+        return cls(whole, own, stage.cpu_ms or 0.0)
+
+    def of_cause(self, code: str) -> float:
+        """Of the times of a cause."""
+        return self.whole if Verdict(code) in COMPUTED else self.own
+
+    def saving(self, cause: Cause) -> float | None:
+        """What a cause saves: no more than the stage takes of the host, and for the GPU what it was."""
+        if cause.saves_ms is None:
+            return None
+        most = max(self.measured_ms, cause.saves_ms * self.whole)
+        return min(cause.saves_ms * self.of_cause(cause.code), most)
+
+    def share(self, share: float) -> float:
+        """Of the explaining pass's host time as that of the measured one's."""
+        return min(share * self.own / self.whole, 1.0)
 
 
 def _slowdown(stage: StageDiagnosis, found: StageDiagnosis) -> float | None:
@@ -144,7 +220,7 @@ def _ready_share(stage: StageDiagnosis) -> float:
     return (states.get("runnable") or 0.0) / known if known else 0.0
 
 
-def _judged(stage: StageDiagnosis, found: StageDiagnosis, scale: float) -> tuple[StageVerdict, list[Cause]]:
+def _judged(stage: StageDiagnosis, found: StageDiagnosis, scale: _Scale) -> tuple[StageVerdict, list[Cause]]:
     """The verdict and the causes of a stage whose explaining pass is trusted."""
     machine = _kept_cpu(stage, found)
     codes = {cause.code for cause in machine}
@@ -189,7 +265,7 @@ def _keeps_verdict(stage: StageDiagnosis, found: StageDiagnosis) -> bool:
     return found.verdict.verdict is not stage.verdict.verdict or (_has_counters(stage) and not _has_counters(found))
 
 
-def _otherwise(stage: StageDiagnosis, found: StageDiagnosis, scale: float) -> tuple[StageVerdict, list[Cause]]:
+def _otherwise(stage: StageDiagnosis, found: StageDiagnosis, scale: _Scale) -> tuple[StageVerdict, list[Cause]]:
     """What the explaining pass says without what is of that pass alone; the measured verdict where nothing is left that
     has a name.
     """
@@ -245,41 +321,49 @@ def _cost(cost: StageCost, scale: float) -> StageCost:
     )
 
 
-def _cause(cause: Cause, scale: float) -> Cause:
-    where = None if cause.where is None else cause.where.scaled(scale)
-    native = None if cause.native is None else _native_function(cause.native, scale)
-    return replace(cause, where=where, saves_ms=_times(cause.saves_ms, scale), native=native)
+def _cause(cause: Cause, scale: _Scale) -> Cause:
+    return replace(
+        cause,
+        share=cause.share if cause.code == Verdict.CPU_CONTENTION else scale.share(cause.share),
+        where=None if cause.where is None else cause.where.scaled(scale.of_cause(cause.code)),
+        saves_ms=scale.saving(cause),
+        native=None if cause.native is None else _native_function(cause.native, scale),
+    )
 
 
-def _profile(profile: HostProfile, scale: float) -> HostProfile:
+def _profile(profile: HostProfile, scale: _Scale, queued_ms: float | None) -> HostProfile:
+    """Of the explaining pass as that of the measured one, whose threads waited `queued_ms` for a CPU."""
+    states = {state: _times(time, scale.own) for state, time in profile.state_ms.items()}
+    if queued_ms is not None and states.get("runnable") is not None:
+        states["runnable"] = queued_ms
     return replace(
         profile,
-        on_cpu_ms=_times(profile.on_cpu_ms, scale),
-        state_ms={state: _times(time, scale) for state, time in profile.state_ms.items()},
-        top_functions=[function.scaled(scale) for function in profile.top_functions],
-        collection_ms=_times(profile.collection_ms, scale),
-        recorder_ms=_times(profile.recorder_ms, scale),
-        gil_holders=[function.scaled(scale) for function in profile.gil_holders],
-        longest=None if profile.longest is None else profile.longest.scaled(scale),
+        on_cpu_ms=_times(profile.on_cpu_ms, scale.own),
+        state_ms=states,
+        top_functions=[function.scaled(scale.whole) for function in profile.top_functions],
+        collection_ms=_times(profile.collection_ms, scale.whole),
+        recorder_ms=_times(profile.recorder_ms, scale.whole),
+        gil_holders=[function.scaled(scale.whole) for function in profile.gil_holders],
+        longest=None if profile.longest is None else profile.longest.scaled(scale.whole),
         native=None if profile.native is None else _native(profile.native, scale),
     )
 
 
-def _native(native: NativeProfile, scale: float) -> NativeProfile:
+def _native(native: NativeProfile, scale: _Scale) -> NativeProfile:
     return replace(
         native,
-        cpu_ms=native.cpu_ms * scale,
-        error_ms=native.error_ms * scale,
-        kernel_ms=_times(native.kernel_ms, scale),
-        helper_cpu_ms=native.helper_cpu_ms * scale,
+        cpu_ms=native.cpu_ms * scale.own,
+        error_ms=native.error_ms * scale.own,
+        kernel_ms=_times(native.kernel_ms, scale.own),
+        helper_cpu_ms=native.helper_cpu_ms * scale.own,
         functions=[_native_function(function, scale) for function in native.functions],
         helper_functions=[_native_function(function, scale) for function in native.helper_functions],
     )
 
 
-def _native_function(function: NativeFunction, scale: float) -> NativeFunction:
-    line = None if function.called_at is None else function.called_at.scaled(scale)
-    return replace(function, cpu_ms=function.cpu_ms * scale, called_at=line)
+def _native_function(function: NativeFunction, scale: _Scale) -> NativeFunction:
+    line = None if function.called_at is None else function.called_at.scaled(scale.whole)
+    return replace(function, cpu_ms=function.cpu_ms * scale.own, called_at=line)
 
 
 def _gpu(measured: GpuWork | None, explaining: GpuWork | None) -> GpuWork | None:
@@ -333,9 +417,20 @@ class _Ratio:
 class _Comparison:
     """What changed from the measured to the explaining pass."""
 
-    def __init__(self, measured: Pass, explaining: Pass) -> None:
-        self._values = (measured.values, explaining.values)
-        self._paths = [stage.path for stage in measured.diagnosis.stages]
+    def __init__(
+        self, measured: Mapping[Path, Mapping[str, Float64]], explaining: Mapping[Path, Mapping[str, Float64]],
+        paths: list[Path],
+    ) -> None:  # fmt: skip
+        self._values = (measured, explaining)
+        self._paths = paths
+
+    def knows_as_much_as(self, other: _Comparison, path: Path) -> bool:
+        """Whether what a stage is compared by is known, too: itself, its batch, and the stages inside it."""
+        needed = [path, other._batch_around(path), *(inner for inner in self._paths if inner[:-1] == path)]
+        return all(
+            one in mine for mine, theirs in zip(self._values, other._values, strict=True) for one in needed
+            if one is not None and one in theirs
+        )  # fmt: skip
 
     def changes(self, stage: StageDiagnosis, found: StageDiagnosis, slowdown: float | None) -> Iterator[str]:
         """Reasons not to trust the explaining pass for a stage, a sentence each without an end."""
