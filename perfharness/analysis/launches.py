@@ -152,6 +152,30 @@ def first_launch_p_value(values: Sequence[float]) -> float | None:
     return 2 * float(stdtr(len(others) - 1, -abs(values[0] - float(others.mean())) / error))
 
 
+def alike_p_value(readings: Sequence[Sequence[float]]) -> float | None:
+    """How probable it is that launches that are alike differ as much (Fisher's F of the logarithms, one way).
+
+    Args:
+        readings: positive, of each launch, one after the other.
+
+    What two readings of one launch differ by is what a reading is not repeatable by. None where no launch has two, or
+    there is one launch only.
+    """
+    groups = [np.log(np.asarray(one, dtype=np.float64)) for one in readings if len(one)]
+    between = len(groups) - 1
+    inside = sum(len(one) for one in groups) - len(groups)
+    if between < 1 or inside < 1:
+        return None
+    overall = float(np.concatenate(groups).mean())
+    explained = sum(len(one) * (float(one.mean()) - overall) ** 2 for one in groups) / between
+    error = sum(_squares(one) for one in groups) / inside
+    if error <= 0:
+        return 1.0 if explained <= 0 else 0.0
+    from scipy.special import fdtrc  # takes longer to import than most commands to run
+
+    return float(fdtrc(between, inside, explained / error))
+
+
 @dataclass(frozen=True)
 class ProcessBatches:
     """What is kept of the batches of one process in one launch.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from perfharness.analysis.launches import ERROR_RATE, alike_p_value
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, Tree
@@ -43,6 +44,11 @@ class Movement(_Model):
     it; None: it moved, and how far that reaches is not known.
     """
 
+    p_alike: float | None = None
+    """Of `loop_ms`: how probable such a movement is on a machine that is the same for all launches, by how far the two
+    readings of a launch differ; None: not read twice a launch.
+    """
+
     worst: str | None
     """The launch in which it slows a program down most."""
 
@@ -74,7 +80,11 @@ class Unsteadiness(_Model):
     def beyond(self, effect: float) -> list[Movement]:
         """What moved by more than an effect that is claimed, as a part of the whole; and what has no size."""
         least = max(LEAST, effect)
-        return [one for one in self.movements if one.relative is None or one.relative > least]
+        return [
+            one
+            for one in self.movements
+            if (one.relative is None or one.relative > least) and (one.p_alike is None or one.p_alike < ERROR_RATE)
+        ]
 
 
 @dataclass(frozen=True)
@@ -146,7 +156,15 @@ def _movements(launches: Sequence[LaunchConditions]) -> Iterator[Movement]:
         name: None if ruler is None else (ruler.loop_before.wall_ms + ruler.loop_after.wall_ms) / 2
         for name, ruler in rulers.items()
     }
-    yield from _ratio("loop_ms", loops, "a fixed loop before and after took {low:.2f} to {high:.2f} ms a turn")
+    p_alike = alike_p_value(
+        [
+            (ruler.loop_before.wall_ms, ruler.loop_after.wall_ms)
+            for ruler in rulers.values()
+            if ruler is not None and min(ruler.loop_before.wall_ms, ruler.loop_after.wall_ms) > 0
+        ]
+    )
+    for one in _ratio("loop_ms", loops, "a fixed loop before and after took {low:.2f} to {high:.2f} ms a turn"):
+        yield one.model_copy(update={"p_alike": p_alike})
     others = {name: None if ruler is None else ruler.others_cpus for name, ruler in rulers.items()}
     cpus = max((ruler.cpus for ruler in rulers.values() if ruler is not None), default=1)
     yield from _difference("others_cpus", others, f"others used {{low:.2f}} to {{high:.2f}} of {cpus} CPUs", cpus)

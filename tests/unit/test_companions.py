@@ -197,6 +197,37 @@ def test_an_interrupt_while_they_start_starts_no_further_one(tmp_path: Path) -> 
     assert [entry.split(" of")[0] for entry in told] == ["a start", "a stop"]
 
 
+@dataclass
+class Outlasting(Fake):
+    outlasts_tracers: bool = True
+
+    def processes_ended(self) -> None:
+        self._note("ended", "")
+
+
+@pytest.mark.parametrize("fails_in", ["", "ended"])
+def test_one_that_outlasts_the_tracers_is_told_first_and_stops_last(tmp_path: Path, fails_in: str) -> None:
+    told: Told = []
+    companions = Companions([Fake("a", told), Outlasting("b", told, fails_in=fails_in), Fake("c", told)])
+    companions.start(CompanionContext(tmp_path, "run"))
+    told.clear()
+    companions.processes_ended()
+    assert told == ["b ended", "c stop", "a stop"]
+    companions.stop()
+    companions.stop()
+    assert told[3:] == ["b stop"]
+    assert set(companions.records) == {"a", "b", "c"}
+    assert [one.code for one in companions.findings].count("companion-failed") == bool(fails_in)
+
+
+def test_where_a_launch_breaks_off_one_that_outlasts_the_tracers_stops_as_the_others(tmp_path: Path) -> None:
+    told: Told = []
+    companions = Companions([Fake("a", told), Outlasting("b", told)])
+    companions.start(CompanionContext(tmp_path, "run"))
+    companions.stop()
+    assert told[2:] == ["b stop", "a stop"]
+
+
 def test_a_disk_that_is_almost_full_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [finding.code for finding in run(plan_of(tmp_path), []).findings] == []
     monkeypatch.setattr("perfharness_launcher.launch.shutil.disk_usage", lambda _: SimpleNamespace(free=5000))

@@ -13,6 +13,7 @@ from scipy import stats
 from perfharness.analysis.launches import (
     ProcessBatches,
     SpreadLevels,
+    alike_p_value,
     autocorrelation,
     drift_of_launches,
     error_rate_of_a_look,
@@ -83,6 +84,20 @@ def test_drift_a_second_way(values: list[float]) -> None:
     score = sum(1 if rise > 0 else -1 for rise, _ in pairs)
     assert found.tau == pytest.approx(score / len(pairs))
     assert found.per_launch == pytest.approx(np.median([rise / run for rise, run in pairs]))
+
+
+@given(st.lists(st.tuples(st.floats(0.5, 50), st.floats(0.5, 50), st.floats(0.5, 50)), min_size=2, max_size=6))
+def test_launches_that_differ_more_than_their_readings_a_second_way(readings: list[tuple[float, ...]]) -> None:
+    found = alike_p_value(readings)
+    if np.log(readings).std(axis=1).max() > 1e-3:
+        assert found == pytest.approx(stats.f_oneway(*np.log(readings)).pvalue, abs=1e-6)
+
+
+def test_launches_that_cannot_be_told_from_their_readings() -> None:
+    assert alike_p_value([(1.0, 1.1)]) is None
+    assert alike_p_value([(1.0,), (2.0,)]) is None
+    assert alike_p_value([(1.0, 1.0), (2.0, 2.0)]) == 0.0
+    assert alike_p_value([(2.0, 2.0), (2.0, 2.0), ()]) == 1.0
 
 
 def test_the_first_launch_against_the_others() -> None:

@@ -118,6 +118,21 @@ def test_a_finding_exactly_where_it_moved_by_more(loops: list[float], effect: fl
         assert bool(unsteady_findings(found, effect, "x")) == (relative > max(effect, LEAST))
 
 
+def test_a_loop_that_does_not_repeat_within_a_launch_says_nothing_about_launches() -> None:
+    """A neighbour of some milliseconds is in one reading of 50 ms, and not in the launch."""
+
+    def read(*pairs: tuple[float, float]) -> Unsteadiness:
+        loops = [[LoopTime(turns=10, wall_ms=ms, cpu_ms=1.0, min_ms=1.0) for ms in pair] for pair in pairs]
+        rulers = [ruler(loop_before=one, loop_after=other) for one, other in loops]
+        return movements_of([launch(f"l{number}", one) for number, one in enumerate(rulers)])
+
+    scattered = read((1.8, 2.7), (1.9, 1.8), (2.9, 2.5), (1.8, 2.2), (2.6, 1.8))
+    assert scattered.relative == pytest.approx(5.4 / 3.7 - 1, abs=1e-6)  # known, and not claimed
+    assert unsteady_findings(scattered, 0.07, "the interval") == []
+    slower = read((1.8, 1.9), (1.9, 1.8), (2.9, 2.7), (1.8, 1.9), (1.9, 1.8))
+    assert [one.code for one in unsteady_findings(slower, 0.07, "the interval")] == ["machine-unsteady"]
+
+
 def test_of_run_folders(tmp_path: Path) -> None:
     folders = [tmp_path / side / "launch_0" for side in ("a", "b")]
     for folder, loop in zip(folders, (1.0, 1.5), strict=True):

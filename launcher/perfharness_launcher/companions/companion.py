@@ -7,7 +7,8 @@ The order of a launch:
 3. `is_done`, at every poll: one that says so has the processes ended as by Ctrl-C, and they have ended well then;
 4. `stop`, in reverse order, after the last measured process has ended and before the tracers write their reports and
    anything is analysed: also after an exception, Ctrl-C, SIGTERM or SIGHUP, and when another companion failed.
-   (After SIGKILL nothing can be done; what has to be put right then needs a file of its own on disk.)
+   (After SIGKILL nothing can be done; what has to be put right then needs a file of its own on disk.) One that
+   `outlasts_tracers` is told by `processes_ended` then, before the others stop, and stops when the tracers are done.
 
 A companion that starts processes of its own does so without `PERFHARNESS_RUN_ID` in their environment, which would make
 them part of the run, to be ended with it.
@@ -83,6 +84,9 @@ class Companion:
     essential: bool = False
     """Whether a `start` that raises ends the launch before any process began; otherwise that is a finding."""
 
+    outlasts_tracers: bool = False
+    """Whether it stops after the tracers have written their reports."""
+
     def start(self, context: CompanionContext) -> None:
         """Be ready when this returns. What raises here has undone what it did: its `stop` is not called."""
 
@@ -94,6 +98,9 @@ class Companion:
         client. Asked at every poll, so it is quick.
         """
         return False
+
+    def processes_ended(self) -> None:
+        """The last measured process has ended; of one that `outlasts_tracers`. Not called where a launch breaks off."""
 
     def stop(self) -> CompanionReport:
         """End, and report. Called exactly once if `start` returned."""
@@ -160,6 +167,18 @@ class Companions:
         except Exception as error:
             self._note_failure(companion, "failed while the processes ran", error)
             return True
+
+    def processes_ended(self) -> None:
+        """Stop those that do not outlast the tracers, the last one first, after telling those that do."""
+        outlasting = [companion for companion in self._running if companion.outlasts_tracers]
+        for companion in reversed(outlasting):
+            try:
+                companion.processes_ended()
+            except Exception as error:  # noqa: PERF203 - each on its own
+                self._note_failure(companion, "failed when the processes had ended", error)
+        self._running = [companion for companion in self._running if not companion.outlasts_tracers]
+        self.stop()
+        self._running = outlasting
 
     def stop(self) -> None:
         """Stop all that run, the last one first; a second call does nothing."""

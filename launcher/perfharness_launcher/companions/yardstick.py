@@ -1,7 +1,7 @@
 """Was the machine the same for each launch? Counters of the kernel before and after, and a fixed loop, timed.
 
 Nothing is done while the measured processes run: two readings of counters and two loops of some 50 ms, one before the
-first process and one after the last.
+first process and one after the last, when its tracer has written its report: what that takes is no neighbour's doing.
 """
 
 from __future__ import annotations
@@ -72,9 +72,11 @@ class _Reading:
 
 
 class YardstickCompanion(Companion):
-    """Reads and times before the first process and after the last; the last to start, the first to stop."""
+    """Reads and times before the first process and after the last; the last to start."""
 
     name = YARDSTICK_COMPANION
+    outlasts_tracers = True
+    _found: Yardstick | None = None
 
     def __init__(self) -> None:
         self._strangers = set(_descendants())  # of a program that launches from Python, and has processes of its own
@@ -86,11 +88,16 @@ class YardstickCompanion(Companion):
         self._loop_before = timed_loop()
         self._before = _read()
 
+    def processes_ended(self) -> None:
+        """Read the counters, while the tracers still live, whose time is the launch's."""
+        self._found = _compared(self._before, _read(), self._ours())
+
     def stop(self) -> CompanionReport:
-        """The same the other way round."""
-        after, ours = _read(), self._ours()
-        found = _compared(self._before, after, ours)
-        found = found.model_copy(
+        """Time the loop."""
+        if self._found is None:
+            self.processes_ended()
+        assert self._found is not None
+        found = self._found.model_copy(
             update={
                 "runnable_before": self._runnable, "loop_before": self._loop_before, "loop_after": timed_loop(),
             }

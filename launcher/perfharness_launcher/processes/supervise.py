@@ -133,7 +133,7 @@ class Supervisor:
     Args:
         run_dir: where their folders are made.
         run_id: what marks every process of this launch.
-        companions: those already started; notified of the processes, and stopped when the last has ended.
+        companions: those already started; notified of the processes; stopped at their end, or their tracers'.
     """
 
     group: ProcessGroup
@@ -172,7 +172,7 @@ class Supervisor:
                     self._wait_until_ready(watches)
                     self._send_start(watches)
                     self._wait_until_over(watches)
-                    self.companions.stop()
+                    self.companions.processes_ended()
                     self._wait_for_tracers(watches)
             finally:
                 self._end_all(watches)

@@ -51,14 +51,19 @@ def write_html(document: Document, path: Path) -> Path:
     return path
 
 
-def html_page(document: Document) -> str:
-    """The whole page."""
+def html_page(document: Document, *, paper: bool = False) -> str:
+    """The whole page.
+
+    Args:
+        paper: it is drawn to be printed: charts side by side.
+    """
     require_report()
     script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), _library()
     has_charts = any(isinstance(block, Chart) for block in _all_blocks(document))
     page = _environment().get_template("page.html.jinja")
     made: str = page.render(
         document=document,
+        paper=paper,
         style=_trusted((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         library=_trusted(library) if has_charts else "",
         script=_trusted(script),

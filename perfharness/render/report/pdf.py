@@ -22,6 +22,9 @@ BROWSERS = (
 
 BROWSER_VARIABLE = "PERFHARNESS_CHROMIUM"
 PATIENCE_S = 120.0
+PAPER_PX = 710
+"""As wide as a sheet without its margins, at 96 a inch: charts are drawn for the width that they are printed at."""
+
 TIME_TO_DRAW_MS = 60_000
 """Of the page's own clock, which runs faster than that of the machine: printing waits until nothing is left to do."""
 
@@ -46,9 +49,10 @@ def write_pdf(document: Document, path: Path, environ: Mapping[str, str] = os.en
     browser = find_browser(environ)
     with tempfile.TemporaryDirectory(prefix="perfharness-", ignore_cleanup_errors=True) as folder:
         page, printed = Path(folder) / "report.html", Path(folder) / "report.pdf"
-        page.write_text(html_page(document), encoding="utf-8")
+        page.write_text(html_page(document, paper=True), encoding="utf-8")
         command = [
             str(browser), "--headless", "--disable-gpu", "--no-first-run", "--hide-scrollbars",
+            f"--window-size={PAPER_PX},1000",
             f"--user-data-dir={folder}/profile", "--no-pdf-header-footer", f"--virtual-time-budget={TIME_TO_DRAW_MS}",
             *(["--no-sandbox"] if os.geteuid() == 0 else []), f"--print-to-pdf={printed}", page.as_uri(),
         ]  # fmt: skip

@@ -36,6 +36,13 @@
     width: 0,
   }));
 
+  // On paper charts that are not much wider than high stand side by side, in one shape.
+  const HALF = 0.3, SHAPE = 0.62;
+  for (const { place, specification } of document.documentElement.classList.contains("paper") ? charts : []) {
+    const { width, height } = specification;
+    if (typeof height === "number" && height > HALF * (width || 900)) place.closest(".chart").classList.add("half");
+  }
+
   // Draw at the width that the page has: once, and once more where legends took more room than expected.
   const draw = async (chart) => {
     const room = chart.place.clientWidth;
@@ -46,8 +53,12 @@
     if (chart.place.closest(".small")) factor = Math.min(1, (room - 70) / (chart.specification.width || 260));
     for (let turn = 0; turn < 2; turn += 1) {
       if (chart.view) chart.view.finalize();
-      chart.view = await vegaEmbed(chart.place, arranged(chart.specification, Math.max(factor, 0.15), narrow), options);
-      const drawn = chart.place.querySelector("svg").width.baseVal.value;
+      const made = arranged(chart.specification, Math.max(factor, 0.15), narrow);
+      if (chart.place.closest(".half")) made.height = Math.min(made.height, Math.round(SHAPE * room));
+      chart.view = await vegaEmbed(chart.place, made, options);
+      const svg = chart.place.querySelector("svg");
+      const drawn = svg.width.baseVal.value;
+      chart.place.closest(".chart").classList.toggle("tall", svg.height.baseVal.value > drawn);
       if (drawn <= room * 1.04) break;
       factor *= room / drawn;
     }
