@@ -16,7 +16,7 @@ from perfharness.analysis.grouping import distinct, group_rows
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.timeline import ThreadOrder
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.nsys_schema import ONLY_RANGES
+from perfharness.model.nsys_schema import CUPTI_FORKED, CUPTI_STALLED, ONLY_RANGES
 from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, NvtxRanges, Trace, pid_of
 
 MIN_SILENT_RANGES = 3
@@ -25,21 +25,24 @@ MIN_SILENT_RANGES = 3
 CUDA_OF_NSYS = (((2025, 3), 13), ((2022, 4), 12))
 """Newest CUDA major version that an nsys release knows: from (year, release) on. Older CUPTI loses events silently."""
 
+_UNTRACED = {
+    ONLY_RANGES: (Severity.NOTE, ""),
+    CUPTI_FORKED: (Severity.ERROR, "Start the workers by `spawn` or `forkserver`, or measure with `--tracer nsys`."),
+    CUPTI_STALLED: (Severity.ERROR, "Measure again; where it happens again, use `--tracer nsys`."),
+}
+"""How bad it is and what to do, by the reason."""
+
 
 def find_untraced_work(trace: Trace, launches: Launches) -> tuple[Bool, list[Finding]]:
     """Which ranges' GPU times can be trusted (False: not), and the findings with the reasons."""
     known = np.ones(len(trace.ranges), dtype=np.bool_)
     findings = _driver_newer_than_nsys(trace)
     if trace.meta.gpu_coverage == "untraced":
-        is_asked_for = trace.meta.gpu_coverage_reason == ONLY_RANGES
-        findings.append(
-            Finding(
-                "gpu-not-traced",
-                Severity.NOTE if is_asked_for else Severity.WARNING,
-                f"GPU times are null: {trace.meta.gpu_coverage_reason}.",
-                "" if is_asked_for else "Run `perfharness doctor` to see what GPU tracing needs here.",
-            )
+        reason = trace.meta.gpu_coverage_reason
+        severity, hint = _UNTRACED.get(
+            reason, (Severity.WARNING, "Run `perfharness doctor` to see what GPU tracing needs here.")
         )
+        findings.append(Finding("gpu-not-traced", severity, f"GPU times are null: {reason}.", hint))
         return np.zeros_like(known), findings
     calls, started = CudaCalls(trace.api, trace.names), np.zeros(len(trace.api), dtype=np.bool_)
     started[launches.call] = True

@@ -60,3 +60,7 @@ META_DIAGNOSTIC = "diagnostic"  # a sentence for the user
 
 ONLY_RANGES = "only ranges were recorded (--tracer ranges)"
 """Why the GPU's work is not in the trace, where that was asked for."""
+
+CUPTI_FORKED = "CUPTI was in use before the process was forked, and does not work in the child"
+CUPTI_STALLED = "CUPTI did not return its records at the end of the process"
+"""Why GPU work is not in the trace that was to be traced."""

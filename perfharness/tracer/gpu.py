@@ -8,16 +8,21 @@ explaining pass may cost time, and records the calls of all other functions and 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from perfharness.model import environment
 from perfharness.tracer import cupti, native
 from perfharness.tracer.cupti import Cupti, CuptiError
 from perfharness.tracer.gpu_spool import GpuSpool
 from perfharness.tracer.layouts import is_known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BUFFER_BYTES = 1 << 20
 MIN_POOL_BYTES = 256 << 20
@@ -41,6 +46,13 @@ OTHER_TOOLS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", NVTX_INJECT
 
 CUDA_SUCCESS = 0
 
+STALLED_S = 20.0
+"""CUPTI that has neither returned a buffer nor ended for so long will never do so."""
+
+
+class StalledError(Exception):
+    """A call of CUPTI that did not return, and that a thread is still in."""
+
 
 @dataclass
 class GpuTrace:
@@ -63,22 +75,31 @@ class GpuTrace:
     def stop(self) -> tuple[int, bool]:
         """Have CUPTI return all buffers; those in memory stay there until the process ends.
 
-        Returns how many records CUPTI dropped, and whether another user of CUPTI took them during the run.
+        Returns how many records CUPTI dropped, and whether another user of CUPTI took them during the run. Raises
+        `StalledError` where CUPTI does not answer: the process then ends without the exit functions of its libraries,
+        of which CUPTI's would not answer either.
         """
-        self.spool.stop()
+        if not self.spool.stop(STALLED_S):
+            raise StalledError(f"the records could not be written to the disk within {STALLED_S:.0f} s")
+        try:
+            return _until_stalled(self._stop_cupti, lambda: self.spool.pool.completed_count)
+        except StalledError:
+            _exit_without_libraries()
+            raise
+
+    def _stop_cupti(self) -> tuple[int, bool]:
         taken_over = self._was_taken_over()
         self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
         for kind in (*OPERATION_KINDS, *((cupti.KIND_SYNCHRONIZATION,) if self.all_calls else ())):
             self.cupti.library.cuptiActivityDisable(ctypes.c_int(kind))
         return self.cupti.dropped_records(), taken_over
 
-    def in_forked_child(self, folder: str) -> GpuTrace | None:
-        """The same in a child that was forked, with a file of its own; None where CUDA was in use before."""
-        if cuda_was_initialised(self.driver):
-            return None
-        trace = replace(self, spool=GpuSpool(self.spool.pool, folder))
-        trace.spool.start()
-        return trace
+    def forget_in_child(self) -> None:
+        """In a forked child, where CUPTI's threads are missing: a flush would wait for them for ever.
+
+        What is left of CUPTI there gets no buffers, of which nobody would take the records.
+        """
+        self.spool.pool.close()
 
     def _was_taken_over(self) -> bool:
         """Whether a call that must leave a record leaves none: then another user of CUPTI got the records."""
@@ -88,6 +109,43 @@ class GpuTrace:
         self.driver.cuDriverGetVersion(ctypes.byref(ctypes.c_int()))
         self.cupti.call("cuptiActivityFlushAll", ctypes.c_uint32(cupti.FLUSH_FORCED))
         return self.spool.total_bytes() == before
+
+
+def _until_stalled(function: Callable[[], tuple[int, bool]], progress: Callable[[], int]) -> tuple[int, bool]:
+    """The answer of a function that calls CUPTI, which runs in another thread, for such a call may never return."""
+    answers: list[tuple[int, bool]] = []
+    errors: list[Exception] = []
+    ended = _thread.allocate_lock()
+    ended.acquire()
+
+    def call() -> None:
+        try:
+            answers.append(function())
+        except Exception as error:
+            errors.append(error)
+        finally:
+            ended.release()
+
+    _thread.start_new_thread(call, ())
+    seen = progress()
+    while not ended.acquire(timeout=STALLED_S):
+        before, seen = seen, progress()
+        if seen == before:
+            raise StalledError(f"CUPTI did not return its buffers within {STALLED_S:.0f} s")
+    if errors:
+        raise errors[0]
+    return answers[0]
+
+
+def _exit_without_libraries() -> None:
+    """Have this process end with the status it will have been given, but without the exit functions of libraries.
+
+    What was registered last runs first: C's files are closed, then the process ends.
+    """
+    libc = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):  # not in every C library
+        libc.on_exit(libc._exit, None)
+        libc.on_exit(libc.fcloseall, None)
 
 
 def start_gpu_trace(folder: str) -> tuple[GpuTrace | None, str | None]:

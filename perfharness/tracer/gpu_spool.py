@@ -49,11 +49,12 @@ class GpuSpool:
         self._stopped.acquire()
         _thread.start_new_thread(self._run, ())
 
-    def stop(self) -> None:
-        """End the thread; buffers that it has not written stay in memory."""
-        if self._stop.locked():
-            self._stop.release()
-            self._stopped.acquire()
+    def stop(self, timeout_s: float = -1) -> bool:
+        """End the thread; buffers that it has not written stay in memory. Returns whether it ended in time."""
+        if not self._stop.locked():
+            return True
+        self._stop.release()
+        return self._stopped.acquire(timeout=timeout_s)
 
     def _run(self) -> None:
         try:

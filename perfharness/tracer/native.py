@@ -259,6 +259,10 @@ class BufferPool:
         count = self.completed_count if stop is None else stop
         return [(self._returns[2 * i], self._returns[2 * i + 1]) for i in range(first, count)]
 
+    def close(self) -> None:
+        """Hand out no more buffers: CUPTI drops its records."""
+        self.header.capacity = 0
+
     def release(self, address: int) -> None:
         """Release the memory of a buffer whose records were saved, and allow CUPTI another one for it."""
         self._libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(self.header.buffer_bytes), mmap.MADV_DONTNEED)

@@ -169,14 +169,13 @@ class Session:
     def _begin_in_child(self) -> None:
         """In a forked child, which has a log file of its own.
 
-        CUDA does not survive a fork: a child can use it only where its parent has not. Then CUPTI is as the parent left
-        it, which is before its start; what it does not record is found missing at the end.
+        Neither CUDA nor CUPTI survives a fork: GPU work of a child whose parent has started either is not recorded.
         """
         self._become_child()
         self.diagnostics.clear()
         if self.gpu is not None:
-            self.gpu = self.gpu.in_forked_child(self.output_dir)
-            if self.gpu is None:
-                self.gpu_reason = "CUDA was in use before the process was forked"
+            self.gpu.forget_in_child()
+            self.gpu = None
+            self.gpu_reason = schema.CUPTI_FORKED
         if self.gpu is None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

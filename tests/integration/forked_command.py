@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import subprocess
@@ -9,6 +10,8 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import psutil
 
 PATIENCE_S = 120.0
 
@@ -20,7 +23,10 @@ FORKED.set_forkserver_preload([__name__, *(f"perfharness.{name}" for name in PRE
 def run(
     arguments: Sequence[object], environ: Mapping[str, str], cwd: Path | None = None, timeout_s: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` of `python -m perfharness`; for one that the test watches or ends, start the real one."""
+    """As `subprocess.run` of `python -m perfharness`; for one that the test watches or ends, start the real one.
+
+    One that takes too long is killed with all that it has started, as that may hold a GPU.
+    """
     words = [str(one) for one in arguments]
     umask = os.umask(0)
     os.umask(umask)
@@ -30,10 +36,24 @@ def run(
         process.start()
         process.join(timeout_s)
         if process.exitcode is None:
-            process.kill()
-            raise subprocess.TimeoutExpired(words, timeout_s)
+            _kill_tree(process.pid)
+            process.join()
+            raise subprocess.TimeoutExpired(words, timeout_s, *(path.read_bytes() for path in printed))
         stdout, stderr = (path.read_text(encoding="utf-8") for path in printed)
     return subprocess.CompletedProcess(words, process.exitcode, stdout, stderr)
+
+
+def _kill_tree(pid: int | None) -> None:
+    """Kill a process and all below it; none of them can start another one meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        tree = [psutil.Process(pid)]
+        for one in tree:  # which grows
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.suspend()
+                tree += one.children()
+        for one in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
 
 
 def _become(words: list[str], environ: dict[str, str], cwd: Path, umask: int, printed: list[Path]) -> None:

@@ -54,9 +54,9 @@ def perfharness(*arguments: object, **environ: str) -> subprocess.CompletedProce
 
 
 def run_to_the_end(
-    arguments: tuple[object, ...], environ: dict[str, str], cwd: Path | None = None
+    arguments: tuple[object, ...], environ: dict[str, str], cwd: Path | None = None, timeout_s: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
-    return forked_command.run((*LAUNCH, *arguments), environ, cwd)
+    return forked_command.run((*LAUNCH, *arguments), environ, cwd, timeout_s)
 
 
 @contextlib.contextmanager

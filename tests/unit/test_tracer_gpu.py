@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -17,16 +19,18 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.analysis.coverage import find_untraced_work
 from perfharness.analysis.diagnosis import ALONE
 from perfharness.analysis.diagnosis.workload import build_workload
 from perfharness.model import environment
 from perfharness.model import nsys_schema as schema
+from perfharness.model.findings import Severity
 from perfharness.trace import open_trace
 from perfharness.tracer import cupti, gpu, gpu_tables, native, nvtx_table
 from perfharness.tracer.cupti import CuptiError
 from perfharness.tracer.gpu_spool import POLLS_OF_EMPTY, GpuSpool
 from perfharness.tracer.layouts import LAYOUTS
-from perfharness.tracer.output import write_trace
+from perfharness.tracer.output import complete_traces, write_trace
 from perfharness.tracer.records import Columns
 from perfharness.tracer.session import Session
 from perfharness.tracer.sqlite_file import TraceFile
@@ -35,6 +39,8 @@ FUNCTIONS = {
     cupti.DOMAIN_RUNTIME: {17: "cudaGetDevice_v3020", 211: "cudaLaunchKernel_v7000", 41: "cudaMemcpyAsync_v3020"},
     cupti.DOMAIN_DRIVER: {3: "cuDriverGetVersion", 307: "cuLaunchKernel", 9: "cuCtxGetCurrent"},
 }
+
+needs_code = pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
 
 
 class FakeCupti:
@@ -216,6 +222,112 @@ def test_dropped_records_are_asked_for_and_a_canary_that_leaves_no_record_means_
     assert "cuptiActivityFlushAll" in library.calls
 
 
+HANGING = """
+import ctypes, os, sys, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+from perfharness import PerfRecorder
+from perfharness.tracer import cupti, ending, gpu, native, output
+from perfharness.tracer.gpu_spool import GpuSpool
+from perfharness.tracer.session import Session
+
+libc = ctypes.CDLL(None)
+started_in = os.getpid()
+HANGS_IN_PARENT = "parent" in sys.argv
+
+
+class Library:
+    version, path = 130001, Path("libcupti.so")
+    library = SimpleNamespace(cuptiActivityDisable=lambda kind: 0)
+
+    def call(self, function, *arguments):
+        if function == "cuptiActivityFlushAll" and (HANGS_IN_PARENT or os.getpid() != started_in):
+            libc.pause()
+
+    def dropped_records(self):
+        return 0
+
+
+NOT_INITIALIZED = 3
+driver = SimpleNamespace(cuDeviceGetCount=lambda count: NOT_INITIALIZED, cuDriverGetVersion=lambda version: 0)
+gpu.STALLED_S = 0.2 if HANGS_IN_PARENT else 1000.0
+cupti.driver_library = lambda: driver
+gpu.cuda_was_used = output.cuda_was_used = lambda: True
+ending.maps_cuda = output.maps_cuda = lambda: True
+output.devices.write = lambda *_: None
+gpu.start_gpu_trace = lambda folder: (trace(folder), None)
+
+
+def trace(folder):
+    started = gpu.GpuTrace(Library(), GpuSpool(native.BufferPool(4096, 3), folder), driver)
+    started.spool.start()
+    return started
+
+
+import perfharness.tracer.session as session_module
+session_module.GPU_DEVICE_FILES = ("/",)
+session = Session.start(os.environ["PERFHARNESS_OUTPUT_DIR"], ending.write)
+"""
+
+
+def run_hanging(folder: Path, code: str, *arguments: str) -> int:
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PERFHARNESS_")}
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING + code, *arguments],
+        env={**given, environment.OUTPUT_DIR: str(folder), environment.TRACER: "embedded"}, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode
+
+
+def lost(path: Path) -> tuple[str | None, list[tuple[str, Severity]]]:
+    """Why a trace has no GPU work, and the findings of it."""
+    trace = open_trace(path)
+    _, findings = find_untraced_work(trace, Analysis(trace).launches)
+    return trace.meta.gpu_coverage_reason, [(finding.code, finding.severity) for finding in findings]
+
+
+@needs_code
+def test_a_forked_child_never_waits_for_the_threads_that_cupti_had_in_its_parent(tmp_path: Path) -> None:
+    """The child's GPU work is said to be missing, CUPTI gets no more buffers there, and the parent's trace is whole."""
+    code = """
+child = os.fork()
+if not child:
+    driver.cuDeviceGetCount = lambda count: 0
+    recorder = PerfRecorder("app")
+    with recorder.batch(0, total_items=1):
+        pass
+    os._exit(7)
+deadline = time.monotonic() + 30
+while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
+    time.sleep(0.01)
+if not ended[0]:
+    os.kill(child, 9)
+Path(session.output_dir, "child").write_text(str(child))
+sys.exit(os.waitstatus_to_exitcode(ended[1]) if ended[0] else 99)
+"""
+    assert run_hanging(tmp_path, code) == 7
+    assert open_trace(tmp_path / "trace.sqlite").meta.gpu_coverage == "traced"
+    child = complete_traces(tmp_path)[int((tmp_path / "child").read_text())]
+    assert lost(child) == (schema.CUPTI_FORKED, [("gpu-not-traced", Severity.ERROR)])
+
+
+@needs_code
+@pytest.mark.parametrize("end", ["sys.exit(5)", "os._exit(5)"])
+def test_a_cupti_that_never_answers_neither_keeps_the_process_nor_its_exit_code(tmp_path: Path, end: str) -> None:
+    """Nor does an exit function of its library that waits for the same."""
+    assert run_hanging(tmp_path, f"libc.on_exit(libc.pause, None)\n{end}", "parent") == 5
+    assert lost(tmp_path / "trace.sqlite") == (schema.CUPTI_STALLED, [("gpu-not-traced", Severity.ERROR)])
+
+
+@needs_code
+def test_a_closed_pool_has_no_buffers(tmp_path: Path) -> None:
+    pool = native.BufferPool(BUFFER_BYTES, 3)
+    assert fill(pool, 1, 10) is not None
+    pool.close()
+    assert fill(pool, 2, 10) is None
+    assert pool.completed() == []
+
+
 def columns_of(kind: int, rows: list[dict[str, int]]) -> Columns:
     fields = LAYOUTS[kind].fields
     return {name: np.asarray([row.get(name, 0) for row in rows], dtype=fields[name][0]) for name in fields}
@@ -273,7 +385,6 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
     ]
 
 
-needs_code = pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
 BUFFER_BYTES = 4096
 Request = ctypes.CFUNCTYPE(None, *[ctypes.POINTER(ctypes.c_void_p)] * 3)
 Complete = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
