@@ -14,7 +14,7 @@ EXPECTED = (
     Fault("tokenizer_each_call", CPU, "encode", "maziyarpanahi/openmed#443", modules=("tokenizers",)),
     Fault("cache_by_identity", CPU, "guide", "dottxt-ai/outlines#876"),
     Fault("disk_cache_lock", THREAD, "look-up", "openobserve/openobserve#7654"),
-    # With as many threads as images it waits for one round trip: less, but for nothing else.
+    # With as many threads as images it waits for one round trip, at another line: less, but for nothing else.
     Fault("one_worker", THREAD, "images", "sgl-project/sglang#35349", mended_codes=THREAD),
     # The pool is a queue; nobody loads anything.
     Fault("connection_pool", THREAD, "find", "epam/statgpt-backend#174"),

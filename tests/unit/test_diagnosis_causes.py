@@ -276,9 +276,9 @@ def test_further_causes_take_half_of_what_a_verdict_takes_and_come_by_size() -> 
     sampled = by_samples(collections=1.0, collection_ms=20.0, state_ms={"gil": 10.0, "runnable": 9.9, "file": 15.0})
     judged = judge(sampled)
     assert judged.verdict.verdict is Verdict.GARBAGE_COLLECTION
-    # of 100 ms: 20 collecting, 34.9 waiting, and the rest computes
+    # of 100 ms: 34.9 waiting, 20 collecting, of which a tenth is waiting for a CPU, too, and the rest computes
     assert [(cause.code, round(cause.share, 3)) for cause in judged.causes] == [
-        ("garbage-collection", 0.2), ("cpu-bound", 0.451), ("file-wait", 0.15), ("gil-contention", 0.1),
+        ("garbage-collection", 0.18), ("cpu-bound", 0.471), ("file-wait", 0.15), ("gil-contention", 0.1),
     ]  # fmt: skip
 
 
@@ -976,6 +976,109 @@ def test_work_on_request_is_waited_for_rather_than_what_others_do_all_the_time(
     first = sampled(tmp_path, nothing, probe).causes[0]
     assert (first.code, first.where and first.where.line) == (code, number)
     assert first.share == pytest.approx(0.4)
+
+
+WAIT = "wait@/usr/lib/python3.11/threading.py:327"
+IN_QUEUE = (WAIT, "get@/usr/lib/python3.11/queue.py:1", "take@user.py:5")
+IN_FUTURE = (WAIT, "result@/usr/lib/python3.11/concurrent/futures/_base.py:1", "take@user.py:5")
+IDLE = ("get@/usr/lib/python3.11/queue.py:170", "serve@user.py:20")
+
+
+def handed_over(
+    path: Path, waiting: int, stack: tuple[str, ...], workers: list[list[HostState | None]], *, is_crowded: bool = False
+) -> StageDiagnosis:
+    """Batches of ten samples, which wait first and then compute; workers' states in them, None: idle."""
+    probe = ProbeBuilder(100 * US)
+    if is_crowded:
+        probe.event(HostEventKind.CROWDED, 0, 14 * BATCH)
+    for index in range(12):
+        for position in range(10):
+            at = (index + 1) * BATCH + (50 + 100 * position) * US
+            if position < waiting:
+                probe.sample(at, stack, state=HostState.LOCK)
+            else:
+                probe.sample(at, ["infer@user.py:9"])
+            for number, states in enumerate(workers):
+                state = states[position]
+                work = IDLE if state is None else ("decode@user.py:21",)
+                probe.sample(at, work, state=HostState.LOCK if state is None else state, tid=101 + number)
+    return sampled(path, nothing, probe)
+
+
+@pytest.mark.parametrize(
+    ("stack", "code", "number"),
+    [
+        (IN_QUEUE, "data-loader-starvation", 5),
+        (IN_FUTURE, "waiting-on-stage", 21),  # of a pool's only thread nobody knows what it does unasked
+    ],
+)
+def test_who_always_waits_for_what_it_asked_for_has_no_starving_loader(
+    stack: tuple[str, ...], code: str, number: int, tmp_path: Path
+) -> None:
+    first = handed_over(tmp_path, 10, stack, [[HostState.RUNNING] * 10]).causes[0]
+    assert (first.code, first.where and first.where.line, first.share) == (code, number, 1.0)
+
+
+@pytest.mark.parametrize(("ahead", "code"), [(1, "waiting-on-stage"), (2, "data-loader-starvation")])
+def test_many_workers_that_are_at_work_together_work_ahead_once(ahead: int, code: str, tmp_path: Path) -> None:
+    """Six samples a batch do not wait, in which eight threads are at work together in one or two."""
+    states = [HostState.SLEEP] * (4 + ahead) + [None] * (6 - ahead)
+    assert handed_over(tmp_path, 4, IN_FUTURE, [states] * 8).causes[0].code == code
+
+
+R, Q = HostState.RUNNING, HostState.RUNNABLE
+
+
+@pytest.mark.parametrize(
+    ("states", "is_crowded", "share"),
+    [
+        ([R, R, R, R], False, 0.4),
+        ([R, R, R, Q], False, 0.3),
+        ([R, Q, Q, None], False, None),  # of 0.3 at work 0.2 without a CPU: 0.2 of 0.8 are left
+        ([R, Q, Q, None], True, 0.4),  # which the process itself had: more of them would not help either
+    ],
+)
+def test_waiting_for_workers_that_have_no_cpu_is_no_starving_loader(
+    states: list[HostState | None], is_crowded: bool, share: float | None, tmp_path: Path
+) -> None:
+    """They also work while the stage computes."""
+    stage = handed_over(tmp_path, 4, IN_QUEUE, [[*states, *[R] * 6]], is_crowded=is_crowded)
+    found = [cause.share for cause in stage.causes if cause.code == "data-loader-starvation"]
+    assert (stage.verdict.verdict is Verdict.DATA_LOADER_STARVATION) == (share is not None)
+    assert found == [pytest.approx(0.2 if share is None else share)]
+
+
+@pytest.mark.parametrize(
+    ("function", "library", "code"),
+    [
+        ("QueuePool._do_get", "sqlalchemy/pool/impl.py", "waiting-on-system"),
+        ("QueuePool._do_return_conn", "sqlalchemy/pool/impl.py", "data-loader-starvation"),
+        ("HTTPConnectionPool._get_conn", "urllib3/connectionpool.py", "waiting-on-system"),
+        ("HTTPConnectionPool.urlopen", "urllib3/connectionpool.py", "data-loader-starvation"),
+    ],
+)
+def test_a_pool_without_a_free_connection_is_no_starving_loader(
+    function: str, library: str, code: str, tmp_path: Path
+) -> None:
+    stack = (*IN_QUEUE[:2], f"{function}@/x/lib/python3.11/site-packages/{library}:1", "find@user.py:5")
+    first = handed_over(tmp_path, 4, stack, [[HostState.RUNNING] * 10]).causes[0]
+    assert (first.code, first.where and first.where.line) == (code, 5)
+    assert first.share == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("queued", "share"), [(0.0, 0.12), (0.25, 0.09), (0.5, 0.06)])
+@pytest.mark.parametrize("collecting", [0.12, 0.16])
+def test_what_a_collection_waits_for_a_cpu_is_none_of_it(queued: float, share: float, collecting: float) -> None:
+    """Collections that were timed as a whole are waited in as all else, and 15 % are of the rest of the time."""
+    more = collecting / 0.12
+    judged = judge(figures(uses_gpu=False, collecting_share=collecting, queued_share=queued, ready_share=1.0))
+    assert (judged.verdict.verdict is Verdict.GARBAGE_COLLECTION) == (collecting == 0.16)
+    found = [cause.share for cause in judged.causes if cause.code == "garbage-collection"]
+    assert found == [pytest.approx(share * more)]
+    sampled = by_samples(collections=1.0, collection_ms=100 * collecting, state_ms={"runnable": 100 * queued})
+    assert [cause.share for cause in judge(sampled).causes if cause.code == "garbage-collection"] == [
+        pytest.approx(share * more)
+    ]
 
 
 @pytest.mark.parametrize("library", ["queue.py", "multiprocessing/queues.py"])

@@ -56,6 +56,16 @@ DRAINED_QUEUES: Names = dict.fromkeys(("multiprocessing/queues.py", "queue.py"),
 """Whose wait is for what others make, and, the other way round, for others to take something, or to have done all."""
 BATCH_LOADERS = ("torch/utils/data/dataloader.py",)
 """Those of them whose workers are asked ahead, so that waiting for them is never meant."""
+ASKED: Names = dict.fromkeys(("multiprocessing/pool.py", "concurrent/futures/_base.py"))
+"""Those of them that are waited in for work that was asked for, piece by piece."""
+CONNECTION_POOLS: Names = {
+    "sqlalchemy/pool/impl.py": frozenset({"_do_get"}),
+    "urllib3/connectionpool.py": frozenset({"_get_conn"}),
+    "redis/connection.py": frozenset({"get_connection"}),
+    "psycopg_pool/pool.py": frozenset({"getconn"}),
+    "dbutils/pooled_db.py": frozenset({"connection"}),
+}
+"""Functions that wait, in a queue or for a lock, until somebody gives a connection back: nobody prepares one."""
 TRANSFERS = (
     "multiprocessing/connection.py", "multiprocessing/reduction.py", "multiprocessing/managers.py", "pickle.py",
     "socket.py",
@@ -100,6 +110,8 @@ LIBRARIES: Mapping[str, Names] = {
     "full queue": FULL_QUEUES,
     "drained queue": DRAINED_QUEUES,
     "batch loader": dict.fromkeys(BATCH_LOADERS),
+    "asked": ASKED,
+    "connection pool": CONNECTION_POOLS,
     "transfer": dict.fromkeys(TRANSFERS),
     "processes": STARTS_PROCESSES,
     "threads": STARTS_THREADS,
@@ -174,6 +186,7 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         work_lines=work_lines,
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
         worker=_worker(samples, events.spans, rows, work["hand-over"], known.on),
+        workers_queued_share=_workers_queued_share(probe, events.spans, work["hand-over"]),
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe, rows),
         compiling=_compiling(probe, events, known.compiler, ms_per_ns),
         peers=_peers(probe, events),
@@ -272,12 +285,14 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
     on_stack = {kind: is_on[samples.stack[rows]] for kind, is_on in in_library.items()}
     makes_threads = on_stack["threads"] & ~on_stack["processes"]
     makes = on_stack["processes"] | makes_threads
-    waits = on_stack["loader"] & np.isin(state, WAITING) & ~(makes | on_stack["ends"])
+    for_connection = on_stack["connection pool"] & (state == HostState.LOCK)
+    waits = on_stack["loader"] & np.isin(state, WAITING) & ~(makes | on_stack["ends"] | for_connection)
     has_no_room = on_stack["full queue"] & np.isin(state, WAITING)
     has_work_left = on_stack["drained queue"] & np.isin(state, WAITING)
     work = {
         "loader": rows[waits],
         "loader of processes": rows[waits & (state == HostState.PIPE)],
+        "connection pool": rows[for_connection],
         "full queue": rows[has_no_room],
         "drained queue": rows[has_work_left],
         "exchange": _exchange(samples, rows[(state == HostState.PIPE) & ~waits], in_library["transfer"]),
@@ -288,7 +303,7 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
             waits
             | has_no_room
             | has_work_left
-            | ((state == HostState.LOCK) & ~(on_stack["processes"] | on_stack["ends"]))
+            | ((state == HostState.LOCK) & ~(on_stack["processes"] | on_stack["ends"] | for_connection))
         ],
         "ends": rows[on_stack["ends"] & ~makes],
     }
@@ -374,8 +389,8 @@ def _worker(
     if not lines:
         return None
     window = int(spans.end_ns.max() - spans.start_ns.min())
-    waited = BusyLine(start, end).length
-    otherwise = at[~meanwhile & is_at_work]
+    waits_line, otherwise = BusyLine(start, end), at[~meanwhile & is_at_work]
+    waited = waits_line.length
 
     def works_ahead(line: FunctionTime) -> bool:
         of_line = [
@@ -384,12 +399,15 @@ def _worker(
         ]  # fmt: skip
         has_line = stacks_with(samples, of_line)
         threads = np.unique(samples.thread[working][has_line[samples.stack[working]]])
-        ahead_ns = float(samples.length_ns[otherwise][np.isin(samples.thread[otherwise], threads)].sum())
+        theirs = otherwise[np.isin(samples.thread[otherwise], threads)]
+        ahead = BusyLine(samples.time_ns[theirs] - samples.length_ns[theirs], samples.time_ns[theirs])
+        ahead_ns = ahead.length - float(waits_line.within(ahead.start, ahead.end).sum())
         return ahead_ns >= IDLE_SHARE * (window - waited)
 
     is_loader = bool(in_library["batch loader"][samples.stack[waits]].any())
     if window - waited < (1 - ALWAYS_SHARE) * window:
-        return Worker(lines[0], works_ahead=True, is_loader=is_loader)
+        is_asked = np.count_nonzero(in_library["asked"][samples.stack[waits]]) > len(waits) / 2
+        return Worker(lines[0], works_ahead=None if is_asked else True, is_loader=is_loader)
     enough = [line for line in lines if line.self_ms * NS_PER_MS >= ASKED_SHARE * waited] or lines[:1]
     asked = next((line for line in enough if not works_ahead(line)), None)
     return Worker(asked or lines[0], works_ahead=asked is None, is_loader=is_loader)
@@ -408,6 +426,22 @@ def _is_work(samples: HostSamples, stack: tuple[int, ...], waiting: set[tuple[st
         if not is_library(frame.file):
             return (frame.function, frame.file) not in waiting
     return False
+
+
+def _workers_queued_share(probe: HostProbe, spans: Spans, waits: Int64) -> float:
+    """Of some waits, what the process's other threads, and its children's, are ready without a CPU meanwhile, where the
+    process itself does not have it. Without other processes they would have been done by so much sooner.
+    """
+    samples = probe.samples
+    start, end = samples.time_ns[waits] - samples.length_ns[waits], samples.time_ns[waits]
+    at = np.flatnonzero(~np.isin(samples.thread, spans.thread) & np.isin(samples.state, COMPUTING))
+    at = at[inside(samples.time_ns[at] - samples.length_ns[at] // 2, start, end)]
+    ran, queued = (float(np.maximum(column[at], 0).sum()) for column in (samples.on_cpu_ns, samples.runnable_ns))
+    if not queued:
+        return 0.0
+    at_work = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
+    covered = float(at_work.within(start, end).sum() / (end - start).sum())
+    return covered * (1 - _crowded_share(probe, at)) * queued / (ran + queued)
 
 
 def _crowded_share(probe: HostProbe, rows: Int64) -> float:

@@ -67,7 +67,7 @@ MIN_OWN_SHARE = 0.2
 """Of a stage's host time, without its waiting for a CPU: what is read of less says little of its proportions."""
 
 COMPUTED = frozenset({
-    Verdict.CPU_BOUND, Verdict.CPU_CONTENTION, Verdict.GARBAGE_COLLECTION, Verdict.RECOMPILATION, Verdict.FIRST_USE,
+    Verdict.CPU_BOUND, Verdict.CPU_CONTENTION, Verdict.RECOMPILATION, Verdict.FIRST_USE,
 })  # fmt: skip
 """Causes whose lines hold waiting for a CPU, too: a thread that computes is ready when it has none."""
 

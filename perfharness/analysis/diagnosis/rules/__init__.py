@@ -29,6 +29,7 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     waits.read_by_helper,
     waits.locked_by_stage,
     waits.worker_start,
+    waits.connection_wait,
     waits.data_loader,
     waits.worker_wait,
     waits.process_wait,

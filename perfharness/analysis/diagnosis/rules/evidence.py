@@ -141,12 +141,13 @@ class Peer:
 class Worker:
     """The thread, of any of the processes, that works while a stage waits in a loader or queue, or for a lock.
 
-    `line`: at what; `works_ahead`: it is at work while the stage does not wait, too; `is_loader`: the stage waits in a
-    library that asks its workers ahead.
+    `line`: at what; `works_ahead`: it is at work while the stage does not wait, too (None: not known, for the stage
+    waits all the time, for what it has asked for); `is_loader`: the stage waits in a library that asks its workers
+    ahead.
     """
 
     line: FunctionTime
-    works_ahead: bool
+    works_ahead: bool | None
     is_loader: bool
 
 
@@ -159,13 +160,14 @@ class HostEvidence:
     where the calls of a kind were made (`copies`, `read-backs`, `waits`, `allocations`, `launches`). `beginning`: where
     the time before the steady state passed. `faulting`: where most page faults were. `work_ms` a batch, and
     `work_lines`: how long a kind of library (`loader`, and of that `loader of processes`; `hand-over`: that, or a
-    lock, of which `full queue` and `drained queue`: until there is room, or nothing left; `exchange`: a pipe, while
-    the process at its other end sends or receives rather than works; `processes`, `threads`: they are made, in
-    several ranges; `ends`: they are made ready, or ended) was on the stack, and the line that most of it was called
-    from. `recorder`: the line that perfharness's own time passed at, which is in no other of these. `worker`: who
-    does the work that the stage waits for in a loader. `native`: the native function that most of the CPU time of
-    `busiest` is in, where that is not the interpreter. `crowded_ms` a batch: ready without a free CPU while the
-    process itself had more threads ready than it has CPUs.
+    lock, of which `full queue` and `drained queue`: until there is room, or nothing left; `connection pool`: until one
+    is free; `exchange`: a pipe, while the process at its other end sends or receives rather than works; `processes`,
+    `threads`: they are made, in several ranges; `ends`: they are made ready, or ended) was on the stack, and the line
+    that most of it was called from. `recorder`: the line that perfharness's own time passed at, which is in no other of
+    these. `worker`: who does the work that the stage waits for in a loader. `native`: the native function that most of
+    the CPU time of `busiest` is in, where that is not the interpreter. `crowded_ms` a batch: ready without a free CPU
+    while the process itself had more threads ready than it has CPUs. `workers_queued_share`: of `hand-over`, while the
+    threads that do the work are ready without a CPU, which other processes have.
     """
 
     profile: HostProfile
@@ -180,6 +182,7 @@ class HostEvidence:
     recorder: FunctionTime | None = None
     worker: Worker | None = None
     crowded_ms: float = 0.0
+    workers_queued_share: float = 0.0
     native: NativeFunction | None = None
     compiling: Compiling | None = None
     peers: list[Peer] = field(default_factory=list)
@@ -286,8 +289,7 @@ class Figures:
         """Of the host time, how long other processes had the CPUs while the threads were ready; without samples, what
         was read of batches, in which they may have been the process's own where `crowded_ns` is only the least.
         """
-        queued = (self.queued_share or 0.0) * self.wall if self.host is None else self.state_ns("runnable")
-        return max(queued - max(self.crowded_ns, self.throttled_ns), 0.0)
+        return max(self.queued_ns - max(self.crowded_ns, self.throttled_ns), 0.0)
 
     @property
     def throttled_ns(self) -> float:
@@ -305,9 +307,14 @@ class Figures:
         return (self.kept.computing_share or 0.0) * self.wall
 
     @property
+    def workers_queued_ns(self) -> float:
+        """Of the host time, waiting for workers that have no CPU, for other processes have it; 0 without samples."""
+        return 0.0 if self.host is None else self.host.workers_queued_share * self.work_ns("hand-over")
+
+    @property
     def undisturbed_ns(self) -> float:
         """The host time without what other processes take: what shares of waiting are compared with."""
-        return max(self.wall - self.others_ns, 0.0)
+        return max(self.wall - self.others_ns - self.workers_queued_ns, 0.0)
 
     def line_during(self, calls: str) -> FunctionTime | None:
         """The line that made most of these calls (`HostEvidence.during`)."""
@@ -364,10 +371,20 @@ class Figures:
 
     @property
     def collection_ns(self) -> float:
-        """Of the host time, that of the garbage collector; without samples, at least."""
-        if self.host is None:
-            return (self.collecting_share or 0.0) * self.wall
-        return self.sum_ns(self.host.profile.collection_ms or 0.0)
+        """Of the host time, that of the garbage collector; without samples, at least. Its runs were timed as a whole:
+        of them, as much is waiting for a CPU as of all.
+        """
+        if not self.wall:
+            return 0.0
+        runs = (self.collecting_share or 0.0) * self.wall
+        if self.host is not None:
+            runs = self.sum_ns(self.host.profile.collection_ms or 0.0)
+        return runs * max(1 - self.queued_ns / self.wall, 0.0)
+
+    @property
+    def queued_ns(self) -> float:
+        """Of the host time, waiting for a CPU, whoever had it; about, without samples."""
+        return (self.queued_share or 0.0) * self.wall if self.host is None else self.state_ns("runnable")
 
 
 @dataclass(frozen=True)

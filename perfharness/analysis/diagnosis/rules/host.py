@@ -49,13 +49,15 @@ def garbage_collection(f: Figures) -> Match | None:
     if f.host is None:
         evidence = f"The garbage collector runs at least {percent(lost, f.wall)} of its host time."
         return Match(
-            Verdict.GARBAGE_COLLECTION, lost, f.wall, [evidence], COLLECTION_STEP, verdict_share=COLLECTION_SHARE
+            Verdict.GARBAGE_COLLECTION, lost, f.wall, [evidence], COLLECTION_STEP, verdict_share=COLLECTION_SHARE,
+            undisturbed_ns=f.undisturbed_ns,
         )  # fmt: skip
     count = f.host.profile.collections or 0.0
     evidence = f"{count:.1f} runs of the garbage collector a batch take {percent(lost, f.wall)} of its host time."
     return Match(
         Verdict.GARBAGE_COLLECTION, lost, f.wall, [evidence], COLLECTION_STEP, verdict_share=COLLECTION_SHARE,
-        saves_ns=lost, where=f.line_during("collections") or f.host.busiest, where_reason=f.no_line,
+        undisturbed_ns=f.undisturbed_ns, saves_ns=lost, where=f.line_during("collections") or f.host.busiest,
+        where_reason=f.no_line,
     )  # fmt: skip
 
 

@@ -42,12 +42,17 @@ LOADER_STEP = (
     "named is what the stage waits in."
 )
 WORKER_STEP = (
-    "Make {} faster, or have it work ahead: ask for the next result before this one is needed, and compute meanwhile."
+    "Make {} faster, give it more threads, or have it work ahead: ask for the next result before this one is needed, "
+    "and compute meanwhile."
 )
 DRAIN_STEP = "Make {} faster, or give the queue more workers: more room in it only delays the wait."
 JOIN_STEP = (
     "Wait once at the end, or only for what this batch needs, not for all that is in the queue; make {} faster, or "
     "give the queue more workers."
+)
+CONNECTION_STEP = (
+    "Give connections back sooner: none is held while something else is waited for or computed; or have more of them "
+    "(pool_size, maxsize)."
 )
 POOL_STEP = "Make the workers once, before the loop, and keep them: one pool or executor, persistent_workers=True."
 READ_STEP = "Look at the work that the value comes from; ask for it later, when it is there."
@@ -132,8 +137,8 @@ def gil_contention(f: Figures) -> Match | None:
 
 def data_loader(f: Figures) -> Match | None:
     """Blocked inside a data loader or a queue."""
-    waited = min(f.work_ns("loader"), f.state_ns(*WAITING_STATES))
-    if f.host is None or not waited or f.works_when_asked:
+    waited = min(f.work_ns("loader"), f.state_ns(*WAITING_STATES)) - f.workers_queued_ns
+    if f.host is None or waited <= 0 or f.works_when_asked:
         return None
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
     if f.host.worker is not None and f.host.worker.works_ahead:
@@ -142,6 +147,18 @@ def data_loader(f: Figures) -> Match | None:
         Verdict.DATA_LOADER_STARVATION, waited, f.wall, [evidence], LOADER_STEP, verdict_share=LOADER_SHARE,
         undisturbed_ns=f.undisturbed_ns,
         saves_ns=waited, where=f.line_of("loader"), where_reason=f.no_line,
+    )  # fmt: skip
+
+
+def connection_wait(f: Figures) -> Match | None:
+    """Blocked until somebody gives a connection of a pool back."""
+    waited = f.work_ns("connection pool")
+    if not waited:
+        return None
+    evidence = f"It waits until a connection of a pool is free {percent(waited, f.wall)} of its host time."
+    return Match(
+        Verdict.WAITING_ON_SYSTEM, waited, f.wall, [evidence], CONNECTION_STEP, verdict_share=NAMED_WAIT_SHARE,
+        undisturbed_ns=f.undisturbed_ns, saves_ns=waited, where=f.line_of("connection pool"), where_reason=f.no_line,
     )  # fmt: skip
 
 
@@ -154,6 +171,7 @@ def worker_wait(f: Figures) -> Match | None:
     waited, line = f.work_ns("hand-over"), f.host.worker.line
     is_full = f.work_ns("full queue") > waited / 2
     is_drained = f.work_ns("drained queue") > waited / 2
+    waited -= f.workers_queued_ns
     if not f.works_when_asked and not is_full and not is_drained:
         return None
     if is_full:
@@ -170,7 +188,7 @@ def worker_wait(f: Figures) -> Match | None:
     else:
         evidence = (
             f"It waits for another thread or process {percent(waited, f.wall)} of its host time, while a worker is in "
-            f"{place(line)}, which does nothing before it is asked."
+            f"{place(line)}{', which does nothing before it is asked' if f.host.worker.works_ahead is False else ''}."
         )
         step = WORKER_STEP
     return Match(
@@ -262,7 +280,7 @@ def _wait_for(f: Figures, kind: OsWaitKind, verdict: Verdict, what: str, next_st
 def blocked(f: Figures) -> Match | None:
     """Blocked in the operating system by what no trace shows: sleeps, locks whose holder is in no stage."""
     lock = f.waiting_ns(OsWaitKind.LOCK)
-    whole = sum(f.waiting_ns(kind) for kind in OsWaitKind) + f.state_ns("other")
+    whole = sum(f.waiting_ns(kind) for kind in OsWaitKind) + f.state_ns("other") - f.workers_queued_ns
     if whole < BLOCKED_SHARE * f.undisturbed_ns or not whole:
         return None
     evidence = f"Its thread is blocked in the operating system {percent(whole, f.wall)} of its host time: {_parts(f)}"
