@@ -80,6 +80,9 @@ __all__ = [
     "read_side",
 ]
 
+LISTED = 8
+"""Metrics of accuracy that a remark names."""
+
 FEW_LAUNCHES = 3
 """With fewer a side an interval is so wide that hardly anything is decided."""
 
@@ -216,7 +219,11 @@ def _version(matched: MatchedSides, judgements: Mapping[int, Judgement]) -> Comp
             *(_unmatched("base", path, matched.base) for path in matched.only_in_base),
             *(_unmatched("new", path, matched.new) for path in matched.only_in_new),
         ],
-        remarks=[*_remarks(matched, allows_drift=allows_drift), *_machine_remarks(matched, rows)],
+        remarks=[
+            *_accuracy_remarks(matched),
+            *_remarks(matched, allows_drift=allows_drift),
+            *_machine_remarks(matched, rows),
+        ],
     )
 
 
@@ -251,6 +258,22 @@ def _machine_remarks(matched: MatchedSides, rows: Sequence[ComparedRow]) -> list
         claim = f"a change of {min(claimed):.1%}"
         found += [one.message for one in unsteady_findings(movements_of(conditions), min(claimed), claim)]
     return found
+
+
+def _accuracy_remarks(matched: MatchedSides) -> list[str]:
+    """Metrics of accuracy whose means differ: of the same samples they are no matter of chance."""
+    changed = []
+    for figure, there in matched.accuracies:
+        means = [
+            np.mean(values) if (values := _known_values(side.used, key)) else None
+            for side, key in ((matched.base, figure), (matched.new, there))
+        ]
+        if None not in means and means[0] != means[1]:
+            changed.append(f"{figure.stage} {means[0]:.6g} → {means[1]:.6g}")
+    if not changed:
+        return []
+    more = f"; and {len(changed) - LISTED} more" if len(changed) > LISTED else ""
+    return [f"The accuracy is not the same: {'; '.join(changed[:LISTED])}{more}."]
 
 
 def _loop_times(launches: Sequence[LaunchFigures]) -> list[float]:

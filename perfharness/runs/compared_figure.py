@@ -45,10 +45,11 @@ LOAD_METRICS: dict[str, Metric] = {
     "loadgen_rate": Metric("items/s", "LoadGen: samples a second", more_is_better=True),
     "loadgen_early_stopping": Metric("ms", "LoadGen: early stopping", is_judged=False),
     "over_latency_share": Metric("share", "LoadGen: over the bound", is_judged=False),
-    "accuracy": Metric("", "LoadGen: accuracy", is_judged=False),
+    "accuracy": Metric("", "accuracy", is_judged=False),
 }
 """Of a load test: of its longest phase that counts, or of a test of LoadGen; `error_share` is of each kind, a stage
-`errors/KIND`, `accuracy` of each metric, a stage `accuracy/NAME`; `memory_slope` is of the process that grows most."""
+`errors/KIND`, `accuracy` of each metric, a stage `accuracy/NAME`, of a suite below its case; `memory_slope` is of the
+process that grows most. Those of a phase that is named are at a stage `phases/NAME`."""
 
 METRICS: dict[str, Metric] = {
     "cpu_time_per_item": Metric("ms", "CPU/item"),
@@ -73,6 +74,10 @@ METRICS: dict[str, Metric] = {
 """By name, in the order of the tables. Times of a stage are means per item, or a batch where no items were counted."""
 
 
+ACCURACY, PHASES = "accuracy", "phases"
+"""What stands before the name of a metric of accuracy, and of a phase of a load test, in a path."""
+
+
 class Figure(NamedTuple):
     """Which figure: of a stage, by its path, or of the whole run, whose path is empty."""
 
@@ -91,5 +96,10 @@ class Figure(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """Whether it has a verdict."""
-        return METRICS[self.metric].is_judged
+        """Whether it has a verdict where nothing is chosen: those of phases would only cost the others power."""
+        return METRICS[self.metric].is_judged and not self.is_of_phase
+
+    @property
+    def is_of_phase(self) -> bool:
+        """Whether it is one of a single phase of a load test."""
+        return self.path[:1] == (PHASES,) and self.metric in LOAD_METRICS

@@ -85,8 +85,9 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
             reasons[Figure((), name)] = reason
     test = read_load_test(folder) if process is None else None
     if test is not None:
-        figures |= {figure: one.value for figure, one in test.figures.items()}
-        reasons |= {figure: one.reason for figure, one in test.figures.items() if one.value is None and one.reason}
+        of_test = {**test.figures, **test.figures_of_phases}
+        figures |= {figure: one.value for figure, one in of_test.items()}
+        reasons |= {figure: one.reason for figure, one in of_test.items() if one.value is None and one.reason}
     starts = [record.start_unix_ns for record in records if record.start_unix_ns is not None]
     findings = tree.get("meta", {}).get("findings", [])
     errors = {str(one.get("code")) for one in findings if isinstance(one, dict) and one.get("severity") == "error"}

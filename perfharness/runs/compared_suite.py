@@ -13,7 +13,7 @@ from perfharness.model.bench import BenchCase, CaseResult, MachineRecord
 from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult
 from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.compared_figure import Figure
+from perfharness.runs.compared_figure import ACCURACY, Figure
 from perfharness.runs.compared_launch import LaunchFigures
 
 DECIDING_SETTINGS = ("latency.", "measure.")
@@ -45,6 +45,11 @@ def read_suite(path: Path) -> LaunchFigures:
             reasons[figure] = f"{result.status}: {result.reason or 'no reason is recorded'}"
             continue
         figures |= {Figure(stage, name): value for name, value in _figures(result)}
+        for name, value in ({} if result.accuracy is None else result.accuracy.metrics).items():
+            figure = Figure((*stage, ACCURACY, name), ACCURACY)
+            figures[figure] = value
+            if value is None and result.accuracy is not None and name in result.accuracy.reasons:
+                reasons[figure] = result.accuracy.reasons[name]
     starts = [case.started_unix_ns for case in suite.cases if case.started_unix_ns is not None]
     return LaunchFigures(
         folder=path.parent,
@@ -53,7 +58,7 @@ def read_suite(path: Path) -> LaunchFigures:
         problem=None if any(value is not None for value in figures.values()) else "none of its cases was measured",
         figures=figures,
         reasons=reasons,
-        environment={**_machine(suite.machine), **_settings(suite), **_models(suite)},
+        environment={**_machine(suite.machine), **_settings(suite), **_models(suite), **_samples(suite)},
         start_unix_ns=min(starts, default=None),
         errors=() if suite.complete else ("suite-incomplete",),
     )
@@ -102,6 +107,12 @@ def _models(suite: BenchSuiteResult) -> dict[str, str | None]:
             inputs = ", ".join(f"{one.name} {one.dtype} {one.shape}" for one in result.inputs)
             found.setdefault(f"inputs of {name}", inputs or None)
     return found
+
+
+def _samples(suite: BenchSuiteResult) -> dict[str, str | None]:
+    """What accuracies are of."""
+    found = [f"{one.samples} samples against {one.against}" for case in suite.cases if (one := case.accuracy)]
+    return {"accuracy": "; ".join(dict.fromkeys(found))} if found else {}
 
 
 def _settings(suite: BenchSuiteResult) -> dict[str, str | None]:

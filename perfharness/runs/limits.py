@@ -5,7 +5,8 @@
     operator := ">" | ">=" | "<" | "<="
 
 The last name is the figure, those before it are the stage (dots in its name need no quotes); a figure of the whole run
-has no stage. With the unit `%` it is the change against the base that is compared.
+has no stage. `[STAGE.]accuracy.NAME` is a metric of accuracy, `phases.NAME.FIGURE` is of a single phase of a load test.
+With the unit `%` it is the change against the base that is compared.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from perfharness.errors import UsageError
 from perfharness.model.checks import PrintableText
 from perfharness.model.load import PERCENTILES
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.compared_figure import METRICS, Figure, Unit
+from perfharness.model.result import path_text
+from perfharness.runs.compared_figure import ACCURACY, METRICS, PHASES, Figure, Unit
 from perfharness.runs.compared_launch import LaunchFigures, find_stage, read_launch
 
 UNITS: dict[str, tuple[Unit, float]] = {
@@ -92,6 +94,9 @@ LATENCY = "latency"
 LOAD_FIGURES = {"mean": "load_mean", **{name: f"load_{name}" for name in PERCENTILES}}
 """Figures of the latency of a load test, as `latency.p99`; `p99_9` is also written p99.9."""
 
+OF_PHASES = LOAD_FIGURES | {name: name for name in ("achieved_rate", "goodput", "error_rate")}
+"""Figures of a single phase, as `phases.steady.p99`."""
+
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 QUANTITY = re.compile(rf"({NUMBER.pattern})\s*({'|'.join(map(re.escape, sorted(UNITS, key=len, reverse=True)))}|%)?")
 TOKEN = re.compile(
@@ -114,7 +119,8 @@ class Limit:
     Args:
         text: as it was written.
         stage: last name or path; empty: of the run, or of the batch where the figure is one of a stage.
-        figure: its short name.
+        figure: its short name; of `accuracy`, the name of the metric.
+        phase: of a load test, where one is named.
     """
 
     text: str
@@ -122,6 +128,8 @@ class Limit:
     figure: str
     operator: Operator
     quantity: Quantity
+    phase: str | None = None
+    is_accuracy: bool = False
 
 
 class LimitResult(BaseModel):
@@ -185,24 +193,34 @@ def parse_limit(text: str) -> Limit:
     if QUANTITY.fullmatch(rest) is None:
         begin = len(text) - len(text[token.end() :].lstrip())
         raise _wrong(text, begin, f"a number with a unit is expected ({', '.join(UNITS)}, %)")
-    if names[:2] == [LATENCY, "p99"] and names[2:] == ["9"]:
-        names = [LATENCY, "p99_9"]
+    quantity = parse_quantity(rest, "--fail-if")
+    if len(names) > 1 and names[-2] == ACCURACY:
+        limit = Limit(text, ".".join(names[:-2]), names[-1], content, quantity, is_accuracy=True)  # type: ignore[arg-type]
+        return _checked(limit, ACCURACY)
+    is_latency = names[:1] in ([LATENCY], [PHASES])
+    if is_latency and names[-2:] == ["p99", "9"]:
+        names = [*names[:-2], "p99_9"]
     *stage, figure = names
+    if stage[:1] == [PHASES] and len(stage) > 1 and figure in OF_PHASES:
+        limit = Limit(text, ".".join(stage), figure, content, quantity, phase=".".join(stage[1:]))  # type: ignore[arg-type]
+        return _checked(limit, OF_PHASES[figure])
     known = {*FIGURES, *RUN_FIGURES, *(LOAD_FIGURES if stage == [LATENCY] else ())}
     if figure not in known:
         raise UsageError(f"--fail-if '{text}': there is no figure '{figure}'; there are {', '.join(sorted(known))}")
     if stage and figure in RUN_FIGURES:
         raise UsageError(f"--fail-if '{text}': {figure} is one of the whole run; leave the stage away")
-    return _checked(Limit(text, ".".join(stage), figure, content, parse_quantity(rest, "--fail-if")))  # type: ignore[arg-type]
+    names_of = RUN_FIGURES | {name: figures[0] for name, figures in FIGURES.items()}
+    limit = Limit(text, ".".join(stage), figure, content, quantity)  # type: ignore[arg-type]
+    return _checked(limit, names_of.get(figure) or LOAD_FIGURES[figure])
 
 
-def _checked(limit: Limit) -> Limit:
+def _checked(limit: Limit, metric: str) -> Limit:
     """Raises `UsageError` where the unit is not one of the figure."""
-    names = RUN_FIGURES | {name: figures[0] for name, figures in FIGURES.items()}
-    unit = METRICS[names.get(limit.figure) or LOAD_FIGURES[limit.figure]].unit
+    unit = METRICS[metric].unit
     if limit.quantity.unit not in (None, PERCENT, unit):
         fitting = [name for name, (kind, _) in UNITS.items() if kind == unit]
-        raise UsageError(f"--fail-if '{limit.text}': {limit.figure} is in one of {', '.join(fitting)}, or %")
+        known = f"is in one of {', '.join(fitting)}, or %" if fitting else "has no unit; give a number, or %"
+        raise UsageError(f"--fail-if '{limit.text}': {limit.figure} {known}")
     return limit
 
 
@@ -221,13 +239,18 @@ def judge_run(folder: Path, limits: Sequence[Limit]) -> list[LimitResult]:
 def judge_limit(limit: Limit, base: Sequence[LaunchFigures], new: Sequence[LaunchFigures], version: str) -> LimitResult:
     """Whether the condition is met by the mean over the launches of the new version. Raises `UsageError`."""
     is_load = limit.stage == LATENCY and _has_load(new) and limit.figure in LOAD_FIGURES
-    path = () if is_load else _path_of(limit, new, version)
-    if is_load:
-        names: tuple[str, ...] = (LOAD_FIGURES[limit.figure],)
+    path: StagePath = ()
+    names: tuple[str, ...]
+    if limit.is_accuracy:
+        path, names = _accuracy_path(limit, new, version), (ACCURACY,)
+    elif limit.phase is not None and (phase := _phase_path(limit, new, version)):
+        path, names = phase, (OF_PHASES[limit.figure],)
+    elif is_load:
+        names = (LOAD_FIGURES[limit.figure],)
     elif limit.figure in RUN_FIGURES:
         names = (RUN_FIGURES[limit.figure],)
     elif limit.figure in FIGURES:
-        names = FIGURES[limit.figure]
+        path, names = _path_of(limit, new, version), FIGURES[limit.figure]
     else:
         raise UsageError(
             f"--fail-if '{limit.text}': {version} is no load test, so it has no {limit.stage}.{limit.figure}"
@@ -252,6 +275,36 @@ def judge_limit(limit: Limit, base: Sequence[LaunchFigures], new: Sequence[Launc
     return LimitResult.model_validate({**common, "value": value, "unit": unit, "failed": failed})
 
 
+def _accuracy_path(limit: Limit, launches: Sequence[LaunchFigures], version: str) -> StagePath:
+    """Of a metric of accuracy: of a test of LoadGen, or of a case of a suite. Raises `UsageError`."""
+    there = list(dict.fromkeys(one.path for launch in launches for one in launch.figures if one.metric == ACCURACY))
+    named = [path for path in there if path[-1] == limit.figure]
+    if limit.stage:
+        stage = find_stage(limit.stage, list(dict.fromkeys(path[:-2] for path in named if path[:-2])), version)
+        named = [path for path in named if path[:-2] == stage]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        cases = ", ".join(path_text(path[:-2]) for path in named)
+        raise UsageError(f"--fail-if '{limit.text}': {version} has several; name the case, in quotes: {cases}")
+    known = ", ".join(dict.fromkeys(path[-1] for path in there)) or "none"
+    raise UsageError(f"--fail-if '{limit.text}': {version} has no accuracy '{limit.figure}'; there are: {known}")
+
+
+def _phase_path(limit: Limit, launches: Sequence[LaunchFigures], version: str) -> StagePath | None:
+    """Of a phase that counts; None: they are no load tests, and it is a stage. Raises `UsageError`."""
+    there = list(dict.fromkeys(one.path for launch in launches for one in launch.figures if one.is_of_phase))
+    path = (PHASES, str(limit.phase))
+    if path in there:
+        return path
+    if there:
+        known = ", ".join(name for _, name in there)
+        raise UsageError(f"--fail-if '{limit.text}': {version} has no phase '{limit.phase}'; those that count: {known}")
+    if limit.figure in FIGURES:
+        return None
+    raise UsageError(f"--fail-if '{limit.text}': {version} has no phases: no load test, or a search for the knee")
+
+
 def _has_load(launches: Sequence[LaunchFigures]) -> bool:
     """Whether they are load tests, without a stage that is called as their latency is."""
     return any(Figure((), "load_p50") in one.figures for one in launches) and not any(
@@ -261,8 +314,6 @@ def _has_load(launches: Sequence[LaunchFigures]) -> bool:
 
 def _path_of(limit: Limit, launches: Sequence[LaunchFigures], version: str) -> StagePath:
     """The stage of a limit; of a figure of stages without a stage, the one that is a batch."""
-    if limit.figure in RUN_FIGURES:
-        return ()
     paths = list(dict.fromkeys(path for launch in launches for path in launch.paths))
     if limit.stage:
         return find_stage(limit.stage, paths, version)

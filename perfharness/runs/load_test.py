@@ -19,9 +19,8 @@ from perfharness.model.findings import Finding
 from perfharness.model.load import LOAD_NAME, PERCENTILES, LoadFigure, LoadResult, PhaseResult, Status, TargetRecord
 from perfharness.model.mlperf import MLPERF_NAME, MlperfResult
 from perfharness.model.secrets import mask_text
-from perfharness.runs.compared_figure import Figure
+from perfharness.runs.compared_figure import ACCURACY, PHASES, Figure
 
-ACCURACY = "accuracy"
 ERRORS = "errors"
 NO_OBJECTIVE = "it had no --objective"
 CLOSED = "a closed loop asks for no rate"
@@ -86,7 +85,7 @@ class LoadTest:
         verdict: what the test says of itself: `ok` or how it ended; `VALID` or `INVALID` by LoadGen.
         verdict_reason: why it is that.
         figures: of the longest phase that counts.
-        phases: figures of each phase that counts, by its name, where there are several.
+        phases: figures of each phase that counts, by its name.
         findings: about the load.
         of_no_concern: codes of findings of the run that say nothing about the target.
         exit_code: of what became of the load alone: 0, 1, or 3.
@@ -108,6 +107,15 @@ class LoadTest:
     exit_code: int = 0
     problem: str | None = None
     invalid: str | None = None
+
+    @property
+    def figures_of_phases(self) -> Values:
+        """At the path of each phase."""
+        return {
+            Figure((PHASES, name, *of.path), of.metric): one
+            for name, found in self.phases.items()
+            for of, one in found.items()
+        }
 
     @property
     def short_target(self) -> str:
@@ -165,7 +173,7 @@ def stress_test(load: LoadResult) -> LoadTest:
         verdict=load.status,
         verdict_reason=load.status_reason,
         figures=load_figures(load),
-        phases={one.name: phase_figures(one) for one in counting} if len(counting) > 1 and not is_search else {},
+        phases={} if is_search else {one.name: phase_figures(one) for one in counting},
         findings=[record.to_finding() for record in load.findings],
         of_no_concern=of_no_concern(load.target),
         exit_code=CODES.get(load.status, 1),

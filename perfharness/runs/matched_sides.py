@@ -11,7 +11,7 @@ from perfharness.analysis.comparison import MAX_ORDER_SHARE, Pair, order_share
 from perfharness.errors import UsageError
 from perfharness.model.result import TIMES, path_text
 from perfharness.model.result import Path as StagePath
-from perfharness.runs.compared_figure import METRICS, Figure
+from perfharness.runs.compared_figure import ACCURACY, METRICS, Figure
 from perfharness.runs.compared_launch import DECIDING, VALIDITY, LaunchFigures, find_stage
 from perfharness.runs.comparison import CompareRule, EnvironmentDifference, NotCompared, Order
 from perfharness.runs.launch_figures import PER_ITEM
@@ -74,6 +74,8 @@ class MatchedSides:
     not_compared: list[NotCompared]
     only_in_base: list[StagePath]
     only_in_new: list[StagePath]
+    accuracies: list[tuple[Figure, Figure]]
+    """Metrics of accuracy that both sides have."""
 
     @property
     def is_comparable(self) -> bool:
@@ -102,7 +104,7 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
     figures = [
         figure
         for figure in dict.fromkeys(figure for launch in base.used for figure in launch.figures)
-        if figure.is_judged
+        if (figure.is_judged or (figure.path in wanted and METRICS[figure.metric].is_judged))
         and (not wanted or figure.path in wanted)
         and (not options.metrics or figure.metric in options.metrics)
         and (not figure.path or new_path[figure.path] in new_paths)
@@ -140,6 +142,11 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
         not_compared,
         [path for path in base_paths if new_path[path] not in new_paths],
         [path for path in new_paths if path not in known_new],
+        [
+            (Figure(path, ACCURACY), Figure(new_path[path], ACCURACY))
+            for path in base_paths
+            if path[-2:-1] == (ACCURACY,) and new_path[path] in new_paths
+        ],
     )
 
 

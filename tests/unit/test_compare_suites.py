@@ -9,10 +9,11 @@ import pytest
 
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, UsageError
-from perfharness.model.bench import MachineRecord, TensorSpec
+from perfharness.model.bench import AccuracyRecord, MachineRecord, TensorSpec
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.runs.compare import CompareOptions, Comparison, compare_sides, read_side
-from tests.unit.bench_results import made_up
+from perfharness.runs.limits import parse_limit
+from tests.unit.bench_results import made_up, suite_of
 
 NOISE = (1.0, 1.002, 0.998, 1.001)
 
@@ -131,6 +132,53 @@ def test_merged_suites_of_machines_have_verdicts(tmp_path: Path, capsys: pytest.
     assert run_cli(["bench", "merge", base[0], new[0], "-o", str(tmp_path / "two"), "--no-charts"]) == 0  # one each
     for name in ("one", "two"):
         assert not (tmp_path / name / "comparison.json").exists()
+
+
+def scored(folder: Path, top1: float | None, other: float = 0.5, reasons: dict[str, str] | None = None) -> str:
+    def accuracy(value: float | None) -> AccuracyRecord:
+        return AccuracyRecord(
+            against="labels", samples=1000, metrics={"top1": value, "rmse": 2.0}, reasons=reasons or {}
+        )
+
+    cases = [made_up("torch", 8, accuracy=accuracy(top1)), made_up("onnxruntime", 8, accuracy=accuracy(other))]
+    folder.mkdir()
+    (folder / "bench.json").write_text(suite_of(*cases).model_dump_json())
+    return str(folder)
+
+
+TORCH = "'net/torch/plain/fp32/cuda/batch 8'"
+
+
+@pytest.mark.parametrize(
+    ("limit", "failed", "value"),
+    [
+        (f"{TORCH}.accuracy.top1 < 0.75", True, 0.7),
+        (f"{TORCH}.accuracy.top1 < 0.65", False, 0.7),
+        (f"{TORCH}.accuracy.top1 < -10%", True, -12.5),
+        (f"{TORCH}.accuracy.top1 < -13%", False, -12.5),
+        (f"{TORCH}.accuracy.rmse > 3", False, 2.0),
+    ],
+)
+def test_accuracy_is_gated_and_a_change_of_it_is_named(tmp_path: Path, limit: str, failed: bool, value: float) -> None:
+    base, new = read_side(scored(tmp_path / "a", 0.8)), read_side(scored(tmp_path / "b", 0.7))
+    comparison = compare_sides(base, [new], CompareOptions(limits=(parse_limit(limit),)))
+    (result,) = comparison.limits
+    assert result.failed == failed
+    assert result.value == pytest.approx(value)
+    (remark,) = [one for one in comparison.versions[0].remarks if "accuracy" in one]
+    assert [word in remark for word in ("0.8", "0.7", "onnxruntime", "rmse")] == [True, True, False, False]
+    assert not [row for row in comparison.versions[0].rows if "accuracy" in (row.stage or "")]
+
+
+def test_accuracy_that_is_not_there(tmp_path: Path) -> None:
+    side = read_side(scored(tmp_path / "a", None, reasons={"top1": "no labels"}))
+    (result,) = compare_sides(side, [side], CompareOptions(limits=(parse_limit(f"{TORCH}.accuracy.top1 < 0"),))).limits
+    assert (result.failed, result.value, result.reason) == (True, None, "no labels")
+    for wrong in ("accuracy.top1 < 1", f"{TORCH}.accuracy.top5 < 1", "'batch 9'.accuracy.top1 < 1"):
+        with pytest.raises(UsageError):
+            compare_sides(side, [side], CompareOptions(limits=(parse_limit(wrong),)))
+    with pytest.raises(UsageError):
+        parse_limit("accuracy.top1 < 3ms")
 
 
 def test_a_damaged_suite_is_one_sentence(tmp_path: Path) -> None:

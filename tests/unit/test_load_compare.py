@@ -14,7 +14,7 @@ from perfharness.runs.compare import CompareOptions, SideInput, compare_sides
 from perfharness.runs.compared_figure import Figure
 from perfharness.runs.compared_launch import LaunchFigures
 from perfharness.runs.limits import judge_limit, parse_limit
-from perfharness.runs.load_test import load_figures, load_text
+from perfharness.runs.load_test import load_figures, load_text, stress_test
 
 
 def load(p99_ms: float | None = 20.0, errors: int = 2, rate: float = 50.0, knee: Knee | None = None) -> LoadResult:
@@ -113,6 +113,60 @@ def test_limits_of_a_load_test(text: str, failed: bool) -> None:
     result = judge_limit(parse_limit(text), [], [launch("a", load())], "run")
     assert result.failed == failed
     assert (result.value is None) == (result.reason is not None)
+
+
+def in_phases(**p99_ms: float) -> LaunchFigures:
+    """A load test with phases, the first one the longest."""
+    parts = [load(ms).phases[1] for ms in p99_ms.values()]
+    phases = [
+        part.model_copy(update={"name": name.replace("_", "."), "duration_s": 10.0 - place})
+        for place, (name, part) in enumerate(zip(p99_ms, parts, strict=True))
+    ]
+    test = stress_test(load().model_copy(update={"phases": phases}))
+    found = {**test.figures, **test.figures_of_phases}
+    return LaunchFigures(
+        Path("a"), "a", None, None, {figure: one.value for figure, one in found.items()}, {}, {"load": "x"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "failed", "value"),
+    [
+        ("latency.p99 > 25ms", False, 20.0),
+        ("phases.burst.p99 > 25ms", True, 80.0),
+        ("phases.burst.p99 > 100ms", False, 80.0),
+        ("phases.'ramp.2'.p99 > 25ms", True, 30.0),
+        ("phases.ramp.2.p99 > 25ms", True, 30.0),
+        ("phases.burst.error_rate > 0.01", True, 0.02),
+        ("phases.burst.p99.9 > 1ms", True, None),
+    ],
+)
+def test_limits_of_one_phase(text: str, failed: bool, value: float | None) -> None:
+    launch = in_phases(steady=20.0, burst=80.0, ramp_2=30.0)
+    result = judge_limit(parse_limit(text), [], [launch], "run")
+    assert result.failed == failed
+    assert result.value == (None if value is None else pytest.approx(value))
+
+
+def test_phases_are_compared_only_where_they_are_named() -> None:
+    base = SideInput("base", [in_phases(steady=20.0, burst=40.0)] * 2)
+    new = SideInput("new", [in_phases(steady=20.0, burst=80.0)] * 2)
+    (all_rows,) = compare_sides(base, [new], CompareOptions()).versions
+    assert not [row for row in all_rows.rows if row.stage.startswith("phases")]
+    (named,) = compare_sides(base, [new], CompareOptions(stages=("phases/burst",), metrics=("load_p99",))).versions
+    (row,) = named.rows
+    assert (row.stage, row.metric) == ("phases/burst", "load_p99")
+    assert row.ratio == pytest.approx(2)
+
+
+def test_a_phase_that_is_not_there_and_a_stage_that_is_called_so() -> None:
+    with pytest.raises(UsageError, match="steady, burst"):
+        judge_limit(parse_limit("phases.brust.p99 > 1ms"), [], [in_phases(steady=1.0, burst=2.0)], "run")
+    stage = Figure(("phases", "decode"), "stage_p99")
+    other = LaunchFigures(Path("a"), "a", None, None, {stage: 3.0})
+    assert judge_limit(parse_limit("'phases/decode'.p99 > 1ms"), [], [other], "run").failed
+    with pytest.raises(UsageError):
+        judge_limit(parse_limit("phases.decode.goodput > 1"), [], [other], "run")
 
 
 def test_limits_that_a_run_does_not_have() -> None:

@@ -117,7 +117,7 @@ def test_figures_of_stress_by_hand() -> None:
         "app.py:answer",
         "ok",
     )
-    assert not test.phases
+    assert list(test.phases) == ["load"]
 
 
 def test_of_several_phases_each_has_its_figures() -> None:

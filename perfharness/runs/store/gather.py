@@ -35,7 +35,6 @@ from perfharness.runs.store.records import (
     GPU_PER_ITEM,
     HOST_MEMORY,
     LATENCY,
-    PHASES,
     THROUGHPUT,
     UNITS,
     Figure,
@@ -115,8 +114,7 @@ def _verdict(test: LoadTest) -> str:
 
 def test_figures(test: LoadTest) -> Iterator[Figure]:
     """The figures of a load test, and of each of its phases, where there are several."""
-    of_phases = {Compared((PHASES, name, *of.path), of.metric): one for name, found in test.phases.items()
-                 for of, one in found.items()}  # fmt: skip
+    of_phases = test.figures_of_phases if len(test.phases) > 1 else {}
     for figure, found in {**test.figures, **of_phases}.items():
         value = finite(found.value)
         yield Figure(

@@ -38,9 +38,6 @@ UNITS = {
     HOST_MEMORY: "bytes",
 }
 
-PHASES = "phases"
-"""Of a load test with several phases, the path of each one's figures is `phases/NAME`."""
-
 COMMITTED = "git_committed_unix_s"
 """Of `StoredRun.environment`: when the commit was made."""
 
