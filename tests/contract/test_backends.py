@@ -46,7 +46,8 @@ LIGHT = {"onnxruntime", "torch"}
 
 def of_backend(name: str, *more: str) -> Any:
     """The parameters of a test of one backend."""
-    return pytest.param(name, *more, id="-".join((name, *more)), marks=() if name in LIGHT else pytest.mark.slow)
+    light = name in LIGHT and not any(mode.startswith("compile") for mode in more)  # compiling takes half a minute
+    return pytest.param(name, *more, id="-".join((name, *more)), marks=() if light else pytest.mark.slow)
 
 
 NAMES = [of_backend(name) for name in BACKENDS]

@@ -27,6 +27,9 @@ NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "")
 
 UNDER_NSYS = pytest.param("nsys", marks=pytest.mark.nsys)
 TRACERS = pytest.mark.parametrize("tracer", ["embedded", UNDER_NSYS])
+TRACERS_SLOW_UNDER_NSYS = pytest.mark.parametrize(
+    "tracer", ["embedded", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])]
+)
 
 LAUNCH = ("launch", "--no-telemetry")
 """Without telemetry, whose process is a third of what a small launch costs; `--telemetry` asks for it."""

@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 
 from perfharness import open_run
-from tests.integration.launches import TRACERS, environment, manifest, run_to_the_end, tracing
-
-TRACERS_SLOW_UNDER_NSYS = pytest.mark.parametrize(
-    "tracer", ["embedded", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])]
-)
+from tests.integration.launches import TRACERS, TRACERS_SLOW_UNDER_NSYS, environment, manifest, run_to_the_end, tracing
 
 WORK = """
 import os, sys, time
@@ -138,13 +134,21 @@ POOLS = {
 @pytest.mark.parametrize(
     ("tracer", "way"),
     [
-        *(pytest.param("embedded", way, id=f"embedded-{way}") for way in POOLS),
+        *(
+            pytest.param(
+                "embedded",
+                way,
+                id=f"embedded-{way}",
+                marks=[pytest.mark.slow] if way in ("forkserver", "futures") else [],
+            )
+            for way in POOLS
+        ),
         *(
             pytest.param(
                 "nsys",
                 way,
                 id=f"nsys-{way}",
-                marks=[pytest.mark.nsys, *([] if way in ("spawn", "fork") else [pytest.mark.slow])],
+                marks=[pytest.mark.nsys, *([] if way == "fork" else [pytest.mark.slow])],
             )
             for way in POOLS
         ),
@@ -167,7 +171,7 @@ def test_workers(tmp_path: Path, tracer: str, way: str) -> None:
     assert not {path.name for path in (tree.out / "proc_0_gpu_0").iterdir() if path.name.startswith(".")}
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_a_parent_that_measures_nothing_has_no_numbers(tmp_path: Path, tracer: str) -> None:
     source = """
         import subprocess
@@ -303,7 +307,7 @@ if __name__ == "__main__":
 """
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_functions_are_annotated_in_children_too(tmp_path: Path, tracer: str) -> None:
     (tmp_path / "script.py").write_text(ANNOTATED)
     (tmp_path / "stages.toml").write_text('[[range]]\nfunction = "__main__:decode"\n')
@@ -354,7 +358,7 @@ def test_a_worker_that_is_killed(tmp_path: Path, tracer: str) -> None:
         assert child["data"]["app"]["loop"]["batch_0"]["total_items"] == 2
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 @pytest.mark.parametrize("program", ["sys.executable, __file__", "'/bin/true'"])
 def test_a_process_that_becomes_another_program(tmp_path: Path, tracer: str, program: str) -> None:
     """What it recorded before is counted too: in the results, or said to be lost."""
@@ -383,7 +387,7 @@ def test_a_process_that_becomes_another_program(tmp_path: Path, tracer: str, pro
     assert "child-killed" not in tree.codes
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_a_rank_that_exits(tmp_path: Path, tracer: str) -> None:
     """The launch fails as the program does, and both ranks' batches are kept."""
     source = """

@@ -91,7 +91,9 @@ def test_clocks_that_are_held_and_a_restore_that_is_killed(machine: Machine) -> 
     assert machine.settings() == machine.before
 
 
-@pytest.mark.parametrize("end", [{"signal": "SIGTERM"}, {"signal": "SIGINT"}, {"raises": True}])
+@pytest.mark.parametrize(
+    "end", [{"signal": "SIGTERM"}, pytest.param({"signal": "SIGINT"}, marks=pytest.mark.slow), {"raises": True}]
+)
 def test_clocks_max_that_is_asked_to_end_restores(machine: Machine, end: dict[str, Any]) -> None:
     fault = Fault(name="nvmlDeviceSetMemoryLockedClocks", **end)
     assert machine.run("clocks", "max", faults=(fault,)).returncode == 1
@@ -210,7 +212,9 @@ def test_two_launches_at_once_have_one_owner(machine: Machine, tmp_path: Path) -
     assert [set(each.findings()) for each in (owner, other)] == [set(), {"clocks-refused"}]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_a_launch_that_is_asked_to_end_restores(machine: Machine, tmp_path: Path, number: signal.Signals) -> None:
     running = Launch(machine, tmp_path / "a").start()
     assert machine.settings() != machine.before

@@ -243,7 +243,7 @@ def test_both_passes_under_nsys(script: Path, tmp_path: Path) -> None:
     assert batches(out) == batches(out / "explain") == 10
 
 
-@pytest.mark.parametrize("mode", ["crash", "hang"])
+@pytest.mark.parametrize("mode", ["crash", pytest.param("hang", marks=pytest.mark.slow)])
 def test_whatever_happens_to_the_second_pass_the_first_is_kept(script: Path, tmp_path: Path, mode: str) -> None:
     out = tmp_path / "out"
     if mode == "crash":

@@ -153,7 +153,9 @@ def test_a_timeout_ends_what_hangs(script: Path, tmp_path: Path) -> None:
     assert processes_naming(str(tmp_path)) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_a_signal_to_the_launcher_ends_the_whole_family(script: Path, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out"
     with launching("-np", 2, "--tracer", "none", "-o", out, script, "family") as launcher:

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.integration.launches import NSYS, NVTX_SITE, PATIENCE_S, TRACERS, environment, launching, run_to_the_end
+from tests.integration.launches import (
+    NSYS,
+    NVTX_SITE,
+    PATIENCE_S,
+    TRACERS_SLOW_UNDER_NSYS,
+    environment,
+    launching,
+    run_to_the_end,
+)
 
 SCRIPT = """
 import os, sys, time
@@ -112,7 +120,7 @@ def codes(manifest: dict[str, Any]) -> set[str]:
     return {finding["code"] for finding in manifest["findings"]}
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_a_process_that_starts_late_is_waited_for(tmp_path: Path, tracer: str) -> None:
     code, manifest, mean = launch(tmp_path, "-np", 2, "-w", 2, "--tracer", tracer, "|", 1.5, 30)
     assert code == 0, manifest["findings"]
@@ -198,7 +206,7 @@ if __name__ == "__main__":
 """
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_forked_workers_come_to_it(tmp_path: Path, tracer: str) -> None:
     """Also under the embedded tracer, which does not trace a fork: its recorder then writes nowhere, and goes on."""
     _, manifest, _ = launch(tmp_path, "-np", 2, "-w", 1, "--tracer", tracer, "|", text=WORKERS)

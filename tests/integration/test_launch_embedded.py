@@ -45,7 +45,12 @@ def names(trace: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("mode", "options", "ended"),
-    [("exit", [], "failed"), ("raise", [], "failed"), ("hang", ["--timeout", "15"], "timeout"), ("kill", [], "failed")],
+    [
+        pytest.param("exit", [], "failed", marks=pytest.mark.slow),
+        ("raise", [], "failed"),
+        pytest.param("hang", ["--timeout", "15"], "timeout", marks=pytest.mark.slow),
+        ("kill", [], "failed"),
+    ],
 )
 def test_a_process_that_ends_badly_leaves_what_it_recorded(
     tmp_path: Path, mode: str, options: list[str], ended: str

@@ -126,8 +126,8 @@ def test_workers_made_by_fork_are_traced_too(nsys: Path, script: Path, tmp_path:
     ("mode", "options", "end"),
     [
         ("kill", ("-np", 2), ("failed", None, "SIGKILL")),
-        ("code", ("-np", 2), ("failed", 137, None)),
-        ("hang", ("--timeout", 15), ("timeout", None, "SIGINT")),
+        pytest.param("code", ("-np", 2), ("failed", 137, None), marks=pytest.mark.slow),
+        pytest.param("hang", ("--timeout", 15), ("timeout", None, "SIGINT"), marks=pytest.mark.slow),
     ],
 )
 def test_the_truth_about_the_end_of_a_process_comes_through_nsys_with_its_trace(
@@ -144,7 +144,7 @@ def test_the_truth_about_the_end_of_a_process_comes_through_nsys_with_its_trace(
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+    "number", [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGKILL))]
 )
 def test_no_daemon_and_no_session_is_left_behind(
     nsys: Path, script: Path, tmp_path: Path, number: signal.Signals
@@ -249,8 +249,8 @@ def failing_nsys(nsys: Path, folder: Path, host: str, failures: int, end: str) -
     ("host", "failures", "end"),
     [
         ("host-linux-x64", 2, "exit 2"),
-        ("host-linux-x64", 1, "kill -SEGV $$"),
-        ("linux-desktop-x64", 1, "exit 2"),
+        pytest.param("host-linux-x64", 1, "kill -SEGV $$", marks=pytest.mark.slow),
+        pytest.param("linux-desktop-x64", 1, "exit 2", marks=pytest.mark.slow),
         pytest.param("linux-desktop-x64", 1, "kill -SEGV $$", marks=pytest.mark.slow),
     ],
 )

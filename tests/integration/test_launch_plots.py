@@ -44,6 +44,7 @@ def test_plots_without_telemetry_are_refused_before_anything_starts(tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_each_of_two_gpus_has_its_own_readings_and_its_own_picture(tmp_path: Path) -> None:
     """The second GPU is hotter; the launch gives the processes the GPUs in the other order."""
     record, out = h100_machine(2), tmp_path / "out"

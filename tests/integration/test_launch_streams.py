@@ -39,7 +39,10 @@ def is_up(out: Path) -> bool:
     return any(log.read_text() for log in out.glob(".perfharness-run-*/proc_*/stdout.log"))
 
 
-@pytest.mark.parametrize(("hangup", "code", "end"), [(signal.SIG_DFL, 1, "interrupted"), (signal.SIG_IGN, 0, "ok")])
+@pytest.mark.parametrize(
+    ("hangup", "code", "end"),
+    [(signal.SIG_DFL, 1, "interrupted"), pytest.param(signal.SIG_IGN, 0, "ok", marks=pytest.mark.slow)],
+)
 def test_a_closed_terminal_costs_no_result(
     script: Path, tmp_path: Path, hangup: signal.Handlers, code: int, end: str
 ) -> None:
@@ -78,6 +81,7 @@ def test_a_reader_that_has_gone_costs_no_result(script: Path, tmp_path: Path) ->
     assert (out / "benchmark_mean.json").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_behind_stdout_costs_no_result(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with Path("/dev/full").open("wb") as full:

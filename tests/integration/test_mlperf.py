@@ -212,6 +212,7 @@ def test_a_system_that_fails_every_batch_ends_the_test(tmp_path: Path) -> None:
     assert "mlperf-not-ended" in codes(result)
 
 
+@pytest.mark.slow
 def test_a_crash_and_an_interrupt_keep_what_was_measured(tmp_path: Path) -> None:
     model = write_model(tmp_path / "net.py", FakeScript(execute_ms=1, crash_at_execution=30))
     code, result, _ = run(tmp_path / "out", model, "--backend", FAKE_BACKEND, "--min-duration", 5)

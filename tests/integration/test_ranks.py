@@ -14,7 +14,7 @@ import pytest
 
 from perfharness import open_run
 from tests.integration import forked_command
-from tests.integration.launches import TRACERS, environment, run_to_the_end, tracing
+from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, run_to_the_end, tracing
 
 pytest.importorskip("torch.distributed")
 
@@ -123,7 +123,7 @@ perf.finalize()
 """
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_ranks_of_mpirun(tmp_path: Path, tracer: str) -> None:
     pytest.importorskip("mpi4py")
     mpirun = Path(sys.executable).with_name("mpirun")
@@ -184,7 +184,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(
     ("tracer", "beside_gpu"),
     [
-        ("embedded", False),
+        pytest.param("embedded", False, marks=pytest.mark.slow),
         pytest.param("embedded", True, marks=pytest.mark.slow),
         pytest.param("nsys", False, marks=[pytest.mark.nsys, pytest.mark.slow]),
     ],
@@ -267,6 +267,7 @@ def test_without_ranges_of_calls_nothing_is_guessed(tmp_path: Path) -> None:
     assert "--parallel" in tree["throughput"]["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_under_nsys_the_same_rank_and_stage_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, nvtx_site = (os.environ.get(f"PERFHARNESS_TEST_{name}") for name in ("NSYS", "NVTX_SITE"))

@@ -150,6 +150,7 @@ def test_it_ends_when_it_is_stable(script: Path, tmp_path: Path) -> None:
 NEIGHBOUR = "import time\nprint(flush=True)\nwhile True: pass"
 
 
+@pytest.mark.slow
 def test_two_busy_loops_beside_one_of_the_launches_are_found(script: Path, tmp_path: Path) -> None:
     planted: list[subprocess.Popen[bytes]] = []
     used_s: list[float] = []

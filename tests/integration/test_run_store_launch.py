@@ -121,7 +121,7 @@ def test_four_writers_at_once(place: Path) -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-@pytest.mark.parametrize("dump", [None, "run_store_0001.sql"])
+@pytest.mark.parametrize("dump", [None, pytest.param("run_store_0001.sql", marks=pytest.mark.slow)])
 def test_a_migration_that_was_killed_is_made_by_the_next(place: Path, dump: str | None) -> None:
     place.parent.mkdir(parents=True)
     with closing(sqlite3.connect(place)) as connection, connection:

@@ -38,6 +38,7 @@ def empty(url: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_four_writers_at_once(url: str) -> None:
     write_together(url)
 

@@ -116,16 +116,19 @@ def test_image_sample_tells_every_shape_and_leaves_no_files_of_ours(tmp_path: Pa
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["predictions.csv"]
 
 
+@pytest.mark.slow
 def test_image_sample_takes_one_file(tmp_path: Path) -> None:
     run(IMAGES.script, "-i", SHAPES / "star_1.jpg", "-o", tmp_path, cwd=tmp_path)
     assert predicted(tmp_path) == {"star_1.jpg": "star"}
 
 
+@pytest.mark.slow
 def test_image_sample_starts_over_to_fill_the_batches_asked_for(tmp_path: Path) -> None:
     said = run(IMAGES.script, "-b", "8", "--batches", "2", "-o", tmp_path, cwd=tmp_path)
     assert "16 images on" in said
 
 
+@pytest.mark.slow
 def test_image_sample_without_images_says_so(tmp_path: Path) -> None:
     command = [sys.executable, str(IMAGES.script), "-i", str(tmp_path), "-o", str(tmp_path)]
     done = subprocess.run(command, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -181,6 +184,7 @@ def test_existing_pipeline_reads_every_line_and_counts_its_steps_and_the_network
         assert "session" in batch["orientation"]
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_answers_and_a_common_result(tmp_path: Path) -> None:
     launch(IMAGES, tmp_path / "out", processes=2, warmup=1)
     for name in ("proc_0_gpu_0", "proc_1_gpu_0"):
@@ -205,6 +209,7 @@ def test_tensor_parallel_sample_checks_itself_split_and_whole(tmp_path: Path, by
     assert f"{count} rank(s); the split network equals the whole one" in said
 
 
+@pytest.mark.slow
 def test_tensor_parallel_sample_needs_as_many_heads_as_ranks(tmp_path: Path) -> None:
     command = [sys.executable, str(SAMPLES / "tensor_parallel.py"), "--heads", "3", "--width", "63"]
     environ = {**ENVIRONMENT, "RANK": "0", "WORLD_SIZE": "2"}

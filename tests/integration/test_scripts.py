@@ -27,7 +27,12 @@ ROOT = Path(__file__).resolve().parents[2]
 def checkout(tmp_path: Path) -> Path:
     """A checkout with the scripts, and nothing that they could install."""
     shutil.copytree(ROOT / "scripts", tmp_path / "checkout" / "scripts")
-    for name in ("pyproject.toml", "tests/requirements.txt", "samples/ocr_existing_pipeline/requirements.txt"):
+    for name in (
+        "pyproject.toml",
+        "tests/requirements-check.txt",
+        "tests/requirements.txt",
+        "samples/ocr_existing_pipeline/requirements.txt",
+    ):
         target = tmp_path / "checkout" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, target)
