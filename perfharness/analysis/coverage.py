@@ -16,7 +16,7 @@ from perfharness.analysis.grouping import distinct, group_rows
 from perfharness.analysis.projection import Launches
 from perfharness.analysis.timeline import ThreadOrder
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.nsys_schema import CUPTI_FORKED, CUPTI_STALLED, ONLY_RANGES
+from perfharness.model.nsys_schema import CUPTI_FORKED, CUPTI_NOT_STARTED, CUPTI_STALLED, ONLY_RANGES
 from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, NvtxRanges, Trace, pid_of
 
 MIN_SILENT_RANGES = 3
@@ -28,6 +28,7 @@ CUDA_OF_NSYS = (((2025, 3), 13), ((2022, 4), 12))
 _UNTRACED = {
     ONLY_RANGES: (Severity.NOTE, ""),
     CUPTI_FORKED: (Severity.ERROR, "Start the workers by `spawn` or `forkserver`, or measure with `--tracer nsys`."),
+    CUPTI_NOT_STARTED: (Severity.ERROR, "Leave CUDA_INJECTION64_PATH as it is in the script, or use `--tracer nsys`."),
     CUPTI_STALLED: (Severity.ERROR, "Measure again; where it happens again, use `--tracer nsys`."),
 }
 """How bad it is and what to do, by the reason."""

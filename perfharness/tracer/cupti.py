@@ -121,23 +121,21 @@ class Cupti:
         """Call a function that returns a CUptiResult; `CuptiError` unless that is success."""
         code = getattr(self.library, function)(*arguments)
         if code != 0:
-            text = ctypes.c_char_p()
-            self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
-            raise CuptiError(function, code, text.value.decode() if text.value else "unknown")
+            raise self.error(function, code)
+
+    def error(self, function: str, code: int) -> CuptiError:
+        """For a call that returned this code."""
+        text = ctypes.c_char_p()
+        self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
+        return CuptiError(function, code, text.value.decode() if text.value else "unknown")
+
+    def address(self, function: str) -> int:
+        """Of a function; AttributeError where this version does not have it."""
+        return ctypes.cast(getattr(self.library, function), ctypes.c_void_p).value or 0
 
     def has(self, function: str) -> bool:
         """Whether this version has the function."""
         return hasattr(self.library, function)
-
-    def set_flag(self, attribute: int, value: int) -> None:
-        """Set an attribute that is a uint8_t."""
-        flag = ctypes.c_uint8(value)
-        size = ctypes.c_size_t(1)
-        self.call("cuptiActivitySetAttribute", ctypes.c_int(attribute), ctypes.byref(size), ctypes.byref(flag))
-
-    def enable(self, kind: int) -> None:
-        """Enable the records of a kind."""
-        self.call("cuptiActivityEnable", ctypes.c_int(kind))
 
     def functions(self, domain: int) -> dict[int, str]:
         """All API functions of a domain: cbid -> name, e.g. `cudaLaunchKernel_v7000`."""

@@ -1,4 +1,4 @@
-"""Recording GPU work through CUPTI: started before the script, stopped after it, no calls in between.
+"""Recording GPU work through CUPTI: started when CUDA is first used, stopped after the script, no calls in between.
 
 What is recorded, and why so little (docs/internals/embedded-tracer.md): kernels, copies, memsets and graph
 launches as the GPU ran them, and API records of only those functions that start such work. That is enough to
@@ -12,13 +12,15 @@ import _thread
 import contextlib
 import ctypes
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from perfharness.model import environment
-from perfharness.tracer import cupti, native
+from perfharness.model.nsys_schema import CUPTI_NOT_STARTED
+from perfharness.tracer import cupti, injection, native
 from perfharness.tracer.cupti import Cupti, CuptiError
 from perfharness.tracer.gpu_spool import GpuSpool
+from perfharness.tracer.injection import Injection, Step
 from perfharness.tracer.layouts import is_known
 
 if TYPE_CHECKING:
@@ -40,14 +42,19 @@ OPERATION_KINDS = (
     cupti.KIND_MEMSET,
     cupti.KIND_GRAPH_TRACE,
 )
-NVTX_INJECTION = "NVTX_INJECTION64_PATH"
-OTHER_TOOLS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", NVTX_INJECTION)
+ENABLE = "cuptiActivityEnable"
+NVTX_INJECTION = injection.NVTX_VARIABLE
+OTHER_TOOLS = (injection.CUDA_VARIABLE, "NSYS_PROFILING_SESSION_ID", NVTX_INJECTION)
 """Set where another tool will trace CUDA or NVTX in this process."""
 
 CUDA_SUCCESS = 0
 
 STALLED_S = 20.0
 """CUPTI that has neither returned a buffer nor ended for so long will never do so."""
+
+
+class NotStartedError(Exception):
+    """CUDA was used without CUPTI; the message is the reason."""
 
 
 class StalledError(Exception):
@@ -63,6 +70,7 @@ class GpuTrace:
         api_names: function names by `(domain, cbid)` of the enabled functions.
         canary: number of a function whose call must leave a record.
         all_calls: whether the calls of all functions are recorded, but for mere inquiries.
+        injection: starts CUPTI when CUDA is first used; None: it was started before.
     """
 
     cupti: Cupti
@@ -71,6 +79,12 @@ class GpuTrace:
     api_names: dict[tuple[int, int], str] = field(default_factory=dict)
     canary: int | None = None
     all_calls: bool = False
+    injection: Injection | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether CUPTI was started in this process."""
+        return self.injection is None or self.injection.has_begun
 
     def stop(self) -> tuple[int, bool]:
         """Have CUPTI return all buffers; those in memory stay there until the process ends.
@@ -79,8 +93,17 @@ class GpuTrace:
         `StalledError` where CUPTI does not answer: the process then ends without the exit functions of its libraries,
         of which CUPTI's would not answer either.
         """
+        if self.injection is not None:
+            if not self.has_begun and cuda_was_initialised(self.driver):
+                raise NotStartedError(CUPTI_NOT_STARTED)
+            try:
+                self.injection.check()
+            except CuptiError as error:
+                raise NotStartedError(failure(error)) from error
         if not self.spool.stop(STALLED_S):
             raise StalledError(f"the records could not be written to the disk within {STALLED_S:.0f} s")
+        if not self.has_begun:
+            return 0, False
         try:
             return _until_stalled(self._stop_cupti, lambda: self.spool.pool.completed_count)
         except StalledError:
@@ -94,12 +117,18 @@ class GpuTrace:
             self.cupti.library.cuptiActivityDisable(ctypes.c_int(kind))
         return self.cupti.dropped_records(), taken_over
 
-    def forget_in_child(self) -> None:
-        """In a forked child, where CUPTI's threads are missing: a flush would wait for them for ever.
+    def in_forked_child(self, folder: str) -> GpuTrace | None:
+        """The same in a child that was forked, with a file of its own; None where CUPTI was started before.
 
-        What is left of CUPTI there gets no buffers, of which nobody would take the records.
+        There it lacks its threads, and a flush would wait for them for ever. What is left of it gets no buffers, of
+        which nobody would take the records.
         """
-        self.spool.pool.close()
+        if self.has_begun:
+            self.spool.pool.close()
+            return None
+        trace = replace(self, spool=GpuSpool(self.spool.pool, folder))
+        trace.spool.start()
+        return trace
 
     def _was_taken_over(self) -> bool:
         """Whether a call that must leave a record leaves none: then another user of CUPTI got the records."""
@@ -173,84 +202,92 @@ def start_gpu_trace(folder: str) -> tuple[GpuTrace | None, str | None]:
                 f"the record layouts of {path} (CUPTI {library.version}) are not known to this version of perfharness; "
                 "update it, or use nsys"
             )
-    except (CuptiError, OSError, AttributeError) as error:
+    except CuptiError as error:
+        return None, failure(error)
+    except (OSError, AttributeError) as error:
         return None, f"CUPTI could not be started: {error}"
     return None, reason
+
+
+def failure(error: CuptiError) -> str:
+    """Why the GPU is not traced, where CUPTI could not be started."""
+    if error.code == cupti.ERROR_MULTIPLE_SUBSCRIBERS:
+        return "another CUPTI subscriber (nsys, ncu or a profiler) is active in this process"
+    return f"CUPTI could not be started: {error}"
 
 
 def _other_tool() -> str | None:
     for name in OTHER_TOOLS:
         value = os.environ.get(name, "")
-        if value and not (name == NVTX_INJECTION and "libcupti.so" in value):
+        is_ours = injection.FILE_PREFIX in value or (name == NVTX_INJECTION and "libcupti.so" in value)
+        if value and not is_ours:
             return name
     return None
 
 
 def _start_with(library: Cupti, driver: ctypes.CDLL, folder: str) -> tuple[GpuTrace | None, str | None]:
     pool = native.BufferPool(BUFFER_BYTES, _pool_bytes() // BUFFER_BYTES, ADDRESSES // BUFFER_BYTES)
-    try:
-        subscriber = ctypes.c_void_p()
-        # CUPTI has one subscriber; this one's function is never called, for no callback is enabled.
-        library.call("cuptiSubscribe", ctypes.byref(subscriber), ctypes.c_void_p(pool.clock_address), None)
-    except CuptiError as error:
-        if error.code == cupti.ERROR_MULTIPLE_SUBSCRIBERS:
-            return None, "another CUPTI subscriber (nsys, ncu or a profiler) is active in this process"
-        raise
     trace = GpuTrace(library, GpuSpool(pool, folder), driver, all_calls=os.environ.get(environment.EXPLAIN) == "1")
-    library.set_flag(cupti.ATTRIBUTE_ZEROED_OUT_BUFFER, 1)
-    library.call("cuptiSetThreadIdType", ctypes.c_int(cupti.THREAD_ID_SYSTEM))
-    library.call("cuptiActivityRegisterTimestampCallback", ctypes.c_void_p(pool.clock_address))
-    library.call(
-        "cuptiActivityRegisterCallbacks",
-        ctypes.c_void_p(pool.request_address),
-        ctypes.c_void_p(pool.complete_address),
-    )
-    for kind in OPERATION_KINDS:
-        library.enable(kind)
-    if trace.all_calls:
-        with contextlib.suppress(CuptiError):  # the calls tell most of it
-            library.enable(cupti.KIND_SYNCHRONIZATION)
-    _enable_functions(trace)
-    _listen_to_nvtx(library)
+    steps = _steps(trace)
+    if injection.supported() and not cuda_was_initialised(driver):
+        with contextlib.suppress(OSError):  # as where no file of the folder may be run
+            trace.injection = injection.Injection(steps, library, folder)
+    if trace.injection is None:
+        injection.make_calls(steps, library)
+        ctypes.CDLL(None).setenv(NVTX_INJECTION.encode(), str(library.path).encode(), 1)
     trace.spool.start()
     return trace, None
 
 
-def _enable_functions(trace: GpuTrace) -> None:
-    """API records of the functions that start GPU work, or of all but inquiries; of all where CUPTI cannot choose."""
-    library = trace.cupti
+def _steps(trace: GpuTrace) -> list[Step]:
+    """The calls that have CUPTI record into the trace's buffers."""
+    pool = trace.spool.pool
+    size, flag = native.keep(ctypes.c_size_t(1)), native.keep(ctypes.c_uint8(1))
+    clock = pool.clock_address
+    steps = [
+        # CUPTI has one subscriber; this one's function is never called, for no callback is enabled.
+        Step("cuptiSubscribe", (native.keep(ctypes.c_void_p()), clock, 0)),
+        Step("cuptiActivitySetAttribute", (cupti.ATTRIBUTE_ZEROED_OUT_BUFFER, size, flag)),
+        Step("cuptiSetThreadIdType", (cupti.THREAD_ID_SYSTEM,)),
+        Step("cuptiActivityRegisterTimestampCallback", (clock,)),
+        Step("cuptiActivityRegisterCallbacks", (pool.request_address, pool.complete_address)),
+        *(Step(ENABLE, (kind,)) for kind in OPERATION_KINDS),
+    ]
+    if trace.all_calls:  # the calls tell most of it
+        steps.append(Step(ENABLE, (cupti.KIND_SYNCHRONIZATION,), otherwise=len(steps) + 1))
     for domain, kind, enable in (
         (cupti.DOMAIN_RUNTIME, cupti.KIND_RUNTIME, "cuptiActivityEnableRuntimeApi"),
         (cupti.DOMAIN_DRIVER, cupti.KIND_DRIVER, "cuptiActivityEnableDriverApi"),
     ):
-        functions = library.functions(domain)
-        wanted = {cbid for cbid, name in functions.items() if _is_wanted(name, all_calls=trace.all_calls)}
-        if domain == cupti.DOMAIN_DRIVER:
-            trace.canary = next((cbid for cbid, name in functions.items() if name == "cuDriverGetVersion"), None)
-            wanted |= {trace.canary} if trace.canary is not None else set()
-        chosen = library.has(enable)
-        if chosen:
-            try:
-                for cbid in wanted:
-                    library.call(enable, ctypes.c_uint32(cbid), ctypes.c_uint8(1))
-            except CuptiError:
-                if not trace.all_calls:
-                    raise
-                chosen = False  # one that it does not know by its number, of a thousand
-        if not chosen:
-            library.enable(kind)
-        trace.api_names |= {(domain, cbid): name for cbid, name in functions.items() if cbid in wanted or not chosen}
+        steps += _function_steps(trace, domain, kind, enable, len(steps))
+    return [*steps, Step(ENABLE, (cupti.KIND_MARKER,)), Step(ENABLE, (cupti.KIND_MARKER_DATA,))]
+
+
+def _function_steps(trace: GpuTrace, domain: int, kind: int, enable: str, first: int) -> list[Step]:
+    """API records of the functions that start GPU work, or of all but inquiries; of all where CUPTI cannot choose.
+
+    In the explaining pass, of all too where it does not know one of a thousand by its number.
+    """
+    functions = trace.cupti.functions(domain)
+    wanted = {cbid for cbid, name in functions.items() if _is_wanted(name, all_calls=trace.all_calls)}
+    if domain == cupti.DOMAIN_DRIVER:
+        trace.canary = next((cbid for cbid, name in functions.items() if name == "cuDriverGetVersion"), None)
+        wanted |= {trace.canary} if trace.canary is not None else set()
+    chosen = trace.cupti.has(enable)
+    named = wanted if chosen and not trace.all_calls else set(functions)
+    trace.api_names |= {(domain, cbid): name for cbid, name in functions.items() if cbid in named}
+    if not chosen or not wanted:
+        return [] if chosen else [Step(ENABLE, (kind,))]
+    of_all = first + len(wanted)
+    otherwise = of_all if trace.all_calls else None
+    steps = [Step(enable, (cbid, 1), otherwise=otherwise) for cbid in sorted(wanted)]
+    if not trace.all_calls:
+        return steps
+    return [*steps[:-1], replace(steps[-1], then=of_all + 1), Step(ENABLE, (kind,))]
 
 
 def _is_wanted(function: str, *, all_calls: bool) -> bool:
     return not cupti.is_inquiry(function) if all_calls else cupti.starts_gpu_work(function)
-
-
-def _listen_to_nvtx(library: Cupti) -> None:
-    """Have NVTX in C and C++ libraries report to CUPTI. Set for C only: the script's `os.environ` is not changed."""
-    library.enable(cupti.KIND_MARKER)
-    library.enable(cupti.KIND_MARKER_DATA)
-    ctypes.CDLL(None).setenv(NVTX_INJECTION.encode(), str(library.path).encode(), 1)
 
 
 def _pool_bytes() -> int:

@@ -14,6 +14,7 @@ import mmap
 import platform
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 _PLACEHOLDER = struct.pack("<Q", 0x1122334455667788)
 """Placeholder of an absolute address in the code."""
@@ -173,7 +174,7 @@ def supported() -> bool:
     return platform.machine() in _CODE_BY_MACHINE
 
 
-def _map(libc: ctypes.CDLL, length: int) -> int:
+def map_memory(libc: ctypes.CDLL, length: int) -> int:
     """Address of new zeroed memory that is never freed: CUPTI may call and write until the process has ended."""
     libc.mmap.restype = ctypes.c_void_p
     address = libc.mmap(
@@ -189,9 +190,9 @@ def _map(libc: ctypes.CDLL, length: int) -> int:
     return int(address)
 
 
-def _load_codes(libc: ctypes.CDLL, codes: list[tuple[bytes, int]]) -> list[int]:
-    """Addresses of the codes, each with its placeholder filled in, in a page that is executable and read-only."""
-    page = _map(libc, _PAGE_BYTES)
+def load_codes(libc: ctypes.CDLL, codes: list[tuple[bytes, int]]) -> list[int]:
+    """Addresses of the codes, each with its placeholders filled in, in a page that is executable and read-only."""
+    page = map_memory(libc, _PAGE_BYTES)
     addresses = []
     offset = 0
     for code, target in codes:
@@ -228,7 +229,7 @@ class BufferPool:
         while True:
             front = -(-(ctypes.sizeof(PoolHeader) + self._places * _RETURN_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
             try:
-                start = _map(libc, front + buffer_bytes * self._places)
+                start = map_memory(libc, front + buffer_bytes * self._places)
                 break
             except OSError:
                 if self._places == capacity:
@@ -240,7 +241,7 @@ class BufferPool:
         self.header.base, self.header.buffer_bytes, self.header.capacity = self.base, buffer_bytes, capacity
         self.header.returns = ctypes.addressof(self._returns)
         clock_gettime = ctypes.cast(libc.clock_gettime, ctypes.c_void_p).value or 0
-        self.request_address, self.complete_address, self.clock_address = _load_codes(
+        self.request_address, self.complete_address, self.clock_address = load_codes(
             libc, [(code.request, start), (code.complete, start), (code.clock, clock_gettime)]
         )
 
@@ -268,6 +269,15 @@ class BufferPool:
         self._libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(self.header.buffer_bytes), mmap.MADV_DONTNEED)
         # A refused request has used up a slot too.
         self.header.capacity = min(self._places, max(int(self.header.capacity), int(self.header.requested)) + 1)
+
+
+_kept: list[object] = []
+
+
+def keep(value: ctypes._SimpleCData[Any]) -> int:
+    """Address of a value that stays until the process ends: CUPTI may read it at any time."""
+    _kept.append(value)
+    return ctypes.addressof(value)
 
 
 def view(address: int, length: int) -> memoryview:

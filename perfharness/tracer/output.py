@@ -18,7 +18,7 @@ from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX, NAMES_SUFFIX, Lo
 from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_table
 from perfharness.tracer.cuda_use import maps_cuda
-from perfharness.tracer.gpu import StalledError, cuda_was_used
+from perfharness.tracer.gpu import NotStartedError, StalledError, cuda_was_used
 from perfharness.tracer.gpu_spool import FILE_PREFIX, FILE_SUFFIX
 from perfharness.tracer.ranges import read_end, read_facts, read_log
 from perfharness.tracer.records import Columns, LayoutError, check_lengths, decode
@@ -238,6 +238,8 @@ def gpu_records(session: Session) -> tuple[dict[int, Columns] | None, dict[str, 
                 return records, meta
         except StalledError:
             reason = schema.CUPTI_STALLED
+        except NotStartedError as error:
+            reason = str(error)
         except (cupti.CuptiError, LayoutError, OSError) as error:
             reason = f"CUPTI's records could not be read: {error}"
     if reason:

@@ -174,8 +174,8 @@ class Session:
         self._become_child()
         self.diagnostics.clear()
         if self.gpu is not None:
-            self.gpu.forget_in_child()
-            self.gpu = None
-            self.gpu_reason = schema.CUPTI_FORKED
+            self.gpu = self.gpu.in_forked_child(self.output_dir)
+            if self.gpu is None:
+                self.gpu_reason = schema.CUPTI_FORKED
         if self.gpu is None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ from perfharness.model import environment
 from perfharness.model import nsys_schema as schema
 from perfharness.model.findings import Severity
 from perfharness.trace import open_trace
-from perfharness.tracer import cupti, gpu, gpu_tables, native, nvtx_table
+from perfharness.tracer import cupti, gpu, gpu_tables, injection, native, nvtx_table
 from perfharness.tracer.cupti import CuptiError
 from perfharness.tracer.gpu_spool import POLLS_OF_EMPTY, GpuSpool
 from perfharness.tracer.layouts import LAYOUTS
@@ -41,6 +41,9 @@ FUNCTIONS = {
 }
 
 needs_code = pytest.mark.skipif(not native.supported(), reason="no machine code for this processor")
+
+
+MARKERS = (cupti.KIND_MARKER, cupti.KIND_MARKER_DATA)
 
 
 class FakeCupti:
@@ -66,11 +69,8 @@ class FakeCupti:
     def has(self, function: str) -> bool:
         return self.selective
 
-    def set_flag(self, attribute: int, value: int) -> None:
-        self.calls.append("cuptiActivitySetAttribute")
-
-    def enable(self, kind: int) -> None:
-        self.call("cuptiActivityEnable", ctypes.c_int(kind))
+    def address(self, function: str) -> int:
+        return 1  # never called
 
     def functions(self, domain: int) -> dict[int, str]:
         return FUNCTIONS[domain]
@@ -80,7 +80,7 @@ class FakeCupti:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> type[FakeCupti]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeCupti]]:
     """A machine with a CUDA 13 driver and one CUPTI."""
 
     class Made(FakeCupti):
@@ -95,8 +95,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> type[FakeCupti]:
     monkeypatch.setattr(cupti, "driver_library", lambda: driver)
     monkeypatch.setattr(cupti, "driver_cuda_version", lambda _: 13000)
     monkeypatch.setattr(cupti, "find_libraries", lambda major: iter([Path(f"libcupti.so.{major}")]))
-    monkeypatch.setattr(gpu, "_listen_to_nvtx", lambda library: None)
-    return Made
+    monkeypatch.setattr(injection, "supported", lambda: False)
+    yield Made
+    for name in (injection.CUDA_VARIABLE, injection.NVTX_VARIABLE):  # set for C only
+        ctypes.CDLL(None).unsetenv(name.encode())
 
 
 def started() -> tuple[gpu.GpuTrace, FakeCupti]:
@@ -107,7 +109,10 @@ def started() -> tuple[gpu.GpuTrace, FakeCupti]:
 
 def test_only_what_starts_gpu_work_is_asked_for_after_clock_and_buffers_are_set(machine: type[FakeCupti]) -> None:
     trace, library = started()
-    assert [number for name, number in library.enabled if name == "cuptiActivityEnable"] == list(gpu.OPERATION_KINDS)
+    assert [number for name, number in library.enabled if name == "cuptiActivityEnable"] == [
+        *gpu.OPERATION_KINDS,
+        *MARKERS,
+    ]
     functions = {(name, number) for name, number in library.enabled if name != "cuptiActivityEnable"}
     assert functions == {
         ("cuptiActivityEnableRuntimeApi", 211),
@@ -119,6 +124,32 @@ def test_only_what_starts_gpu_work_is_asked_for_after_clock_and_buffers_are_set(
     before = library.calls[: library.calls.index("cuptiActivityEnable")]
     assert {"cuptiSubscribe", "cuptiSetThreadIdType", "cuptiActivityRegisterTimestampCallback"} <= set(before)
     assert "cuptiActivityRegisterCallbacks" in before
+
+
+needs_injection = pytest.mark.skipif(not injection.supported(), reason="no machine code for this processor")
+
+
+@needs_injection
+@pytest.mark.parametrize(("initialised", "calls"), [(3, 0), (0, 1)])
+def test_cupti_is_not_called_before_cuda_is_used(
+    machine: type[FakeCupti], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, initialised: int, calls: int
+) -> None:
+    """Where it is used already, the driver will not start it any more. Without a start a trace is empty, unless CUDA
+    was used."""
+    monkeypatch.setattr(injection, "supported", lambda: True)
+    driver = cast(Any, cupti.driver_library())
+    driver.cuDeviceGetCount = lambda count: initialised
+    trace, _ = gpu.start_gpu_trace(str(tmp_path))
+    assert trace is not None
+    library = cast(FakeCupti, trace.cupti)
+    assert library.calls.count("cuptiSubscribe") == calls
+    assert trace.has_begun == bool(calls)
+    if not calls:
+        assert trace.stop() == (0, False)
+        driver.cuDeviceGetCount = lambda count: 0
+        with pytest.raises(gpu.NotStartedError, match=schema.CUPTI_NOT_STARTED):
+            trace.stop()
+        assert library.calls == []
 
 
 def test_a_cupti_that_cannot_choose_functions_records_them_all(machine: type[FakeCupti]) -> None:
@@ -139,7 +170,7 @@ def test_the_explaining_pass_records_all_calls_but_inquiries_and_waits(
     trace, library = started()
     assert trace.all_calls
     kinds = [number for name, number in library.enabled if name == "cuptiActivityEnable"]
-    assert kinds == [*gpu.OPERATION_KINDS, cupti.KIND_SYNCHRONIZATION]
+    assert kinds == [*gpu.OPERATION_KINDS, cupti.KIND_SYNCHRONIZATION, *MARKERS]
     functions = {number for name, number in library.enabled if name == "cuptiActivityEnableRuntimeApi"}
     assert functions == {22, 131}
     assert {number for name, number in library.enabled if name == "cuptiActivityEnableDriverApi"} == {3, 307}
