@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import aiohttp
 import numpy as np
 import psutil
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -153,8 +156,114 @@ def test_a_server_without_tls_and_one_that_speaks_something_else(server: str) ->
 
     assert asyncio.run(speak(b"220 mail.example ESMTP\r\n\r\n")) == ["invalid-response"]
     assert asyncio.run(speak(b"")) == ["reset"]
-    assert asyncio.run(speak(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")) == ["reset"]
+    assert asyncio.run(speak(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")) == ["cut-off"]
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+    assert asyncio.run(speak(chunked)) == ["cut-off"]
+    assert asyncio.run(speak(chunked + b"0\r\n\r\n")) == [None]
+    packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello"
+    assert asyncio.run(speak(packed)) == ["invalid-response"]
     assert asyncio.run(speak(b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n")) == ["http-302"]
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def ask_over_tls(
+    scheme: str, certificate: trustme.LeafCert, host: str, *, checked: bool, **settings: Any
+) -> str | None:
+    """The kind of error of a request to a server that speaks TLS."""
+
+    async def run() -> str | None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(asyncio.IncompleteReadError):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                await writer.drain()
+            writer.close()
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        certificate.configure_cert(context)
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        url = f"{scheme}://{host}:{listening.sockets[0].getsockname()[1]}/"
+        target = target_of(HttpSettings(url=url, **settings))
+        async with listening:
+            try:
+                if checked:
+                    await target.check({None: 1}, 20.0)
+                return (await target.call_async(LoadRequest(0, 1, None, "p", 0))).error
+            finally:
+                await target.close_async()
+
+    return asyncio.run(run())
+
+
+def test_certificates_that_are_not_trusted_and_plain_http_to_a_server_with_tls(
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    named = authority.issue_cert("127.0.0.1")
+    assert ask_over_tls("https", named, "127.0.0.1", checked=False) == "tls"
+    with pytest.raises(LaunchError, match="verify-tls"):
+        ask_over_tls("https", named, "127.0.0.1", checked=True)
+    assert ask_over_tls("https", named, "127.0.0.1", checked=True, verify_tls=False) is None
+    assert ask_over_tls("http", named, "127.0.0.1", checked=False) in ("reset", "invalid-response")
+    with pytest.raises(LaunchError, match="https://"):
+        ask_over_tls("http", named, "127.0.0.1", checked=True)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    trusted = {"ca_file": tmp_path / "ca.pem"}
+    assert ask_over_tls("https", named, "127.0.0.1", checked=True, **trusted) is None
+    assert ask_over_tls("https", authority.issue_cert("other.example"), "127.0.0.1", checked=False, **trusted) == "tls"
+    with pytest.raises(UsageError, match=r"nowhere\.pem"):
+        ask_over_tls("https", named, "127.0.0.1", checked=True, ca_file=tmp_path / "nowhere.pem")
+
+
+def test_a_server_that_drops_a_kept_connection_is_counted_and_not_asked_again() -> None:
+    """Its second request on a connection finds it closed; the next one gets a new connection."""
+    asked = 0
+
+    async def run() -> list[Answer]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal asked
+            for turn in range(2):
+                await reader.readuntil(b"\r\n\r\n")
+                asked += 1
+                if not turn:
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                    await writer.drain()
+            writer.close()
+
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        target = target_of(HttpSettings(url=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"))
+        async with listening:
+            found = [await target.call_async(LoadRequest(index, 1, None, "p", 0)) for index in range(4)]
+            await target.close_async()
+        return found
+
+    found = asyncio.run(run())
+    assert kinds(found) == [None, "reset", None, "reset"]
+    assert asked == 4
+    assert "keep-alive" in (found[1].message or "")
+
+
+def test_a_server_on_ipv6_alone() -> None:
+    async def run() -> str | None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        listening = await asyncio.start_server(serve, "::1", 0)
+        target = target_of(HttpSettings(url=f"http://[::1]:{listening.sockets[0].getsockname()[1]}/"))
+        async with listening:
+            found = await target.call_async(LoadRequest(0, 1, None, "p", 0))
+            await target.close_async()
+        return found.error
+
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    assert asyncio.run(run()) is None
 
 
 def test_an_answer_that_does_not_come_is_a_timeout() -> None:
@@ -225,14 +334,28 @@ def test_tokens_of_a_stream_and_of_a_whole_answer(path: str) -> None:
     ("body", "error"),
     [
         (b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n', None),
-        (b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}', None),
-        (b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n', "invalid-response"),
-        (b'data: {"error":{"message":"CUDA out of memory"}}\n\n', "invalid-response"),
+        (b': ping\r\n\r\ndata: {"choices":[{"delta":{"content":"a"}}]}\r\n\r\ndata: [DONE]\r\n\r\n', None),
+        (b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}', "cut-off"),
+        (b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n', "cut-off"),
+        (b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choi', "cut-off"),
+        (b'data: {"error":{"message":"CUDA out of memory"}}\n\n', "stream-error"),
         (b"data: {half\n\n", "invalid-response"),
-        (b"", "invalid-response"),
+        (b"", "cut-off"),
     ],
 )
 def test_a_stream_that_is_cut_or_has_an_error_is_no_answer(body: bytes, error: str | None) -> None:
+    found = streamed_answer(body)
+    assert found.error == error
+    assert (found.tokens, found.first_token_ns is None) == ((1, False) if error is None else (None, True))
+
+
+def test_servers_that_never_say_done() -> None:
+    body = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":%s}]}\n\n'
+    assert streamed_answer(body % b'"stop"', done=False).error is None
+    assert streamed_answer(body % b"null", done=False).error == "cut-off"
+
+
+def streamed_answer(body: bytes, **settings: Any) -> Answer:
     async def run() -> Answer:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
@@ -243,16 +366,14 @@ def test_a_stream_that_is_cut_or_has_an_error_is_no_answer(body: bytes, error: s
 
         listening = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1/chat/completions"
-        target = target_of(HttpSettings(url=url, model="m"))
+        target = target_of(HttpSettings(url=url, model="m", **settings))
         async with listening:
             await target.protocol.prepare(target.client)
             found = await target.call_async(LoadRequest(0, 1, None, "p", 0))
             await target.close_async()
         return found
 
-    found = asyncio.run(run())
-    assert found.error == error
-    assert (found.tokens, found.first_token_ns is None) == ((1, False) if error is None else (None, True))
+    return asyncio.run(run())
 
 
 # ---- expectations and settings ----

@@ -14,6 +14,8 @@ from io import BytesIO
 import aiohttp
 from yarl import URL
 
+from perfharness.errors import UsageError
+from perfharness.files import reason_of
 from perfharness.load.request import TIMEOUT
 from perfharness.load.targets.http.settings import HttpSettings
 
@@ -21,11 +23,19 @@ REFUSED, RESET, DNS, TLS, UNREACHABLE = "refused", "reset", "dns", "tls", "unrea
 NO_SOCKETS = "no-sockets"
 """The generator's own machine has no socket left: no fault of the server."""
 
+CUT_OFF = "cut-off"
+"""An answer that began and did not come to its end."""
+
+SERVER_ERROR = "stream-error"
+"""What a stream says after its status was good."""
+
 INVALID_RESPONSE = "invalid-response"
 WRONG_ANSWER = "wrong-answer"
 
 STREAMED_BYTES = 1 << 20
 """A body that is larger is sent in pieces, between which other requests go on."""
+
+HANDSHAKE_S = 5.0
 
 _OWN_LIMITS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS}
 _RESETS = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN}
@@ -33,6 +43,20 @@ _RESETS = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN}
 
 class InvalidResponseError(Exception):
     """The answer is not what its protocol says."""
+
+    kind = INVALID_RESPONSE
+
+
+class CutOffError(InvalidResponseError):
+    """A stream that ended before its end."""
+
+    kind = CUT_OFF
+
+
+class StreamError(InvalidResponseError):
+    """A stream in which the server reports an error."""
+
+    kind = SERVER_ERROR
 
 
 @dataclass(frozen=True)
@@ -100,8 +124,26 @@ def allow_many_connections() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+async def speaks_tls(url: URL) -> bool:
+    """Whether a TLS handshake succeeds where a URL points, whatever the certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        opened = asyncio.open_connection(url.host, url.port, ssl=context)
+        _, writer = await asyncio.wait_for(opened, HANDSHAKE_S)
+    except (OSError, asyncio.TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
+
+
 def _tls(settings: HttpSettings) -> ssl.SSLContext | bool:
-    return True if settings.verify_tls else False  # noqa: SIM210 - aiohttp: False is "do not verify"
+    if not settings.verify_tls or settings.ca_file is None:
+        return settings.verify_tls
+    try:
+        return ssl.create_default_context(cafile=settings.ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(f"ca-file {settings.ca_file} has no certificates: {reason_of(error)}") from error
 
 
 def kind_of_failure(error: BaseException) -> str | None:
@@ -113,7 +155,7 @@ def kind_of_failure(error: BaseException) -> str | None:
     if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
         return TLS
     if isinstance(error, InvalidResponseError):
-        return INVALID_RESPONSE
+        return error.kind
     number = error.errno if isinstance(error, OSError) else None
     if number in _OWN_LIMITS:
         return NO_SOCKETS
@@ -121,8 +163,9 @@ def kind_of_failure(error: BaseException) -> str | None:
         return REFUSED
     if number in _RESETS or isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)):
         return RESET
-    if isinstance(error, aiohttp.ClientPayloadError):  # the body ended early
-        return RESET
+    if isinstance(error, aiohttp.ClientPayloadError):
+        undecodable = isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError)
+        return INVALID_RESPONSE if undecodable else CUT_OFF
     if isinstance(error, (aiohttp.ClientResponseError, aiohttp.http.HttpProcessingError)):
         return INVALID_RESPONSE
     if isinstance(error, (aiohttp.ClientConnectionError, OSError)):

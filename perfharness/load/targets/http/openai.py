@@ -12,7 +12,7 @@ import orjson
 
 from perfharness.errors import UsageError
 from perfharness.load.request import Answer, LoadRequest
-from perfharness.load.targets.http.client import Client, InvalidResponseError, Message
+from perfharness.load.targets.http.client import Client, CutOffError, InvalidResponseError, Message, StreamError
 from perfharness.load.targets.http.expect import Received
 from perfharness.load.targets.http.protocol import JSON, HttpProtocol, read_body
 
@@ -77,44 +77,50 @@ class OpenAiProtocol(HttpProtocol):
         texts: list[str] = []
         times: list[int] = []
         counted: int | None = None
-        is_whole = False
-        async for data, came_ns in _events(response):
+        is_done, reason = False, None
+        async for data, came_ns, is_cut in _events(response):
             if data == DONE:
-                is_whole = True
+                is_done = True
                 continue
-            part = _parsed(data)
+            try:
+                part = _parsed(data)
+            except InvalidResponseError:
+                if is_cut:
+                    break
+                raise
             try:
                 if part.get("error"):
-                    raise InvalidResponseError(f"the stream says: {str(part['error'])[:_SHOWN]}")
+                    raise StreamError(f"the stream says: {str(part['error'])[:_SHOWN]}")
                 if part.get("usage"):
                     counted = part["usage"]["completion_tokens"]
                 choice = part["choices"][0] if part["choices"] else {}
                 text = _text_of(choice)
-                is_whole = is_whole or choice.get("finish_reason") is not None
+                reason = choice.get("finish_reason") or reason
             except (LookupError, TypeError, AttributeError):
                 raise InvalidResponseError(f"no part of a completion: {data[:_SHOWN]!r}") from None
             if text:
                 texts.append(text)
                 times.append(came_ns)
-        if not is_whole:
-            raise InvalidResponseError(f"the stream ended after {len(times)} parts, without its end")
+        if not is_done and (reason is None or self.settings.done):
+            last = "" if reason is None else f" and finish_reason {reason!r}"
+            raise CutOffError(f"the stream ended after {len(times)} parts with text{last}, without [DONE]")
         answer.first_token_ns = times[0] if times else None
         answer.token_gaps_ns = [after - before for before, after in itertools.pairwise(times)]
         answer.tokens = counted if counted is not None else len(times)
         return Received(response.status, "".join(texts).encode(), "".join(texts))
 
 
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes, int]]:
-    """The data of each event of a stream, and when it came."""
+async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes, int, bool]]:
+    """The data of each event of a stream, when it came, and whether the stream ended in its line."""
     rest = b""
     async for chunk in response.content.iter_any():
         came_ns = time.perf_counter_ns()
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             if line.startswith(DATA):
-                yield line[len(DATA) :].strip(), came_ns
+                yield line[len(DATA) :].strip(), came_ns, False
     if rest.startswith(DATA):
-        yield rest[len(DATA) :].strip(), time.perf_counter_ns()
+        yield rest[len(DATA) :].strip(), time.perf_counter_ns(), True
 
 
 def _parsed(data: bytes) -> Any:

@@ -80,6 +80,7 @@ class HttpSettings(HttpInput):
         binary: KServe: tensors as bytes behind the JSON (Triton's extension).
         model: OpenAI: its name; None: the first that the server lists.
         stream: OpenAI: ask for a stream, which shows when each token came.
+        done: OpenAI: a stream ends with [DONE]; without it an answer with a finish_reason is whole too.
         parameters: OpenAI, KServe: more members of the JSON that is sent.
         expect: what a right answer is, as in `--expect`.
         ready: answers well when a server that was started is ready; a URL or a path; None: by the protocol.
@@ -87,6 +88,7 @@ class HttpSettings(HttpInput):
         connect_timeout_s: for a connection to be there; the time-out of a whole request is the profile's.
         read_timeout_s: between two parts of an answer.
         keep_alive_s: an idle connection is closed then, before the server does (uvicorn: after 5 s).
+        ca_file: certificates that sign the server's, in PEM; None: those that this machine trusts.
         verify_tls: whether the server's certificate is checked.
         seed: of generated inputs.
     """
@@ -101,6 +103,7 @@ class HttpSettings(HttpInput):
     binary: bool = False
     model: str | None = None
     stream: bool = True
+    done: bool = True
     parameters: dict[str, Any] = Field(default_factory=dict)
     expect: tuple[str, ...] = ()
     ready: str | None = None
@@ -108,6 +111,7 @@ class HttpSettings(HttpInput):
     connect_timeout_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
     read_timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     keep_alive_s: float = Field(default=4.0, gt=0, allow_inf_nan=False)
+    ca_file: Path | None = None
     verify_tls: bool = True
     seed: int = 0
 

@@ -7,21 +7,26 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import aiohttp
 from yarl import URL
 
 from perfharness.errors import LaunchError, UsageError
 from perfharness.load.middleware import ITEMS_HEADER, REQUEST_HEADER
 from perfharness.load.request import TIMEOUT, Answer, LoadRequest, MakeTarget
 from perfharness.load.targets.http.client import (
+    CUT_OFF,
     DNS,
+    INVALID_RESPONSE,
     NO_SOCKETS,
     REFUSED,
+    RESET,
     TLS,
     WRONG_ANSWER,
     Client,
     Message,
     allow_many_connections,
     kind_of_failure,
+    speaks_tls,
 )
 from perfharness.load.targets.http.expect import Expectation, parse_expectations
 from perfharness.load.targets.http.kserve import KserveProtocol
@@ -57,11 +62,11 @@ class HttpTarget:
         return await self._ask(request, headers)
 
     async def _ask(self, request: LoadRequest, headers: dict[str, str]) -> Answer:
-        answer = Answer()
+        answer, has_begun = Answer(), False
         wanted = self.expectation.status
         try:
             async with self.client.send(self.protocol.message(request), headers) as response:
-                status = response.status
+                status, has_begun = response.status, True
                 if status != wanted if wanted is not None else not 200 <= status < 300:
                     body = await response.read()
                     answer.done_ns = time.perf_counter_ns()
@@ -75,12 +80,20 @@ class HttpTarget:
             kind = kind_of_failure(error)
             if kind is None:
                 raise
-            answer.error, answer.message = kind, f"{type(error).__name__}: {error}"
+            answer.error = CUT_OFF if has_begun and kind == RESET else kind
+            answer.message = f"{type(error).__name__}: {error}{self._hint(error)}"
             return answer
         problem = self.expectation.problem(received)
         if problem is not None:
             answer.error, answer.message = WRONG_ANSWER, problem
         return answer
+
+    def _hint(self, error: Exception) -> str:
+        """Of a connection that was closed instead of an answer: it may have been idle for too long."""
+        if not isinstance(error, aiohttp.ServerDisconnectedError):
+            return ""
+        kept_s = self.protocol.settings.keep_alive_s
+        return f"; where it closes idle connections sooner than after {kept_s:g} s, lower keep-alive in [target]"
 
     async def close_async(self) -> None:
         """Close the connections; on the loop that used them."""
@@ -126,6 +139,7 @@ class HttpTarget:
             for name, items in inputs.items():
                 request = LoadRequest(id=0, items=items, input=name, phase="", intended_ns=time.perf_counter_ns())
                 answer = await asyncio.wait_for(self._ask(request, {}), timeout_s)
+                await self._refuse_plain_to_tls(answer)
                 self._refuse(answer, timeout_s)
         except (UsageError, LaunchError):
             raise
@@ -135,6 +149,12 @@ class HttpTarget:
                 raise
             self._refuse(Answer(error=kind, message=str(error)), timeout_s)
         return answer
+
+    async def _refuse_plain_to_tls(self, answer: Answer) -> None:
+        """Raise where plain HTTP got no answer for the server speaks TLS, which such servers say in no way."""
+        url = self.protocol.url
+        if url.scheme == "http" and answer.error in (RESET, INVALID_RESPONSE) and await speaks_tls(url):
+            raise LaunchError(f"{_shown(url)}: this port speaks TLS; write https://")
 
     def _refuse(self, answer: Answer, timeout_s: float) -> None:
         """Raise where no request can be answered; an answer that is an error counts when it comes under load."""
