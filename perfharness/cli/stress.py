@@ -21,7 +21,7 @@ from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption
 from perfharness.cli.settings import given, with_settings
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile, profile_of
-from perfharness.load.progress import LoadProgress
+from perfharness.load.progress import LoadProgress, LoadStatus
 from perfharness.load.replicas.plan import parse_replicas, parse_sharing, plan_replicas
 from perfharness.load.replicas.result import Sharing
 from perfharness.load.replicas.run import ReplicaRun
@@ -30,7 +30,7 @@ from perfharness.load.targets.backend import ModelSpec
 from perfharness.load.targets.http.settings import http_settings, is_url
 from perfharness.model.load import WINDOWS_NAME
 from perfharness.render.terminal.console import Console, say
-from perfharness.render.terminal.load import print_load, status_text
+from perfharness.render.terminal.load import print_load, saturation_text, status_text
 from perfharness.render.terminal.plan import headline
 from perfharness.render.terminal.replicas import print_replicas
 from perfharness.runs.limits import Limit
@@ -386,6 +386,7 @@ class LoadView(LaunchView):
         self._profile = profile
         self._progress: LoadProgress | None = None
         self._next_line = 0.0
+        self._saturated: set[str] = set()
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """Follow their files."""
@@ -394,14 +395,25 @@ class LoadView(LaunchView):
 
     def details(self) -> list[str]:
         """The line of the load."""
-        status = None if self._progress is None else self._progress.poll()
+        status = self._status()
         return [] if status is None else [status_text(status)]
 
+    def _status(self) -> LoadStatus | None:
+        """What is known now. A phase in which the target does not keep up is said once, in a line that stays."""
+        status = None if self._progress is None else self._progress.poll()
+        if status is not None and status.phase not in self._saturated and self._profile.knee is None:
+            text = saturation_text(status)
+            if text is not None:
+                self._saturated.add(status.phase)
+                self._add_line(text)
+        return status
+
     def _draw(self, ending: bool) -> None:
-        if not (self._console.is_terminal or self._stage or ending) and time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + max(LINE_S, self._profile.duration_s / MOST_LINES)
-            for line in self.details():
-                self._add_line(line)
+        if not (self._console.is_terminal or self._stage or ending):
+            status = self._status()
+            if status is not None and time.monotonic() >= self._next_line:
+                self._next_line = time.monotonic() + max(LINE_S, self._profile.duration_s / MOST_LINES)
+                self._add_line(status_text(status))
         super()._draw(ending)
 
 

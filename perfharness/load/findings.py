@@ -14,6 +14,11 @@ LATE_SHARE = 0.2
 LATE_MS = 1.0
 """Lateness below that is not reported, whatever its part: a target may be as fast as a thread wakes up."""
 
+ONE_CORE = 0.8, 1.2
+"""CPU cores of a process whose threads may have shared one interpreter."""
+
+COSTLY_TRACERS = ("nsys", "embedded")
+
 KEPT_UP = 0.97
 """Part of the asked rate that has to be achieved; with less, the queue grows as long as the phase lasts."""
 
@@ -74,13 +79,13 @@ def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
             f"{phase.name}: {limited} of the latency is the generator's own lateness, not the target's.",
             "a lower rate, fewer workers, a free CPU, or more processes (-np) that share the load",
         )
-    unanswered = phase.errors.get("unanswered", 0)
-    if unanswered:
+    if phase.unanswered:
         yield Finding(
             "requests-unanswered",
             Severity.WARNING,
-            f"{phase.name}: {unanswered} of {phase.arrivals} requests had no answer when the grace period ended; "
-            "percentiles count them as slower than all others.",
+            f"{phase.name}: {phase.unanswered} of {phase.arrivals} requests had no answer when the phase and its grace "
+            f"period were over, {phase.never_sent} of them were never sent, for no worker was free; percentiles count "
+            "them as slower than all others.",
             "a lower rate, more workers (--concurrency), or a longer --grace",
         )
     if phase.arrivals and not phase.ok:
@@ -90,15 +95,37 @@ def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
             f"{phase.name}: none of {phase.arrivals} requests was answered without error, so there is no latency.",
             "the errors are listed by kind, each with the first one",
         )
+    if not keeps_up(phase) and result.status in ("ok", "interrupted"):
+        yield _not_kept_up(phase, result, is_limited=limited is not None)
+
+
+def keeps_up(phase: PhaseResult) -> bool:
+    """Whether the target answered about as many requests as were asked for; of a closed loop always."""
     asked, achieved = phase.asked_rate, phase.achieved_rate
-    if asked and achieved is not None and achieved < KEPT_UP * asked and result.status == "ok" and phase.ok:
-        yield Finding(
-            "rate-not-achieved",
-            Severity.WARNING,
-            f"{phase.name}: {achieved:.4g} of {asked:.4g} requests a second were answered, so the queue grew; "
-            "latencies are those of a queue that grows, and depend on how long the phase lasts.",
-            "a lower rate, or more workers (--concurrency)",
-        )
+    return not (asked and achieved is not None and phase.ok and achieved < KEPT_UP * asked)
+
+
+def _not_kept_up(phase: PhaseResult, result: LoadResult, *, is_limited: bool) -> Finding:
+    """The rate that was achieved is about the most that there is: the target was never without a request."""
+    hints = ["a lower rate (80 % of that leaves a short queue), or --find-knee"]
+    cost = phase.generator_cost
+    if cost is not None and phase.achieved_rate and result.target.kind in ("callable", "backend"):
+        cores = cost.cpu_s / (phase.completed / phase.achieved_rate) / result.target.processes
+        if phase.concurrency > result.target.processes and ONE_CORE[0] < cores < ONE_CORE[1]:
+            hints.append(
+                f"each process used {cores:.2g} CPU cores with {phase.concurrency // result.target.processes} workers, "
+                "which may wait for one interpreter lock: compare --concurrency 1, and more processes (-np)"
+            )
+    if result.tracer in COSTLY_TRACERS:
+        hints.append(f"{result.tracer} traces it, which costs time: --tracer none shows what it does without")
+    most = "" if is_limited else f", so about {phase.achieved_rate:.4g}/s is the most that the target answers"
+    return Finding(
+        "rate-not-achieved",
+        Severity.WARNING,
+        f"{phase.name}: {phase.achieved_rate:.4g} of {phase.asked_rate:.4g} requests a second were answered{most}; "
+        "latencies are those of a queue that grows, and depend on how long the phase lasts.",
+        "; ".join(hints),
+    )
 
 
 def _late(phase: PhaseResult) -> str | None:

@@ -19,6 +19,7 @@ from perfharness.analysis.metrics.clocks import clock_events, clock_hold
 from perfharness.analysis.metrics.summary import RequestedClocks, throttling_of
 from perfharness.errors import ResultError
 from perfharness.files import is_plain
+from perfharness.load.findings import keeps_up
 from perfharness.load.histogram import Histogram
 from perfharness.load.request import TIMEOUT, UNANSWERED
 from perfharness.model.findings import Finding, Severity
@@ -33,6 +34,7 @@ BEGIN_AND_END = {"latency": ("intended_ns", "done_ns"), "queueing": ("intended_n
                  "service": ("begun_ns", "done_ns")}  # fmt: skip
 DRIFTING = (50.0, 95.0, 99.0)
 OWN_SHAPE = "the profile changes the rate itself"
+QUEUE_GROWS = "the queue grew all the time, and latency with it"
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,12 @@ class PhaseFiles:
         unanswered = error == UNANSWERED
         return {**columns, "ok": error == "", "unanswered": unanswered, "slower": unanswered | (error == TIMEOUT)}
 
+    @cached_property
+    def during(self) -> list[list[Line]]:
+        """Of the windows, those before the time in which late answers were awaited."""
+        end_ns = self.span_ns[0] + round(self.result.duration_s * 1e9) - 1_000_000 if self.windows else 0
+        return [lines for lines in self.windows if min(line["start_ns"] for line in lines) < end_ns]
+
     def counts(self, name: str) -> WindowedCounts:
         """One kind of time by window; requests without an answer in time are the slowest, as in `times_of`."""
         rows = self.rows
@@ -139,8 +147,8 @@ class PhaseFiles:
         return WindowedCounts.of_buckets(len(self.windows), columns[0], columns[1], columns[2], columns[3])
 
     def column(self, name: str) -> Float64:
-        """A figure of the windows, all processes together."""
-        return np.array([sum(line[name] or 0 for line in lines) for lines in self.windows], np.float64)
+        """A figure of the windows before the grace period, all processes together."""
+        return np.array([sum(line[name] or 0 for line in lines) for lines in self.during], np.float64)
 
     def levels(self) -> tuple[Int64 | None, Int64 | None, str | None]:
         """By window the most requests in flight and in the queue, at a time; None with the reason."""
@@ -159,8 +167,8 @@ class PhaseFiles:
         return in_flight, most_at_a_time(intended, np.maximum(served, intended), starts, stops), None
 
     def errors(self, kind: str) -> Float64:
-        """Of a kind, by window."""
-        return np.array([sum(line["errors"].get(kind, 0) for line in lines) for lines in self.windows], np.float64)
+        """Of a kind, by window before the grace period."""
+        return np.array([sum(line["errors"].get(kind, 0) for line in lines) for lines in self.during], np.float64)
 
     @property
     def span_ns(self) -> tuple[int, int]:
@@ -184,7 +192,7 @@ def judge_load(
     phases = [_with_intervals(part) for part in parts]
     longest = max((part for part in parts if not part.result.is_warmup), default=None, key=_length_s)
     sustained, found = None, []
-    if longest is not None and not is_search and len(longest.windows) >= LEAST_READINGS:
+    if longest is not None and not is_search and len(longest.during) >= LEAST_READINGS:
         sustained = sustained_of(longest, _has_own_shape(result, longest.index))
         found = list(sustained_findings(sustained, longest))
     return _with_levels(result, parts).model_copy(
@@ -255,20 +263,27 @@ def sustained_of(part: PhaseFiles, has_own_shape: bool = False) -> Sustained:
     latency = [latency_drift(counts, percent) for percent in DRIFTING]
     if has_own_shape:
         latency = [one.model_copy(update={"verdict": "cannot-tell", "reason": OWN_SHAPE}) for one in latency]
-    served = part.column("ok")
-    seconds = np.array([(lines[0]["end_ns"] - lines[0]["start_ns"]) / 1e9 for lines in part.windows])
     is_open = phase.loop == "open"
+    queue_grows = grows(part.column("in_flight_max")) if is_open else None
+    if queue_grows:
+        latency = [one.model_copy(update={"reason": one.reason and QUEUE_GROWS}) for one in latency]
+    served = part.column("ok")
+    seconds = np.array([(lines[0]["end_ns"] - lines[0]["start_ns"]) / 1e9 for lines in part.during])
     over, unit = (part.column("arrivals"), "of the arrivals") if is_open else (seconds, "a second")
-    answers = part.column("completed") + part.column("unanswered")
+    # What has no answer is counted when the phase and its grace period are over, and says nothing about time.
+    answers, kinds = (
+        part.column("completed"),
+        [kind for kind in phase.errors if kind != UNANSWERED and part.errors(kind).any()],
+    )
     return Sustained(
         phase=phase.name,
         duration_s=phase.duration_s,
         memory=list(_memory(part)),
         latency=latency,
         throughput=rate_drift("throughput", unit, served, over),
-        errors=[rate_drift(f"errors.{kind}", "of the answers", part.errors(kind), answers) for kind in phase.errors],
+        errors=[rate_drift(f"errors.{kind}", "of the answers", part.errors(kind), answers) for kind in kinds],
         clocks=list(_clocks(part)),
-        queue_grows=grows(part.column("in_flight_max")) if is_open else None,
+        queue_grows=queue_grows,
     )
 
 
@@ -311,9 +326,35 @@ def _clocks(part: PhaseFiles) -> Iterator[ClockChange]:
             first_mhz=hold.before_mhz,
             last_mhz=hold.after_mhz,
             drop_percent=hold.drop_percent,
+            **_conditions(log, record.subject, begin, end),
             throttled_s=None if events is None else {one.reason: one.seconds for one in events if one.throttles},
             reason=hold.reason,
         )
+
+
+def _conditions(log: SampleLog, gpu: str, begin_ns: int, end_ns: int) -> dict[str, float | None]:
+    """Power, temperature and utilization over a time."""
+
+    def read(metric: str, first: float = 0.0, last: float = 1.0) -> Float64:
+        series = log.get(gpu, metric)
+        if series is None:
+            return np.empty(0)
+        at = (series.time_monotonic_ns - begin_ns) / (end_ns - begin_ns)
+        return series.value[series.is_read & (at >= first) & (at <= last)]
+
+    def mean(values: Float64) -> float | None:
+        return float(values.mean()) if len(values) else None
+
+    power = read("power_instant_mw") / 1e3
+    if not len(power):
+        power = read("power_average_mw") / 1e3
+    return {
+        "power_w": mean(power),
+        "power_max_w": float(power.max()) if len(power) else None,
+        "temperature_first_c": mean(read("temperature_c", last=0.1)),
+        "temperature_last_c": mean(read("temperature_c", first=0.9)),
+        "busy_percent": mean(read("gpu_utilization_percent")),
+    }
 
 
 def sustained_findings(sustained: Sustained, part: PhaseFiles) -> Iterator[Finding]:
@@ -329,15 +370,16 @@ def sustained_findings(sustained: Sustained, part: PhaseFiles) -> Iterator[Findi
                 f"after the first third of {sustained.phase}{each}.",
                 "Look for what is kept for each request: caches without a limit, lists, tensors with gradients.",
             )
+    is_saturated = not keeps_up(part.result)  # that has a finding, and all that follows is of the same cause
     rises = next((drift for drift in sustained.latency if drift.verdict == "rises"), None)
-    if rises is not None:
+    if rises is not None and not is_saturated and not sustained.queue_grows:
         yield Finding(
             "load-latency-rises",
             Severity.WARNING,
             f"The latency rose during {sustained.phase}: its {rises.of.removeprefix('latency.')} {_change(rises)}.",
             "Look at memory and clocks over the same time, and at what the slowest requests did.",
         )
-    if sustained.throughput is not None and sustained.throughput.verdict == "falls":
+    if sustained.throughput is not None and sustained.throughput.verdict == "falls" and not is_saturated:
         yield Finding(
             "load-throughput-falls",
             Severity.WARNING,
@@ -352,7 +394,7 @@ def sustained_findings(sustained: Sustained, part: PhaseFiles) -> Iterator[Findi
                 f"Errors of the kind {drift.of.removeprefix('errors.')} rose from {drift.first.value:.2%} of the "
                 f"answers in the first third of {sustained.phase} to {drift.last.value:.2%} in the last.",
             )
-    if sustained.queue_grows:
+    if sustained.queue_grows and not is_saturated:
         rate = part.result.asked_rate
         asked = "" if rate is None else f" of {rate:.4g} requests/s"
         yield Finding(

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+from perfharness.analysis.load.saturation import Flow, Saturation, saturation_of
 from perfharness.load.histogram import Histogram
 from perfharness.load.knee import ran_profile
 from perfharness.load.profile import Profile
@@ -34,7 +35,21 @@ class LoadStatus:
     p99_ms: float | None
     completed: int
     failed: int
-    """Of the run so far."""
+    """Of the run so far; those without an answer in time are not among them."""
+
+    unanswered: int
+    """Given up, of the run so far."""
+
+    waiting: int | None = None
+    """Requests of this phase that are due and not answered; None: a closed loop."""
+
+    grace_left_s: float | None = None
+    """How long late answers are still awaited; None: the phase goes on."""
+
+    saturation: Saturation | None = None
+    """The target does not keep up with what is asked for; None: it does, or nothing can be said."""
+
+    phase_left_s: float = 0.0
 
 
 @dataclass
@@ -52,6 +67,9 @@ class LoadProgress:
     _phases: dict[int, dict[str, Any]] = field(default_factory=dict, init=False)
     _completed: int = field(default=0, init=False)
     _failed: int = field(default=0, init=False)
+    _unanswered: int = field(default=0, init=False)
+    _windows: dict[tuple[int, int], list[dict[str, Any]]] = field(default_factory=dict, init=False)
+    """By phase and index."""
 
     def poll(self) -> LoadStatus | None:
         """What is new; None before the first window."""
@@ -65,7 +83,12 @@ class LoadProgress:
                     if file not in self._last or line["end_ns"] - line["start_ns"] >= LEAST_WINDOW_NS:
                         self._last[file] = line
                     self._completed += line["completed"]
-                    self._failed += sum(line["errors"].values())
+                    self._unanswered += line["unanswered"]
+                    self._failed += sum(line["errors"].values()) - line["unanswered"]
+                    counts = {
+                        name: line[name] for name in ("start_ns", "end_ns", "arrivals", "completed", "unanswered")
+                    }
+                    self._windows.setdefault((line["phase"], line["index"]), []).append(counts)
         return self._status() if self._last else None
 
     def _status(self) -> LoadStatus:
@@ -78,7 +101,10 @@ class LoadProgress:
         times = times_of(latency)
         later_s = sum(one.duration_s for one in self.profile.phases[index + 1 :])
         begun = self._phases.get(index)
-        left_s = 0.0 if begun is None else max((begun["end_ns"] - perf_counter_ns()) / 1e9, 0)
+        until_s = 0.0 if begun is None else (begun["end_ns"] - perf_counter_ns()) / 1e9
+        left_s = max(until_s, 0.0)
+        flows = self._flows(index) if phase.loop == "open" else []
+        waiting = sum(one.due - one.ended for one in flows) if phase.loop == "open" else None
         return LoadStatus(
             phase=phase.name,
             left_s=later_s + left_s,
@@ -88,4 +114,20 @@ class LoadProgress:
             p99_ms=times.p99.value,
             completed=self._completed,
             failed=self._failed,
+            unanswered=self._unanswered,
+            waiting=waiting,
+            grace_left_s=max(until_s + self.profile.grace_s, 0.0) if until_s <= 0 and waiting else None,
+            saturation=saturation_of(flows) if until_s > 0 else None,
+            phase_left_s=left_s,
         )
+
+    def _flows(self, phase: int) -> list[Flow]:
+        """The windows of a phase that all processes have counted."""
+        found = []
+        index = 0
+        while len(lines := self._windows.get((phase, index), [])) == len(self._last):
+            seconds = max(line["end_ns"] - line["start_ns"] for line in lines) / 1e9
+            ended = sum(line["completed"] + line["unanswered"] for line in lines)
+            found.append(Flow(seconds, sum(line["arrivals"] for line in lines), ended))
+            index += 1
+        return found

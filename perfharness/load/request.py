@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-UNANSWERED = "unanswered"
+from perfharness.model.load import UNANSWERED as UNANSWERED
+
 TIMEOUT = "timeout"
 OUT_OF_MEMORY = "out-of-memory"
 LONGEST_MESSAGE = 500

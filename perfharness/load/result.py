@@ -60,7 +60,9 @@ class _Sum:
         return sum(line.get(name) or 0 for line in self.lines)
 
 
-def load_result(target: TargetRecord, profile: Profile, processes: Sequence[Sequence[Line]]) -> LoadResult:
+def load_result(
+    target: TargetRecord, profile: Profile, processes: Sequence[Sequence[Line]], tracer: str | None = None
+) -> LoadResult:
     """The result of the lines of each process's file; a process without a line had no window."""
     runs = [lines[0] for lines in processes if lines]
     origin_ns = min((run["start_ns"] for run in runs), default=0)
@@ -100,6 +102,7 @@ def load_result(target: TargetRecord, profile: Profile, processes: Sequence[Sequ
         windows=_windows(profile, windows, origin_ns),
         errors=_errors(windows),
         capacity=capacity,
+        tracer=tracer,
         requests_kept=next((end["requests_kept"] for end in ends if end and end.get("requests_kept")), None),
     )
     findings = load_findings(result)

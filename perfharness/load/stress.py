@@ -84,7 +84,7 @@ class StressResult:
     @property
     def findings(self) -> list[Finding]:
         """Those of the load, then those of the run."""
-        ignored = of_no_concern(self.load.target)
+        ignored = of_no_concern(self.load)
         of_run = [finding for finding in self.launch.findings if finding.code not in ignored]
         return [*(record.to_finding() for record in self.load.findings), *of_run]
 
@@ -230,7 +230,9 @@ def run_stress(
         if plan.spec.kind == "script":
             count_scripts(run.folder, plan.spec.profile, run.manifest.processes)
         folders = [spec.folder for spec in plan.launch.processes]
-        found.append(read_load(run.folder, plan.spec, folders, serves=plan.serves, started=plan.started))
+        kind = run.manifest.tracer.kind
+        tracer = None if kind == "none" or (plan.spec.kind == "http" and not plan.serves) else kind
+        found.append(read_load(run.folder, plan.spec, folders, serves=plan.serves, started=plan.started, tracer=tracer))
         write_json(run.folder / LOAD_NAME, found[0].model_dump(mode="json"))
 
     beside = [sys.executable, "-m", MODULE, plan.spec.to_text()]
@@ -256,12 +258,14 @@ def read_load(
     *,
     serves: bool = False,
     started: Sequence[str] | None = None,
+    tracer: str | None = None,
 ) -> LoadResult:
     """The result of the files of windows in a run folder.
 
     Args:
         serves: the process is a traced server; its trace says when the service of each request began.
         started: the command of that server.
+        tracer: of the process of the target; None: nothing traced it.
 
     Raises `LaunchError` where no process sent anything.
     """
@@ -282,7 +286,7 @@ def read_load(
         model=None if spec.model is None else spec.model.model_dump(mode="json"),
         started=None if started is None else list(started),
     )
-    result = load_result(target, ran_profile(spec.profile, lines[0]), lines)
+    result = load_result(target, ran_profile(spec.profile, lines[0]), lines, tracer)
     if serves:
         result = with_service(result, folder, processes[0])
     judged = judge_load(

@@ -28,6 +28,7 @@ TOKEN_TIMES = ("first_token", "between_tokens")
 """Of answers that are streams of tokens."""
 
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
+UNANSWERED = "unanswered"
 LEAST_BEYOND = 10
 """A percentile needs that many values beyond it."""
 
@@ -181,6 +182,16 @@ class PhaseResult(_Model):
     generator_cost: GeneratorCost | None = None
     """Null: a script waits for its requests itself, or a process was killed."""
 
+    @property
+    def unanswered(self) -> int:
+        """Requests that were given up: when the grace period ended, or the run."""
+        return self.errors.get(UNANSWERED, 0)
+
+    @property
+    def never_sent(self) -> int:
+        """Of these, those for which no worker was free."""
+        return min(self.unanswered, self.arrivals - self.sent)
+
 
 class LoadWindow(_Model):
     """One second of the run.
@@ -266,6 +277,9 @@ class LoadResult(_Model):
 
     errors: list[ErrorKind] = Field(default_factory=list)
     capacity: Capacity = Capacity()
+    tracer: str | None = None
+    """What traced the process of the target, whose cost is in its times: nsys, embedded, ranges; null: nothing did."""
+
     generator_limited: bool = False
     """Whether the generator, not the target, explains the latency."""
 
@@ -279,6 +293,10 @@ class LoadResult(_Model):
     """Which requests `requests.parquet` has, where it is not all of them."""
 
     findings: list[FindingRecord] = Field(default_factory=list)
+
+    def in_warmup(self, kind: str) -> int:
+        """Errors of a kind in phases that do not count."""
+        return sum(phase.errors.get(kind, 0) for phase in self.phases if phase.is_warmup)
 
     def phase(self, name: str) -> PhaseResult:
         """By its name. Raises `KeyError`."""

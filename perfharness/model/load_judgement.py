@@ -83,6 +83,17 @@ class ClockChange(_Model):
     throttled_s: dict[str, float] | None = None
     """seconds by reason; null: the GPU does not report it"""
 
+    power_w: float | None = None
+    """mean of the readings; null, as all below: it was not sampled"""
+
+    power_max_w: float | None = None
+    temperature_first_c: float | None = None
+    temperature_last_c: float | None = None
+    """means of the first and the last tenth"""
+
+    busy_percent: float | None = None
+    """mean of the GPU's utilization: at least one kernel runs"""
+
     reason: str | None = None
 
 

@@ -175,18 +175,25 @@ def stress_test(load: LoadResult) -> LoadTest:
         figures=load_figures(load),
         phases={} if is_search else {one.name: phase_figures(one) for one in counting},
         findings=[record.to_finding() for record in load.findings],
-        of_no_concern=of_no_concern(load.target),
+        of_no_concern=of_no_concern(load),
         exit_code=CODES.get(load.status, 1),
         problem=problem,
     )
 
 
-def of_no_concern(target: TargetRecord) -> frozenset[str]:
+def of_no_concern(load: LoadResult) -> frozenset[str]:
     """Codes of findings of the run that say nothing about the target: over HTTP the launched process is the generator,
-    or the server.
+    or the server; and what the load test says itself, of the phase that counts.
     """
+    target = load.target
     if target.started is not None:
         return frozenset({"no-ranges"})  # requests-not-traced says what is missing
+    if target.kind in ("callable", "backend"):
+        said = {
+            "recorder-not-finalized": any(phase.unanswered for phase in load.phases),  # a batch that nobody ends
+            "memory-grows": any(one.code == "load-memory-leaks" for one in load.findings),
+        }
+        return frozenset(code for code, is_said in said.items() if is_said)
     return frozenset({"not-traced", "memory-grows"}) if target.kind == "http" else frozenset()
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from perfharness.load.histogram import Histogram
-from perfharness.load.judge import judge_load
+from perfharness.load.judge import _conditions, judge_load
 from perfharness.load.profile import checked_profile
 from perfharness.load.requests import RequestTable
 from perfharness.load.result import load_result
 from perfharness.load.windows import Done
 from perfharness.model.load import LoadResult, TargetRecord
+from perfharness.testing.sample_builder import SampleBuilder
 
 S = 1_000_000_000
 RATE = 100
@@ -130,3 +131,79 @@ def test_requests_that_timed_out_are_slower_than_the_others(tmp_path: Path, keep
     assert latency.p50.value is not None
     assert latency.p50.value > 5 * np.log(2) * 1.4  # of the answered ones it would be 5 ms * ln 2
     assert latency.p50.low is None or latency.p50.low > 5 * np.log(2)
+
+
+def test_a_queue_that_grows_is_judged_without_the_grace_period(tmp_path: Path) -> None:
+    """Twice what is answered for 40 s; then 10 s in which late answers come, and what is left is given up."""
+    rate, seconds, grace = 20, 40, 10
+    profile = checked_profile({"phases": [{"name": "load", "duration": seconds, "rate": rate}], "grace": grace})
+    lines: list[dict[str, Any]] = [
+        {"kind": "run", "start_ns": 0},
+        {"kind": "phase", "index": 0, "name": "load", "start_ns": 0, "end_ns": seconds * S, "concurrency": 2},
+    ]
+    left, number = 0, 0
+    table = RequestTable()
+    for second in range(seconds + grace):
+        arrivals = rate if second < seconds else 0
+        given_up = left - rate // 2 if second == seconds + grace - 1 else 0
+        left += arrivals - rate // 2
+        records = []
+        for _ in range(rate // 2):
+            due, done = number * S // rate + 1, (second + 1) * S - 1 - number % (rate // 2)
+            begun = done - S // 10
+            records.append(Done(number, None, 1, due, begun, begun, begun, done))
+            number += 1
+        later = range(number, number + given_up)
+        records += [Done(at, None, 1, at * S // rate + 1, 0, 0, 0, 0, "unanswered") for at in later]
+        table.add("load", records)
+        well = records[: rate // 2]
+        line: dict[str, Any] = {
+            "kind": "window", "phase": 0, "index": second, "start_ns": second * S, "end_ns": (second + 1) * S,
+            "last_done_ns": (second + 1) * S, "arrivals": arrivals, "sent": len(well), "completed": len(well),
+            "ok": len(well), "within_objective": None, "items": len(well),
+            "errors": {"unanswered": given_up} if given_up else {}, "unanswered": given_up, "first": [],
+            "in_flight_max": left, "rss_bytes": 10**8,
+        }  # fmt: skip
+        times = {"latency": [one.done_ns - one.intended_ns for one in well], "service": [S // 10] * len(well)}
+        for name in ("latency", "queueing", "service", "lateness"):
+            histogram = Histogram()
+            histogram.add(np.array(times.get(name, [0]), np.int64))
+            line[name] = histogram.to_json()
+        lines.append(line)
+    cost = {"process_ns": 50 * S, "counting_ns": 0, "sending_ns": S, "target_ns": 49 * S, "reason": None}
+    lines.append({"kind": "phase-end", "index": 0, "at_ns": (seconds + grace) * S, "cost": cost})
+    lines.append({"kind": "end", "status": "ok", "reason": None, "requests_kept": None})
+    (tmp_path / FOLDER).mkdir()
+    table.write(tmp_path / FOLDER)
+    result = load_result(TargetRecord(kind="callable", name="made"), profile, [lines], "nsys")
+    result = judge_load(result, tmp_path, {FOLDER: lines})
+    (phase,) = result.phases
+    assert (phase.unanswered, phase.never_sent) == (rate * seconds - rate // 2 * 50, 300)
+    assert phase.achieved_rate == pytest.approx(10)
+    assert result.sustained is not None
+    assert result.sustained.queue_grows is True
+    assert result.sustained.throughput is not None
+    assert result.sustained.throughput.first.value == result.sustained.throughput.last.value == 0.5
+    assert result.sustained.errors == []
+    # One cause, one finding: no rising latency, no growing queue, no rising errors beside it.
+    assert codes(result) == {"requests-unanswered", "rate-not-achieved"}
+    hint = next(one.hint for one in result.findings if one.code == "rate-not-achieved")
+    assert "--tracer none" in hint
+    assert "--concurrency 1" in hint  # two workers, and one core
+
+
+def test_a_gpu_under_load_has_its_clock_power_temperature_and_use(tmp_path: Path) -> None:
+    at = [second * S for second in range(100)]
+    made = SampleBuilder(offset_ns=0)
+    made.readings("GPU-1", "power_instant_mw", at, [200_000 + 1000 * second for second in range(100)])
+    made.readings("GPU-1", "temperature_c", at, [40 + second / 10 for second in range(100)])
+    made.readings("GPU-1", "gpu_utilization_percent", at, [*([50.0] * 99), None])
+    log = made.build()
+    found = _conditions(log, "GPU-1", 0, 99 * S)
+    assert found["power_w"] == pytest.approx(249.5)
+    assert found["power_max_w"] == 299
+    assert found["temperature_first_c"] == pytest.approx(40.45)
+    assert found["temperature_last_c"] == pytest.approx(49.45)
+    assert found["busy_percent"] == 50
+    assert _conditions(log, "GPU-1", 40 * S, 59 * S)["power_max_w"] == 259  # of the phase, not of the run
+    assert set(_conditions(log, "GPU-2", 0, 99 * S).values()) == {None}

@@ -198,11 +198,14 @@ def test_what_perfharness_expects_after_the_warm_up_is_no_setting() -> None:
 
 
 def test_findings_that_say_nothing_about_the_target() -> None:
-    remote = load(target={"kind": "http", "name": "http://localhost:1/"}).target
-    started = load(target={"kind": "http", "name": "http://localhost:1/", "started": ["python", "server.py"]}).target
+    remote = load(target={"kind": "http", "name": "http://localhost:1/"})
+    started = load(target={"kind": "http", "name": "http://localhost:1/", "started": ["python", "server.py"]})
     assert "not-traced" in of_no_concern(remote)
     assert "not-traced" not in of_no_concern(started)
-    assert not of_no_concern(load().target)
+    assert of_no_concern(load()) == {"recorder-not-finalized"}  # one request never came back
+    assert not of_no_concern(load(phase(errors={})))
+    leaks = {"code": "load-memory-leaks", "severity": "warning", "message": ""}
+    assert of_no_concern(load(phase(errors={}), findings=[leaks])) == {"memory-grows"}
 
 
 # ---- in the run store ----

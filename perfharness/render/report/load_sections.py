@@ -356,6 +356,14 @@ def _sustained(sustained: Sustained | None) -> Iterator[Section]:
         throttled = ", ".join(f"{reason} {seconds:.1f} s" for reason, seconds in (one.throttled_s or {}).items())
         remark = "; ".join(filter(None, (one.reason, f"throttled: {throttled}" if throttled else "")))
         rows.append([f"SM clock of {one.gpu} (MHz)", "", one.first_mhz, one.last_mhz, drop, None, remark])
+        if one.temperature_first_c is not None or one.temperature_last_c is not None:
+            ends = [one.temperature_first_c, one.temperature_last_c]
+            rows.append([f"temperature of {one.gpu} (°C)", "", *ends, None, None, ""])
+        means = [("power", one.power_w, "W"), ("busy", one.busy_percent, "% of the time")]
+        known = ", ".join(f"{name} {value:.4g} {unit}" for name, value, unit in means if value is not None)
+        if known:
+            most = "" if one.power_max_w is None else f"; power at most {one.power_max_w:.4g} W"
+            rows.append([f"{one.gpu}, means", "", None, None, None, None, f"{known}{most}"])
     queue = {True: "grows", False: "does not grow", None: "cannot tell"}[sustained.queue_grows]
     note = (
         f"Over {sustained.phase}, {sustained.duration_s:,.0f} s. Latency, throughput, errors: the last third against "

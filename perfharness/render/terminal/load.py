@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfharness.load.progress import LoadStatus
-from perfharness.model.load import TOKEN_TIMES, LoadFigure, LoadResult, LoadTimes, PhaseResult
-from perfharness.model.load_judgement import Knee, Sustained
+from perfharness.model.load import TOKEN_TIMES, UNANSWERED, ErrorKind, LoadFigure, LoadResult, LoadTimes, PhaseResult
+from perfharness.model.load_judgement import ClockChange, Knee, Sustained
 from perfharness.render.terminal.console import Column, Console, print_table, say
 
 NOT_KNOWN = "-"
@@ -14,13 +16,14 @@ FIGURES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")
 def print_load(console: Console, result: LoadResult) -> None:
     """Phases with their rates and latencies, where the time of a request went, and the errors."""
     say(console, f"{result.target.name}: {_status(result)}")
-    limit = "in time/s" if result.objective else ""
-    columns = [Column(name) for name in ("asked/s", "achieved/s", "requests", "errors", *([limit] if limit else []))]
+    optional = [("unanswered", any(phase.unanswered for phase in result.phases)), ("in time/s", bool(result.objective))]
+    names = [name for name, is_shown in optional if is_shown]
+    columns = [Column(name) for name in ("asked/s", "achieved/s", "requests", "errors", *names)]
     latency = [Column(f"{name.replace('p99_9', 'p99.9')} ms") for name in FIGURES]
     print_table(
         console,
         [Column("phase", is_text=True, is_whole=True), *columns, *latency],
-        [_phase_row(phase, has_objective=bool(limit)) for phase in result.phases],
+        [_phase_row(phase, names) for phase in result.phases],
     )
     rows = [
         [name, str(times.count), *_figures(times)]
@@ -36,48 +39,103 @@ def print_load(console: Console, result: LoadResult) -> None:
         if not phase.is_warmup and result.knee is None and (intervals := _intervals(phase.latency)):
             of = f" of {phase.name}" if len(result.phases) > 1 else ""
             say(console, f" 95 % intervals of the latency{of}, ms: {intervals}")
+        if not phase.is_warmup and result.knee is None:
+            name = f"{phase.name}: " if len(result.phases) > 1 else ""
+            for (what, reason), missing in _missing(phase.latency).items():
+                say(console, f" {name}no {what}{', '.join(missing)} of the latency: {reason}")
         cost = phase.generator_cost
         if not phase.is_warmup and result.knee is None and cost is not None and cost.us_per_request is not None:
             target = "" if cost.target_s is None else f"; the target {_number(cost.target_s)} s of CPU"
             name = f"{phase.name}: " if len(result.phases) > 1 else ""
             say(console, f" {name}the generator took {_number(cost.us_per_request)} µs of CPU a request{target}")
+    if result.tracer in ("nsys", "embedded"):
+        say(console, f" traced by {result.tracer}, whose cost is in these times; --tracer none measures without it")
     if result.knee is not None:
         print_knee(console, result.knee)
     if result.sustained is not None:
         print_sustained(console, result.sustained)
     for error in result.errors:
-        first = f": {error.first.message}" if error.first and error.first.message else ""
-        say(console, f" {error.count} {error.kind}{first}")
+        say(console, f" {error.count} {error.kind}{_in_warmup(result, error.kind)}{_what_happened(result, error)}")
 
 
 def status_text(status: LoadStatus) -> str:
     """The last second of a load that goes on, in a line."""
     asked = "" if status.asked_rate is None else f"{_number(status.asked_rate)} asked, "
     times = [f"{name} {_number(value)} ms" for name, value in (("p50", status.p50_ms), ("p99", status.p99_ms)) if value]
-    parts = [f"{asked}{_number(status.achieved_rate)} answered a second", *times, f"{status.failed} errors"]
+    lost = [f"{status.unanswered} unanswered"] if status.unanswered else []
+    waiting = [] if status.waiting is None else [f"{status.waiting} open"]
+    parts = [
+        f"{asked}{_number(status.achieved_rate)} answered a second", *times, *waiting, f"{status.failed} errors", *lost
+    ]  # fmt: skip
+    if status.grace_left_s is not None:
+        parts.append(f"late answers are awaited for {status.grace_left_s:.0f} s")
     return f"{status.phase}: {', '.join(parts)}; {status.left_s:.0f} s left"
+
+
+def saturation_text(status: LoadStatus) -> str | None:
+    """What somebody has to know before the load is over: it shows how a queue grows, and no more; None: it keeps up."""
+    found = status.saturation
+    if found is None:
+        return None
+    wait = ""
+    if found.answered_rate and status.phase_left_s >= 1:
+        left_s = status.phase_left_s
+        wait = f"; at its end, in {left_s:.0f} s, a request will wait {found.wait_s(left_s):.0f} s"
+    return (
+        f"{status.phase}: the target does not keep up. For {found.over_s:.0f} s it answered "
+        f"{_number(found.answered_rate)} of {_number(found.asked_rate)} requests a second, and {found.waiting} are "
+        f"open{wait}. Ctrl-C ends it with what was measured; a lower --rate can be kept up"
+    )
 
 
 def print_sustained(console: Console, sustained: Sustained) -> None:
     """What changed over the run, one row a thing."""
     drifts = [*sustained.latency, *([sustained.throughput] if sustained.throughput else []), *sustained.errors]
     rows = [
-        [f"memory, {one.of}", one.verdict, _slope(one.slope_mb_per_s, "MB/s"), one.reason or ""]
-        for one in sustained.memory
-    ]
-    rows += [[one.of, one.verdict, _change(one.ratio), one.reason or ""] for one in drifts]
-    rows += [
         [
-            f"SM clock of {one.gpu}",
-            "",
-            "" if one.drop_percent is None else f"{-one.drop_percent:+.1f} %",
-            one.reason or "",
+            f"memory, {one.of}", one.verdict, _number(one.first_mb), _number(one.last_mb), "MB",
+            _slope(one.slope_mb_per_s, "MB/s"), one.reason or "",
         ]
-        for one in sustained.clocks
-    ]
+        for one in sustained.memory
+    ]  # fmt: skip
+    rows += [
+        [one.of, one.verdict, _ends(one.first, one.unit), _ends(one.last, one.unit), one.unit, _change(one.ratio),
+         one.reason or ""]
+        for one in drifts
+    ]  # fmt: skip
+    if sustained.queue_grows is not None:
+        rows.append(["queue", "grows" if sustained.queue_grows else "does not grow", "", "", "", "", ""])
+    for clock in sustained.clocks:
+        rows += _gpu_rows(clock)
     columns = [Column(f"over {sustained.phase}", is_text=True, is_whole=True), Column("verdict", is_text=True)]
+    columns += [Column("first"), Column("last"), Column("", is_text=True)]
     more = [Column("change", is_text=True), Column("because", is_text=True)]
     print_table(console, [*columns, *more], rows)
+
+
+def _gpu_rows(one: ClockChange) -> list[list[str]]:
+    """Clock, throttling, power, temperature and use of a GPU."""
+    drop = "" if one.drop_percent is None else f"{-one.drop_percent:+.1f} %"
+    throttled = ", ".join(f"{reason} {seconds:.1f} s" for reason, seconds in (one.throttled_s or {}).items() if seconds)
+    verdict = "not reported" if one.throttled_s is None else f"throttled: {throttled}" if throttled else "not throttled"
+    of, first, last = f"of {one.gpu}", _number(one.first_mhz), _number(one.last_mhz)
+    rows = [[f"SM clock {of}", verdict, first, last, "MHz", drop, one.reason or ""]]
+    if one.temperature_first_c is not None or one.temperature_last_c is not None:
+        degrees = [_number(one.temperature_first_c), _number(one.temperature_last_c)]
+        rows.append([f"temperature {of}", "", *degrees, "°C", "", ""])
+    if one.power_w is not None:
+        most = f"mean {_number(one.power_w)} W, at most {_number(one.power_max_w)} W"
+        rows.append([f"power {of}", most, "", "", "", "", ""])
+    if one.busy_percent is not None:
+        rows.append([f"busy {of}", f"{one.busy_percent:.0f} % of the time", "", "", "", "", ""])
+    return rows
+
+
+def _ends(figure: LoadFigure, unit: str) -> str:
+    """Of a share in percent."""
+    if figure.value is None:
+        return NOT_KNOWN
+    return f"{figure.value:.2%}" if unit.startswith("of ") else _number(figure.value)
 
 
 def print_knee(console: Console, knee: Knee) -> None:
@@ -132,12 +190,38 @@ def _status(result: LoadResult) -> str:
     return f"{result.status}{reason}, {result.duration_s:.1f} s"
 
 
-def _phase_row(phase: PhaseResult, *, has_objective: bool) -> list[str]:
+def _in_warmup(result: LoadResult, kind: str) -> str:
+    count = result.in_warmup(kind)
+    return f" ({count} of them in the warm-up, which does not count)" if count else ""
+
+
+def _what_happened(result: LoadResult, error: ErrorKind) -> str:
+    if error.kind == UNANSWERED:
+        never = sum(phase.never_sent for phase in result.phases)
+        grace = result.profile.get("grace")
+        after = "" if grace is None else f" and {grace:g} s of grace"
+        return f": open when their phase{after} were over; {never} were never sent, for no worker was free"
+    return f": {error.first.message}" if error.first and error.first.message else ""
+
+
+def _missing(times: LoadTimes) -> dict[tuple[str, str], list[str]]:
+    """Figures that there are not, and figures without an interval, by the reason."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in FIGURES:
+        figure = getattr(times, name)
+        if figure.reason is not None and figure.low is None:
+            what = "" if figure.value is None else "interval of "
+            found.setdefault((what, figure.reason), []).append(name.replace("p99_9", "p99.9"))
+    return found
+
+
+def _phase_row(phase: PhaseResult, optional: Sequence[str]) -> list[str]:
     name = f"{phase.name} (excluded)" if phase.is_warmup else phase.name
     asked = "closed" if phase.asked_rate is None else _number(phase.asked_rate)
-    errors = str(sum(phase.errors.values()))
-    in_time = [_number(phase.goodput)] if has_objective else []
-    return [name, asked, _number(phase.achieved_rate), str(phase.arrivals), errors, *in_time, *_figures(phase.latency)]
+    errors = str(sum(phase.errors.values()) - phase.unanswered)
+    values = {"unanswered": str(phase.unanswered), "in time/s": _number(phase.goodput)}
+    more = [values[name] for name in optional]
+    return [name, asked, _number(phase.achieved_rate), str(phase.arrivals), errors, *more, *_figures(phase.latency)]
 
 
 def _parts(phase: PhaseResult, *, several: bool) -> list[tuple[str, LoadTimes]]:

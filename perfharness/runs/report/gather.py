@@ -135,7 +135,7 @@ def _under_load(run: RunReport, load: LoadReport | None) -> RunReport:
     if load is None:
         return run
     findings = [record.to_finding() for record in load.result.findings]
-    ignored = of_no_concern(load.result.target)
+    ignored = of_no_concern(load.result)
     of_run = [finding for finding in run.findings if finding.code not in ignored]
     return run.model_copy(update={"load": load, "findings": [*findings, *of_run]})
 
