@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.diagnosis.cpu_time import CpuTime, ThreadReadings, thread_ready_time
+from perfharness.analysis.diagnosis.cpu_time import CpuTime, ThreadReadings, thread_times
 from perfharness.analysis.diagnosis.rules import RULES, judge
 from perfharness.analysis.diagnosis.rules.evidence import Compiling, Figures, Issuing, KeptCpu, Peer, Recompiling
 from perfharness.model.conventions import (
@@ -341,7 +341,7 @@ def test_ready_time_read_in_batches(used_us: list[int], shares: tuple[float, flo
     trace = open_trace(builder.write(tmp_path / "t.sqlite"))
     begins = (np.arange(12) + 1) * BATCH
     thread = np.full(12, trace.ranges.thread[0])
-    read = thread_ready_time(trace)
+    read = thread_times(trace).ready
     assert read.shares(thread, begins + 100 * US, begins + 800 * US) == pytest.approx(shares)
     assert read.shares(thread + 1, begins, begins + BATCH) is None
     assert read.shares(thread, begins + 12 * BATCH, begins + 13 * BATCH) is None

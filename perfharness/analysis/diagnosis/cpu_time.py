@@ -174,34 +174,51 @@ class ThreadReadings:
             yield np.maximum(np.diff(time), 1), line.within(time[:-1], time[1:]), of_thread
 
 
-def thread_ready_time(trace: Trace) -> ThreadReadings:
-    """How long threads had run or waited for a CPU, as recorders left it in a trace."""
-    return _readings(trace, conventions.MARK_READY_TIME)
+@dataclass(frozen=True)
+class ThreadTimes:
+    """What recorders read of threads, each counter at all readings; empty where it was not read.
+
+    `ready`: ran or waited for a CPU; `queued`: of that, waited, whoever had the CPUs; `crowded`: of that, while their
+    own process had almost all; `collecting`: ran the garbage collector; `compiling`: compiled; `process`: how long all
+    threads of the process have run.
+    """
+
+    ready: ThreadReadings
+    queued: ThreadReadings
+    crowded: ThreadReadings
+    collecting: ThreadReadings
+    compiling: ThreadReadings
+    process: ThreadReadings
 
 
-def thread_queued_time(trace: Trace) -> ThreadReadings:
-    """How long threads had waited for a CPU, whoever had it, as recorders left it in a trace."""
-    return _readings(trace, conventions.MARK_QUEUED)
+def thread_times(trace: Trace) -> ThreadTimes:
+    """As recorders left them in a trace."""
+    ready, process = (_readings(trace, mark) for mark in (conventions.MARK_READY_TIME, conventions.MARK_PROCESS_TIME))
+    queued = _readings(trace, conventions.MARK_QUEUED)
+    reads_queued = bool(len(queued.thread) or len(process.thread))  # older recorders did not
+    return ThreadTimes(
+        ready=ready,
+        queued=_at_each(ready, queued) if reads_queued else queued,
+        crowded=_at_each(ready, _readings(trace, conventions.MARK_CROWDED)),
+        collecting=_at_each(ready, _readings(trace, conventions.MARK_COLLECTING)),
+        compiling=_at_each(ready, _readings(trace, conventions.MARK_COMPILING)),
+        process=process,
+    )
 
 
-def thread_process_time(trace: Trace) -> ThreadReadings:
-    """How long all threads of their process had run, as recorders left it in a trace."""
-    return _readings(trace, conventions.MARK_PROCESS_TIME)
-
-
-def thread_collecting_time(trace: Trace) -> ThreadReadings:
-    """How long threads had run the garbage collector, as recorders left it in a trace."""
-    return _readings(trace, conventions.MARK_COLLECTING)
-
-
-def thread_compiling_time(trace: Trace) -> ThreadReadings:
-    """How long threads had compiled, as recorders left it in a trace."""
-    return _readings(trace, conventions.MARK_COMPILING)
-
-
-def thread_crowded_time(trace: Trace) -> ThreadReadings:
-    """How long threads had waited for a CPU while their process used almost all, as recorders left it in a trace."""
-    return _readings(trace, conventions.MARK_CROWDED)
+def _at_each(ready: ThreadReadings, sparse: ThreadReadings) -> ThreadReadings:
+    """The values of a counter at all readings: its mark follows that of `ready`, and is left out as long as it is 0."""
+    if not len(ready.thread):
+        return sparse
+    spent = np.zeros(len(ready.thread), dtype=np.int64)
+    for one in distinct(sparse.thread):
+        first, last = np.searchsorted(ready.thread, [one, one + 1])
+        begin, stop = np.searchsorted(sparse.thread, [one, one + 1])
+        made_with = np.searchsorted(ready.time_ns[first:last], sparse.time_ns[begin:stop], side="right") - 1
+        is_known = made_with >= 0
+        np.maximum.at(spent[first:last], made_with[is_known], sparse.spent_ns[begin:stop][is_known])
+        spent[first:last] = np.maximum.accumulate(spent[first:last])
+    return ThreadReadings(ready.thread, ready.time_ns, spent)
 
 
 def _readings(trace: Trace, mark: str) -> ThreadReadings:

@@ -251,7 +251,7 @@ def _slow_start(workload: Workload, stage: StageRows, loops: list[_Loop]) -> flo
     if not slow:
         return 0.0
     thread, start, end = (column[stage.rows] for column in (stages.thread, stages.start_ns, stages.end_ns))
-    length = np.maximum(end - start - workload.thread_queued_time.most_ns(thread, start, end), 0)
+    length = np.maximum(end - start - workload.thread_times.queued.most_ns(thread, start, end), 0)
     outer = stage_times.outer_batch[stage.rows]
     inside = outer >= 0
     spent = np.bincount(outer[inside], weights=length[inside], minlength=len(stages))

@@ -68,8 +68,8 @@ def stage_figures(
         ready_share=ready_share,
         queued_share=_queued_share(events, ready_share),
         rest_of_process=_rest_of_process(events),
-        collecting_share=events.least_share(workload.thread_collecting_time),
-        crowded_share=events.least_share(workload.thread_crowded_time),
+        collecting_share=events.least_share(workload.thread_times.collecting),
+        crowded_share=events.least_share(workload.thread_times.crowded),
         api_is_complete=workload.api_is_complete,
         without_calls=0.0 if workload.api_is_complete else _without_calls(events),
         limits=limits,
@@ -95,7 +95,7 @@ def _ready_shares(events: StageEvents) -> tuple[float | None, float | None]:
     """
     workload, start, end = events.workload, events.start_ns, events.end_ns
     thread, used = workload.stages.thread[events.stage.rows], workload.cpu_time
-    of_threads = workload.thread_ready_time.shares(thread, start, end)
+    of_threads = workload.thread_times.ready.shares(thread, start, end)
     if of_threads is not None:
         return of_threads
     return None if used is None or (thread != thread[0]).any() else used.waiting_share(start, end), None
@@ -105,12 +105,11 @@ def _queued_share(events: StageEvents, ready_share: float | None) -> float | Non
     """Of the host time, what of `ready_share` its threads waited for a CPU: as much of it as of all that they were
     ready between the readings. None where that was not read.
     """
-    workload, ranges = events.workload, (events.start_ns, events.end_ns)
-    thread = workload.stages.thread[events.stage.rows]
-    if ready_share is None or not len(workload.thread_queued_time.thread):
+    times, ranges = events.workload.thread_times, (events.start_ns, events.end_ns)
+    thread = events.workload.stages.thread[events.stage.rows]
+    if ready_share is None or not len(times.queued.thread):
         return None
-    ready = workload.thread_ready_time.evenly_ns(thread, *ranges)
-    queued = workload.thread_queued_time.evenly_ns(thread, *ranges)
+    ready, queued = times.ready.evenly_ns(thread, *ranges), times.queued.evenly_ns(thread, *ranges)
     return ready_share * min(queued / ready, 1.0) if ready else 0.0
 
 
@@ -118,11 +117,9 @@ def queued_time_ns(events: StageEvents) -> float | None:
     """Of the host time, how long its threads waited for a CPU: as if it were spread evenly between two readings. None
     where readings enclose less than half of it.
     """
-    workload, ranges = events.workload, (events.start_ns, events.end_ns)
-    thread, queued = workload.stages.thread[events.stage.rows], workload.thread_queued_time
-    if not len(queued.thread) and not len(workload.thread_process_time.thread):
-        return None  # a recorder that does not read it
-    inside_ns = workload.thread_ready_time.inside_ns(thread, *ranges)
+    thread, ranges = events.workload.stages.thread[events.stage.rows], (events.start_ns, events.end_ns)
+    queued = events.workload.thread_times.queued
+    inside_ns = queued.inside_ns(thread, *ranges)
     if not inside_ns or inside_ns < WINDOW_SHARE * events.wall:
         return None
     return min(queued.evenly_ns(thread, *ranges) / inside_ns, 1.0) * events.wall
@@ -134,7 +131,7 @@ def _rest_of_process(events: StageEvents) -> RestOfProcess | None:
     """
     workload, ranges = events.workload, (events.start_ns, events.end_ns)
     thread = workload.stages.thread[events.stage.rows]
-    readings = workload.thread_process_time, workload.thread_ready_time, workload.thread_queued_time
+    readings = workload.thread_times.process, workload.thread_times.ready, workload.thread_times.queued
     if not len(readings[0].thread) or (thread != thread[0]).any():
         return None
     (window, process), (_, ready), (_, queued) = (one.total(thread[:1]) for one in readings)

@@ -49,7 +49,7 @@ def find_recompiling(events: StageEvents) -> Recompiling | None:
 
 def _compiling(events: StageEvents, batches: Int64) -> list[Recompiling]:
     """What torch.compile or JAX compiled, by what the recorder read in the batches (rows of stages)."""
-    readings, stages = events.workload.thread_compiling_time, events.workload.stages
+    readings, stages = events.workload.thread_times.compiling, events.workload.stages
     share = events.least_share(readings)
     if not share:
         return []

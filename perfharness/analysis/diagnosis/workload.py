@@ -16,12 +16,8 @@ from perfharness.analysis.diagnosis.calls import TO_HOST, CallTable, call_table,
 from perfharness.analysis.diagnosis.cpu_time import (
     CpuTime,
     ThreadReadings,
-    thread_collecting_time,
-    thread_compiling_time,
-    thread_crowded_time,
-    thread_process_time,
-    thread_queued_time,
-    thread_ready_time,
+    ThreadTimes,
+    thread_times,
 )
 from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
 from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
@@ -99,13 +95,8 @@ class Workload:
     others: OtherProcesses
     host_probe: HostProbe | None = None
     cpu_time: CpuTime | None = None
-    thread_collecting_time: ThreadReadings = field(kw_only=True)
-    thread_compiling_time: ThreadReadings = field(kw_only=True)
-    thread_crowded_time: ThreadReadings = field(kw_only=True)
-    thread_process_time: ThreadReadings = field(kw_only=True)
-    thread_queued_time: ThreadReadings = field(kw_only=True)
-    thread_ready_time: ThreadReadings = field(kw_only=True)
     """Of the process, on the trace's clock; None: not sampled."""
+    thread_times: ThreadTimes = field(kw_only=True)
     narrowed: dict[tuple[int, ...], Workload] = field(default_factory=dict)
 
     @property
@@ -168,9 +159,7 @@ def build_workload(analysis: Analysis, others: OtherProcesses) -> Workload:
         ranges.result()
     return Workload(
         trace=trace, details=trace.details, table=analysis.table, stages=analysis.stages,
-        thread_collecting_time=thread_collecting_time(trace), thread_ready_time=thread_ready_time(trace),
-        thread_compiling_time=thread_compiling_time(trace), thread_crowded_time=thread_crowded_time(trace),
-        thread_process_time=thread_process_time(trace), thread_queued_time=thread_queued_time(trace),
+        thread_times=thread_times(trace),
         stage_times=analysis.stage_times, paths=analysis.stages.paths.code, launches=launches,
         launch_lines=launch_lines, latency_ns=narrow(latency), queued_ns=queued, calls=calls, busy=busy,
         compute=compute, busy_of=busy_of, gpus=gpus, kernels=kernels, overlapped_ns=overlapped,

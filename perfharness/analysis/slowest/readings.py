@@ -7,19 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.cpu_time import (
-    ThreadReadings,
-    thread_collecting_time,
-    thread_compiling_time,
-    thread_crowded_time,
-    thread_ready_time,
-)
+from perfharness.analysis.diagnosis.cpu_time import ThreadReadings, thread_times
 from perfharness.analysis.grouping import distinct
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
-
-TOGETHER_NS = 1_000_000
-"""Marks that were made together are not further apart."""
 
 
 @dataclass(frozen=True)
@@ -36,32 +27,14 @@ def batch_readings(analysis: Analysis, rows: Int64) -> dict[str, BatchReadings]:
     """`collecting`, `compiling`, `crowded`, `ready` (ran, or waited for a CPU) and `waiting` (did not) of batches;
     empty where nothing was read.
     """
-    trace = analysis.trace
-    ready = thread_ready_time(trace)
+    times = thread_times(analysis.trace)
+    ready = times.ready
     if not len(ready.thread):
         return {}
-    found = {"ready": _of_batches(analysis, rows, ready)}
-    counters = {
-        "collecting": thread_collecting_time(trace),
-        "compiling": thread_compiling_time(trace),
-        "crowded": thread_crowded_time(trace),
-    }
-    for name, readings in counters.items():
-        found[name] = _of_batches(analysis, rows, _at_each(ready, readings))
+    counters = {"collecting": times.collecting, "compiling": times.compiling, "crowded": times.crowded}
+    found = {name: _of_batches(analysis, rows, one) for name, one in {"ready": ready, **counters}.items()}
     waited = _of_batches(analysis, rows, ready, complement=True)
     return {**found, "waiting": waited}
-
-
-def _at_each(ready: ThreadReadings, sparse: ThreadReadings) -> ThreadReadings:
-    """The values of a counter at all readings: a mark is left out as long as the counter is 0."""
-    spent = np.zeros(len(ready.thread), dtype=np.int64)
-    for one in distinct(sparse.thread):
-        first, last = np.searchsorted(ready.thread, [one, one + 1])
-        begin, stop = np.searchsorted(sparse.thread, [one, one + 1])
-        values = np.r_[0, sparse.spent_ns[begin:stop]]
-        until = ready.time_ns[first:last] + TOGETHER_NS
-        spent[first:last] = values[np.searchsorted(sparse.time_ns[begin:stop], until, side="right")]
-    return ThreadReadings(ready.thread, ready.time_ns, spent)
 
 
 def _of_batches(
