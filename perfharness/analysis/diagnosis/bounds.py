@@ -24,7 +24,6 @@ from perfharness.analysis.diagnosis.rules.host import COLLECTION_SHARE, CPU_BOUN
 from perfharness.analysis.diagnosis.rules.waits import (
     BLOCKED_SHARE,
     GIL_SHARE,
-    LOADER_SHARE,
     NAMED_WAIT_SHARE,
 )
 from perfharness.model.diagnosis import Cause, FunctionTime, StageDiagnosis, StageVerdict, Verdict
@@ -40,7 +39,7 @@ ENOUGH = {
     Verdict.WAITING_ON_STAGE: WAITING_SHARE,
     Verdict.WAITING_ON_PROCESS: WAITING_SHARE,
     Verdict.WAITING_ON_SYSTEM: BLOCKED_SHARE,
-    Verdict.DATA_LOADER_STARVATION: LOADER_SHARE,
+    Verdict.DATA_LOADER_STARVATION: NAMED_WAIT_SHARE,
     Verdict.FILE_WAIT: NAMED_WAIT_SHARE,
     Verdict.NETWORK_WAIT: NAMED_WAIT_SHARE,
     Verdict.SMALL_COPIES: COPYING_SHARE,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from perfharness.analysis.diagnosis.rules.calls import MANY_WAITS, READ_BACK_STEP, TURNS_SHARE
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS, Figures, Match, call_of, percent, place
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, WAITING_SHARE
-from perfharness.model.diagnosis import Verdict
+from perfharness.model.diagnosis import FunctionTime, Verdict
 from perfharness.model.trace import OsWaitKind
 
 AT_WORK_SHARE = 0.50
@@ -24,8 +24,6 @@ NAMED_WAIT_SHARE = 0.30
 GIL_SHARE = 0.20
 """Of the host time. Threads that take turns by chance, each half of the time in Python, wait less than that: one gives
 the lock away every 5 ms."""
-LOADER_SHARE = 0.30
-"""Of the host time, inside a loader or a queue: as of any wait."""
 RUNNABLE_SHARE = 0.20
 """Of the host time. A thread that finds no CPU for a fifth of it shares its CPUs with more threads than there are."""
 
@@ -143,11 +141,7 @@ def data_loader(f: Figures) -> Match | None:
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
     if f.host.worker is not None and f.host.worker.works_ahead:
         evidence = f"{evidence[:-1]}, while a worker is in {place(f.host.worker.line)}."
-    return Match(
-        Verdict.DATA_LOADER_STARVATION, waited, f.wall, [evidence], LOADER_STEP, verdict_share=LOADER_SHARE,
-        undisturbed_ns=f.undisturbed_ns,
-        saves_ns=waited, where=f.line_of("loader"), where_reason=f.no_line,
-    )  # fmt: skip
+    return _wait(f, Verdict.DATA_LOADER_STARVATION, waited, [evidence], LOADER_STEP, f.line_of("loader"))
 
 
 def connection_wait(f: Figures) -> Match | None:
@@ -156,10 +150,7 @@ def connection_wait(f: Figures) -> Match | None:
     if not waited:
         return None
     evidence = f"It waits until a connection of a pool is free {percent(waited, f.wall)} of its host time."
-    return Match(
-        Verdict.WAITING_ON_SYSTEM, waited, f.wall, [evidence], CONNECTION_STEP, verdict_share=NAMED_WAIT_SHARE,
-        undisturbed_ns=f.undisturbed_ns, saves_ns=waited, where=f.line_of("connection pool"), where_reason=f.no_line,
-    )  # fmt: skip
+    return _wait(f, Verdict.WAITING_ON_SYSTEM, waited, [evidence], CONNECTION_STEP, f.line_of("connection pool"))
 
 
 def worker_wait(f: Figures) -> Match | None:
@@ -191,10 +182,7 @@ def worker_wait(f: Figures) -> Match | None:
             f"{place(line)}{', which does nothing before it is asked' if f.host.worker.works_ahead is False else ''}."
         )
         step = WORKER_STEP
-    return Match(
-        Verdict.WAITING_ON_STAGE, waited, f.wall, [evidence], step.format(call_of(line)),
-        verdict_share=LOADER_SHARE, undisturbed_ns=f.undisturbed_ns, saves_ns=waited, where=line,
-    )  # fmt: skip
+    return _wait(f, Verdict.WAITING_ON_STAGE, waited, [evidence], step.format(call_of(line)), line)
 
 
 def worker_start(f: Figures) -> Match | None:
@@ -206,10 +194,7 @@ def worker_start(f: Figures) -> Match | None:
     lost = sum(made.values()) + f.work_ns("ends")
     evidence = f"Making and ending {kind}, in batch after batch, takes {percent(lost, f.wall)} of its host time."
     verdict = Verdict.WAITING_ON_PROCESS if kind == "processes" else Verdict.WAITING_ON_SYSTEM
-    return Match(
-        verdict, lost, f.wall, [evidence], POOL_STEP, verdict_share=NAMED_WAIT_SHARE, undisturbed_ns=f.undisturbed_ns,
-        saves_ns=lost, where=f.line_of(kind), where_reason=f.no_line,
-    )  # fmt: skip
+    return _wait(f, verdict, lost, [evidence], POOL_STEP, f.line_of(kind))
 
 
 def process_wait(f: Figures) -> Match | None:
@@ -222,11 +207,9 @@ def process_wait(f: Figures) -> Match | None:
         return None
     what = "another process, at a pipe or local socket," if piped > ends else "another process to end"
     evidence = f"Its thread waits for {what} {percent(waited, f.wall)} of its host time{_peer(f, waited)}."
-    return Match(
-        Verdict.WAITING_ON_PROCESS, waited, f.wall, [evidence, _parts(f)], PEER_STEP.format(_peer_name(f, waited)),
-        verdict_share=share, undisturbed_ns=f.undisturbed_ns, saves_ns=waited,
-        where=f.line_in("pipe" if piped > ends else "process"), where_reason=f.no_line,
-    )  # fmt: skip
+    line = f.line_in("pipe" if piped > ends else "process")
+    step = PEER_STEP.format(_peer_name(f, waited))
+    return _wait(f, Verdict.WAITING_ON_PROCESS, waited, [evidence, _parts(f)], step, line, share)
 
 
 def _peer(f: Figures, waited_ns: float) -> str:
@@ -253,10 +236,7 @@ def network_wait(f: Figures) -> Match | None:
             f"It waits at a pipe or local socket {percent(exchanged, f.wall)} of its host time, while the process at "
             "the other end sends and receives: what is exchanged takes the time, not that process's work."
         )
-        return Match(
-            Verdict.NETWORK_WAIT, exchanged, f.wall, [evidence], EXCHANGE_STEP, verdict_share=NAMED_WAIT_SHARE,
-            undisturbed_ns=f.undisturbed_ns, saves_ns=exchanged, where=f.line_of("exchange"), where_reason=f.no_line,
-        )  # fmt: skip
+        return _wait(f, Verdict.NETWORK_WAIT, exchanged, [evidence], EXCHANGE_STEP, f.line_of("exchange"))
     whom = "the network" if f.host is not None else "the network or another process"  # recorded calls have no names
     match = _wait_for(f, OsWaitKind.SOCKET, Verdict.NETWORK_WAIT, whom, NETWORK_STEP)
     if match is None or here < of_network / 2:
@@ -270,10 +250,19 @@ def _wait_for(f: Figures, kind: OsWaitKind, verdict: Verdict, what: str, next_st
     if not waited:
         return None
     evidence = f"It waits for {what} {percent(waited, f.wall)} of its host time."
+    return _wait(f, verdict, waited, [evidence], next_step, f.line_waiting(kind))
+
+
+def _wait(
+    f: Figures, verdict: Verdict, waited_ns: float, evidence: list[str], next_step: str, where: FunctionTime | None,
+    share: float = NAMED_WAIT_SHARE,
+) -> Match:  # fmt: skip
+    """Waiting that has a name, all of which would be saved; `share` of the time that is left without other processes'
+    makes it the verdict.
+    """
     return Match(
-        verdict, waited, f.wall, [evidence], next_step, verdict_share=NAMED_WAIT_SHARE,
-        undisturbed_ns=f.undisturbed_ns, saves_ns=waited,
-        where=f.line_waiting(kind), where_reason=f.no_line,
+        verdict, waited_ns, f.wall, evidence, next_step, verdict_share=share, undisturbed_ns=f.undisturbed_ns,
+        saves_ns=waited_ns, where=where, where_reason=f.no_line,
     )  # fmt: skip
 
 
