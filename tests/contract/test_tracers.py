@@ -157,7 +157,7 @@ second.finalize()
 """
 
 
-@pytest.mark.parametrize("tracer", [pytest.param("nsys", marks=pytest.mark.nsys), "embedded"])
+@pytest.mark.parametrize("tracer", [pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow]), "embedded"])
 def test_recorders_that_do_not_nest_keep_their_own_times(tmp_path: Path, tracer: str) -> None:
     """
     a-----a

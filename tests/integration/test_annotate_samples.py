@@ -139,6 +139,7 @@ def test_pytorch_modules_are_stages_of_the_batch_and_a_failed_one_leaves_nothing
     assert (recorder["finalized"], recorder["open_ranges"]) == (True, [])
 
 
+@pytest.mark.slow
 def test_modules_come_under_the_stages_that_the_script_annotated_itself(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("PIL")

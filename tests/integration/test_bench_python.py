@@ -61,6 +61,7 @@ def test_a_suite(tmp_path: Path, options: dict[str, object]) -> None:
         merge_results([out], tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_a_sweep(tmp_path: Path, options: dict[str, object]) -> None:
     seen, again, out = Seen(), Seen(), tmp_path / "out"
     found = run_sweep(load_sweep(None, options), out, largest=4, observer=seen)

@@ -56,6 +56,7 @@ def test_a_sweep_ends_where_memory_does_and_is_shown_again(tmp_path: Path) -> No
     assert "is no result of perfharness bench sweep" in broken.stderr
 
 
+@pytest.mark.slow
 def test_the_memory_limit_ends_a_sweep_and_is_named(tmp_path: Path) -> None:
     script = FakeScript(execute_ms=0.5, host_bytes_per_item=128 << 20)
     _, found = run(tmp_path, script, "--largest", "8", "--memory-limit", "500MB")
@@ -96,6 +97,7 @@ def test_a_wrong_command_line_starts_nothing(tmp_path: Path, options: tuple[str,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_suite_says_what_is_measured_with_charts_and_rows(tmp_path: Path) -> None:
     """A backend with several settings is several cells."""
     pytest.importorskip("altair")

@@ -187,7 +187,8 @@ def test_a_parent_that_measures_nothing_has_no_numbers(tmp_path: Path, tracer: s
     assert tree.codes <= {"child-killed"}
 
 
-@TRACERS_SLOW_UNDER_NSYS
+@pytest.mark.slow
+@TRACERS
 def test_ranks(tmp_path: Path, tracer: str) -> None:
     """torchrun starts two; each starts a worker, which inherits its rank and is none."""
     pytest.importorskip("torch.distributed.run")

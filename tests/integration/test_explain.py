@@ -202,6 +202,7 @@ def test_a_library_that_holds_the_interpreter_lock_is_found_by_its_caller(tmp_pa
     assert holder["callee"].startswith("json.encoder.")
 
 
+@pytest.mark.slow
 def test_a_script_that_does_something_else_in_the_second_pass(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert explained(out, script, "other") == 0
@@ -226,6 +227,7 @@ def test_a_script_that_does_something_else_in_the_second_pass(script: Path, tmp_
     assert {one["explained"] for one in alone.values()} == {None}
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_both_passes_under_nsys(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"

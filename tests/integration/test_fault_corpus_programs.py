@@ -59,6 +59,7 @@ def score(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_scorer_measures_both_twins_and_writes_what_it_found(tmp_path: Path) -> None:
     """Also where a limit is missed, which one program cannot reach."""
     done = score(tmp_path, "--passes", "one", "--only", "deepcopy_params", "--at-least", "2")

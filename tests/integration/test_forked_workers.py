@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from perfharness import open_run
-from tests.integration.launches import TRACERS, environment, run_to_the_end, tracing
+from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, run_to_the_end, tracing
 
 SCRIPT = textwrap.dedent("""
     import os, time
@@ -57,7 +57,7 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_names_from_before_and_after_the_fork(tmp_path: Path, tracer: str) -> None:
     script = tmp_path / "forked.py"
     script.write_text(SCRIPT)

@@ -180,6 +180,7 @@ def test_asked_twice_the_launcher_kills_what_ignores_signals(script: Path, tmp_p
     assert ended(out) == [("interrupted", None, "SIGKILL")]
 
 
+@pytest.mark.slow
 def test_helpers_killed_together_with_the_launcher_leave_no_process(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with launching("-np", 2, "--tracer", "none", "-o", out, script, "hang") as launcher:

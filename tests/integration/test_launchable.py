@@ -213,6 +213,7 @@ perf.finalize()
 """
 
 
+@pytest.mark.slow
 def test_a_sweep_over_ranks(shop: Shop) -> None:
     """Each batch is shared by its ranks, which take 1 / n of the time for it."""
     (shop.folder / "ranks.py").write_text(RANKS)

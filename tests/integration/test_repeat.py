@@ -91,6 +91,7 @@ def test_a_launch_that_fails_is_listed_and_the_others_count(script: Path, tmp_pa
     assert [path.name for path in repeated_launches(out)] == ["launch_0", "launch_2"]
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_it_and_what_was_measured_stays(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "rep"
     with launching(("--repeat", 3, "-o", out, *QUICK, script, "hang"), environment()) as launcher:

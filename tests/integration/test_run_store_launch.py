@@ -82,6 +82,7 @@ def test_a_launch_that_is_not_to_be_stored_or_cannot_be_is_as_any_other(
     assert [run.run_id for run in opened(place).runs()] == [manifest(tmp_path / "b")["run_id"]]
 
 
+@pytest.mark.slow
 def test_a_sweep_is_a_series_of_its_launches(script: Path, place: Path, tmp_path: Path) -> None:
     here = environment(PERFHARNESS_STORE=str(place))
     done = run_to_the_end((*FAST, "--np-sweep", "1,2", "-o", tmp_path / "out", script, tmp_path / "x"), here)

@@ -149,8 +149,9 @@ def test_launched_sample_has_its_stages_batches_and_items(ocr: Path) -> None:
     check_result(TEXTS, ocr)
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
-@pytest.mark.parametrize("sample", [IMAGES, pytest.param(TEXTS, marks=pytest.mark.slow)], ids=lambda sample: sample.id)
+@pytest.mark.parametrize("sample", [IMAGES, TEXTS], ids=lambda sample: sample.id)
 def test_sample_under_nsys_has_the_same(sample: Sample, nsys: tuple[str, ...], tmp_path: Path) -> None:
     launch(sample, tmp_path / "out", tracer=nsys)
     check_result(sample, tmp_path / "out/proc_0_gpu_0")
@@ -203,7 +204,8 @@ RANKS = (Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-pe
 TENSOR_PARALLEL = ("--batches", "4", "--layers", "2", "--width", "64", "--length", "16")
 
 
-@pytest.mark.parametrize(("by", "count"), [pytest.param((), 1, marks=pytest.mark.slow), (RANKS, 2)], ids=["1", "2"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("by", "count"), [((), 1), (RANKS, 2)], ids=["1", "2"])
 def test_tensor_parallel_sample_checks_itself_split_and_whole(tmp_path: Path, by: Sequence[Path], count: int) -> None:
     said = run(*by, SAMPLES / "tensor_parallel.py", *TENSOR_PARALLEL, cwd=tmp_path)
     assert f"{count} rank(s); the split network equals the whole one" in said
@@ -218,6 +220,7 @@ def test_tensor_parallel_sample_needs_as_many_heads_as_ranks(tmp_path: Path) -> 
     assert "--heads 3 is no multiple of 2 ranks" in done.stderr
 
 
+@pytest.mark.slow
 def test_data_loader_sample_adds_up_over_ranks_and_workers(tmp_path: Path) -> None:
     few = ("--batches", "6", "--workers", "2")
     alone = run(SAMPLES / "data_loader.py", *few, cwd=tmp_path).strip()

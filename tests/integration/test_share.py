@@ -134,6 +134,7 @@ def test_of_a_run_with_stacks_no_secret_is_left_and_the_numbers_stay(
     check_shared(explained, tmp_path, capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_of_a_run_of_nsys_no_secret_is_left_and_the_numbers_stay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

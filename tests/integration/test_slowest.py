@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 import perfharness
-from tests.integration.launches import TRACERS, environment, run_to_the_end, tracing
+from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, run_to_the_end, tracing
 from tests.integration.launches import perfharness as verb
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_without_a_plant_nobody_is_accused(unplanted: Path) -> None:
     assert reasons <= {"host-time", "off-cpu", "own-threads", "several"}  # whatever else the machine did
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_a_lock_is_named_by_the_explaining_pass(tmp_path: Path, script: Path, tracer: str) -> None:
     launch(tmp_path / "out", script, "lock", "--explain", tracer=tracer)
     drawn = tmp_path / "timeline.json"

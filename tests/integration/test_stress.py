@@ -192,6 +192,7 @@ def test_the_knee_is_searched_rate_by_rate(tmp_path: Path, target: str) -> None:
     assert len(api.open_run(out).batches()) == 119  # one of them was not answered well
 
 
+@pytest.mark.slow
 def test_a_target_that_never_meets_the_objective_has_no_knee(tmp_path: Path, target: str) -> None:
     (tmp_path / "load.toml").write_text(
         '[load]\nobjective = "p50<=0.1ms"\n[load.knee]\nsteps = 1\n[[load.phases]]\nduration = "1s"\n'

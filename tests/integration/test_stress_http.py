@@ -59,7 +59,7 @@ def test_a_server_elsewhere(tmp_path: Path) -> None:
     assert all(window.rss_mb is None for window in found.windows)  # of the generator it would be no answer
 
 
-@pytest.mark.parametrize("name", ["wsgi_server.py", "asgi_server.py"])
+@pytest.mark.parametrize("name", [pytest.param("wsgi_server.py", marks=pytest.mark.slow), "asgi_server.py"])
 def test_a_server_that_is_started_is_traced_and_its_requests_are_batches(tmp_path: Path, name: str) -> None:
     """One thread that takes 20 ms for each, and requests in bursts of 4: they wait 0, 20, 40 and 60 ms."""
     port, out = free_port(), tmp_path / "out"

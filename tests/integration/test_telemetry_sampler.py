@@ -114,7 +114,7 @@ def test_a_run_is_sampled_from_before_its_first_process_to_its_end(tmp_path: Pat
     assert codes <= {"telemetry-not-read", "telemetry-late"}
 
 
-@pytest.mark.parametrize("gpu", [None, "GPU-of-nowhere"])
+@pytest.mark.parametrize("gpu", [None, pytest.param("GPU-of-nowhere", marks=pytest.mark.slow)])
 def test_without_a_gpu_or_nvml_the_host_is_sampled(tmp_path: Path, gpu: str | None) -> None:
     beside = Beside(tmp_path, gpu).start()
     beside.measure(BUSY)

@@ -368,6 +368,7 @@ def test_power_that_falls_at_once_while_a_stage_runs() -> None:
     assert {one.stage: one.energy_j for one in found.stages} == pytest.approx(run.truth, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_small_part_of_the_coverage_simulation() -> None:
     """`scripts/energy_coverage` runs 2,000; its exit code tells whether intervals hold as often as they say."""
     script = Path(__file__).parents[2] / "scripts" / "energy_coverage"

@@ -173,8 +173,8 @@ def test_two_objects_of_one_name_are_one_entry(tmp_path: Path) -> None:
 
 
 def test_many_open_ranges_are_not_all_named(tmp_path: Path) -> None:
-    run(PIPELINE + "for i in range(20000): perf.push_range(f'r{i}')", tmp_path)
-    assert journal(tmp_path)["recorders"][0]["ranges"] == 20_007
+    run(PIPELINE + "for i in range(5000): perf.push_range(f'r{i:020}')", tmp_path)
+    assert journal(tmp_path)["recorders"][0]["ranges"] == 5_007
     assert (tmp_path / "recorder.json").stat().st_size < 50_000
 
 
