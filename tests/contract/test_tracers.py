@@ -131,6 +131,7 @@ def test_under_the_embedded_tracer(tmp_path: Path) -> None:
         compare_with_nsys(tmp_path / "out" / "proc_0_gpu_0" / "trace.sqlite")
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
 def test_an_nvtx_that_nsys_does_not_know_is_named(tmp_path: Path) -> None:
     """nsys 2023.4 records nothing of the newest nvtx and says nothing; the result does, and exits with 3."""

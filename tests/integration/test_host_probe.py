@@ -157,7 +157,7 @@ def functions(samples: HostSamples, rows: np.ndarray) -> list[str]:
 
 @pytest.mark.parametrize(
     "tracer",
-    ["none", "embedded", UNDER_NSYS],
+    ["none", pytest.param("embedded", marks=pytest.mark.slow), UNDER_NSYS],
 )
 def test_a_stage_of_two_functions_in_three_threads(tmp_path: Path, tracer: str) -> None:
     """Their share of the sampled time is that by their own clock (in which they also wait for the lock and a CPU),

@@ -168,6 +168,7 @@ def test_no_daemon_and_no_session_is_left_behind(
     wait_for(lambda: not any(folder.exists() for folder in folders))
 
 
+@pytest.mark.slow
 def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(
     nsys: Path, script: Path, tmp_path: Path
 ) -> None:
@@ -268,6 +269,7 @@ def test_an_import_that_fails_is_tried_again(
     assert said.count("QdstrmImporter --input-file") == failures + (host != "host-linux-x64")
 
 
+@pytest.mark.slow
 def test_a_report_that_only_failed_imports_left_is_told_to_be_one(nsys: Path, script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     failing = failing_nsys(nsys, tmp_path / "host", "host-linux-x64", 9, "kill -SEGV $$")

@@ -109,7 +109,7 @@ function = "beside:part"
 """
 
 
-@pytest.mark.parametrize("case", ["python -m", "python FILE"])
+@pytest.mark.parametrize("case", ["python -m", pytest.param("python FILE", marks=pytest.mark.slow)])
 def test_it_runs_as_without_us_and_every_range_is_measured(shop: Shop, case: str) -> None:
     own, plain = CASES[case]
     done, expected = shop.launch(*EMBEDDED, *own), shop.plainly(*plain)
@@ -119,7 +119,7 @@ def test_it_runs_as_without_us_and_every_range_is_measured(shop: Shop, case: str
     assert shop.counts() == RANGES
 
 
-@pytest.mark.parametrize("case", ["console", "module"])
+@pytest.mark.parametrize("case", ["console", pytest.param("module", marks=pytest.mark.slow)])
 def test_it_runs_as_without_us_and_functions_of_its_main_module_are_annotated(shop: Shop, case: str) -> None:
     own, plain = CASES[case]
     (shop.folder / "file.toml").write_text(ANNOTATIONS)
@@ -241,7 +241,12 @@ def test_a_sweep_over_ranks(shop: Shop) -> None:
             ["-ng", "4"],
             {"proc_0_gpu_0-1": [gpu_uuid(0), gpu_uuid(1)], "proc_0_gpu_2-3": [gpu_uuid(2), gpu_uuid(3)]},
         ),
-        ({0: 2}, ["--gpus", "0:1,0:0"], {"proc_0_gpu_0-0": [mig_uuid(0, 1), mig_uuid(0, 0)]}),
+        pytest.param(
+            {0: 2},
+            ["--gpus", "0:1,0:0"],
+            {"proc_0_gpu_0-0": [mig_uuid(0, 1), mig_uuid(0, 0)]},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["whole GPUs", "MIG"],
 )

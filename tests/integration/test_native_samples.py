@@ -169,6 +169,7 @@ def test_a_launch_names_the_native_function_of_a_stage(tmp_path: Path) -> None:
     assert cause["where"]["function"] == "<module>"
 
 
+@pytest.mark.slow
 def test_a_forked_child_is_sampled_in_its_own_file_only(tmp_path: Path) -> None:
     if not is_permitted():
         with pytest.raises(UnavailableError):

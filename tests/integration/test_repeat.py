@@ -80,6 +80,7 @@ def test_three_launches(script: Path, tmp_path: Path) -> None:
     assert together.returncode == 2
 
 
+@pytest.mark.slow
 def test_a_launch_that_fails_is_listed_and_the_others_count(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "rep"
     done = run_to_the_end(("--repeat", 3, "-o", out, *QUICK, script, "fail"), environment())

@@ -114,6 +114,7 @@ def test_a_server_with_several_workers(tmp_path: Path, tracer: str) -> None:
     assert processes_naming(f"--port {port}") == []
 
 
+@pytest.mark.slow
 def test_a_server_that_crashes_leaves_what_was_measured(tmp_path: Path) -> None:
     port, out = free_port(), tmp_path / "out"
     start = f"{sys.executable} {SERVER} --port {port} --crash-s 1.5"

@@ -182,11 +182,12 @@ def test_no_spec_is_a_usage_error(tmp_path: Path) -> None:
             "streams",
             ("two of 2 sessions have the same CUDA stream",),
         ),
-        (  # the limit holds for them too, and their memory is not the case's
+        pytest.param(  # the limit holds for them too, and their memory is not the case's
             FakeScript(host_bytes_per_item=50_000_000),
             {"streams": 6, "memory_limit_bytes": 600_000_000},
             "streams",
             ("the process with 6 streams is memory-limit: ",),
+            marks=pytest.mark.slow,
         ),
         (FakeScript(), {"pipeline": "/none.py"}, "stages", ("could not be measured",)),
     ],

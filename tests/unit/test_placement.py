@@ -230,7 +230,7 @@ def launched(tmp_path: Path, *options: str, site: str = "") -> tuple[list[dict[s
     "tracer",
     [
         "none",
-        "embedded",
+        pytest.param("embedded", marks=pytest.mark.slow),
         pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.skipif(not NSYS, reason="no nsys")]),
     ],
 )

@@ -205,6 +205,7 @@ def sweep(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return run_to_the_end(("--tracer", "embedded", "-o", tmp_path / "out", *options, script), environment())
 
 
+@pytest.mark.slow
 def test_a_real_sweep_goes_on_after_a_launch_that_fails(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--np-sweep", "1,3,2")
     assert done.returncode == 3, done.stdout + done.stderr
