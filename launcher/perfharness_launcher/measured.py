@@ -29,6 +29,9 @@ from perfharness.tracer.output import CHILD_TRACE
 UNFOLLOWED = ".unfollowed_"
 """How the notes begin that `perfharness/boot/follow/sitecustomize.py` leaves."""
 
+_LARGEST_GAP = 1 << 14
+"""So many pids are not given within a tick; the smallest limit of pids (/proc/sys/kernel/pid_max) is twice that."""
+
 
 @dataclass
 class _Process:
@@ -54,6 +57,11 @@ class _Process:
     def rank(self) -> RankRecord | None:
         of_trace = None if self.traced is None or self.traced.facts is None else self.traced.facts.rank
         return self.facts.rank or of_trace
+
+    @property
+    def start_ticks(self) -> int | None:
+        of_trace = None if self.traced is None or self.traced.facts is None else self.traced.facts.start_ticks
+        return of_trace if self.facts.start_ticks is None else self.facts.start_ticks
 
     @property
     def started_ns(self) -> int | None:
@@ -223,8 +231,30 @@ def _remove_empty(folder: Path, processes: Sequence[_Process]) -> None:
 def _names(measured: Mapping[int, _Process], ranks: Mapping[int, RankRecord]) -> dict[int, str]:
     """Folders of the processes by pid: ranks by number, then the others by start."""
     names = {pid: f"rank_{ranks[pid].rank}" for pid in sorted(ranks, key=lambda pid: ranks[pid].rank)}
-    others = sorted(set(measured) - set(ranks), key=lambda pid: (measured[pid].started_ns or 0, pid))
+    others = _in_order_of_start({pid: one for pid, one in measured.items() if pid not in ranks})
     return {**names, **{pid: f"child_{number}" for number, pid in enumerate(others)}}
+
+
+def _in_order_of_start(processes: Mapping[int, _Process]) -> list[int]:
+    """Their pids. A process stamps itself once it runs, so of two that start within milliseconds either may be first.
+
+    The kernel counts their starts in ticks of 10 ms, and gives pids in turn to those of one tick. The processes of
+    which that is known are in this order among themselves, the others by their stamps.
+    """
+    order = sorted(processes, key=lambda pid: (processes[pid].started_ns or 0, pid))
+    ticks: dict[int, list[int]] = {}
+    for pid in order:
+        if (tick := processes[pid].start_ticks) is not None:
+            ticks.setdefault(tick, []).append(pid)
+    known = iter([pid for tick in sorted(ticks) for pid in _in_turn(ticks[tick])])
+    return [pid if processes[pid].start_ticks is None else next(known) for pid in order]
+
+
+def _in_turn(pids: Collection[int]) -> list[int]:
+    """Pids as the kernel gave them within a tick: the smallest may follow the largest that there is."""
+    ordered = sorted(pids)
+    first = next((place for place in range(1, len(ordered)) if ordered[place] - ordered[place - 1] > _LARGEST_GAP), 0)
+    return ordered[first:] + ordered[:first]
 
 
 def _trace_name(folder: Path, name: str, process: _Process) -> str | None:

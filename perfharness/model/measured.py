@@ -39,6 +39,9 @@ class ProcessFacts(_Model):
     started_unix_ns: UnixNs | None = None
     """When its recorder or its log was made, or it was forked; UTC."""
 
+    start_ticks: Int64 | None = None
+    """When the kernel started it, in clock ticks since the machine's start; of earlier versions none."""
+
     rank: RankRecord | None = None
 
     @property

@@ -105,6 +105,9 @@ class LogFacts:
     rank: dict[str, Any] | None = None
     """As `ranks.rank_facts` gives it, with the first event."""
 
+    start_ticks: int | None = None
+    """As `ranks.start_ticks` gives it."""
+
 
 class Writer:
     """Writes the events of one thread, or of one thread after another, never of two concurrently.
@@ -353,8 +356,9 @@ def _facts(gpu_present: bool | None) -> LogFacts:
     only_ranges = os.environ.get(environment.TRACER) == environment.ONLY_RANGES
     above = tuple(ranks.ancestors())
     return LogFacts(
-        os.getpid(), above[0], executable, time.perf_counter_ns(), time.time_ns(), gpu_present, only_ranges, above
-    )
+        os.getpid(), above[0], executable, time.perf_counter_ns(), time.time_ns(), gpu_present, only_ranges, above,
+        start_ticks=ranks.start_ticks(),
+    )  # fmt: skip
 
 
 def _allocate(descriptor: int, start: int, length: int) -> None:

@@ -1,4 +1,5 @@
-"""Which rank of a program of several processes this process is, as its launcher tells it by the environment.
+"""Which rank of a program of several processes this process is, as its launcher tells it by the environment; and what
+the kernel knows of its start.
 
 Standard library only: it runs in the measured process.
 """
@@ -71,6 +72,18 @@ def ancestors() -> list[int]:
     except (OSError, ValueError, IndexError):
         pass
     return found
+
+
+def start_ticks() -> int | None:
+    """When the kernel started this process, in clock ticks (10 ms) since the machine's start; None: it is not shown.
+
+    `os.exec…` does not change it.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - pathlib costs start-up time
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _number(text: str | None) -> int | None:

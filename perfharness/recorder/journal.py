@@ -67,7 +67,7 @@ class Journal:
         self._has_begun = True  # in a forked child: whether it has recorded anything
         self._due_s = 0.0
         self._started_unix_ns = time_ns()
-        self._ancestors = ranks.ancestors()
+        self._ancestors, self._start_ticks = ranks.ancestors(), ranks.start_ticks()
         self._rank: dict[str, Any] | None = None
 
     def install(self) -> None:
@@ -123,6 +123,7 @@ class Journal:
             "parent_pid": self._ancestors[0],
             "ancestors": self._ancestors,
             "started_unix_ns": self._started_unix_ns,
+            "start_ticks": self._start_ticks,
             "rank": self._rank,
             "nvtx_version": _nvtx_version(),
             "python_version": sys.version.split()[0],
@@ -170,7 +171,7 @@ class Journal:
         self._exception = None
         self._has_begun, self._due_s = False, 0.0
         self._started_unix_ns = time_ns()
-        self._ancestors = ranks.ancestors()
+        self._ancestors, self._start_ticks = ranks.ancestors(), ranks.start_ticks()
         self._before_exec = []
         for core in self._args:
             core.forget_counts()

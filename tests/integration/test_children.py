@@ -70,9 +70,12 @@ class Tree:
         return found
 
 
-def launch(folder: Path, tracer: str, source: str, *arguments: str, by: Sequence[str] = (), **environ: str) -> Tree:
+def launch(
+    folder: Path, tracer: str, source: str, *arguments: str, by: Sequence[str] = (), first: str = "", **environ: str
+) -> Tree:
+    """`first`: what the script does before it makes its recorder."""
     script = folder / "script.py"
-    script.write_text(WORK + textwrap.dedent(source))
+    script.write_text(textwrap.dedent(first) + WORK + textwrap.dedent(source))
     out = folder / "out"
     options, sites = tracing(tracer)
     command = ("-w", "0", *options, "-o", out, *by, script, *arguments)
@@ -357,6 +360,44 @@ def test_a_worker_that_is_killed(tmp_path: Path, tracer: str) -> None:
         assert "range-never-closed" in tree.codes
         child = json.loads((tree.out / "proc_0_gpu_0" / "child_0" / "benchmark.json").read_text())
         assert child["data"]["app"]["loop"]["batch_0"]["total_items"] == 2
+
+
+def test_what_conda_run_starts_is_measured(tmp_path: Path) -> None:
+    """`conda` is written in Python: its own interpreter has no perfharness, and need not have."""
+    empty = tmp_path / "base" / "bin" / "python"
+    empty.parent.mkdir(parents=True)
+    empty.symlink_to(Path(sys.executable).resolve())
+    conda = tmp_path / "conda"
+    conda.write_text(f"#!{empty} -S\nimport subprocess, sys\nsys.exit(subprocess.call(sys.argv[4:]))\n")
+    conda.chmod(0o755)
+    tree = launch(tmp_path, "embedded", "work(3)\nperf.finalize()\n", by=(conda, "run", "-n", "two", sys.executable))
+    assert tree.code == 0, tree.output
+    assert tree.batches() == {"child_0": 3}
+
+
+def test_children_are_in_the_order_in_which_they_were_started(tmp_path: Path) -> None:
+    """Of eight that are forked one after another the first are the last to run."""
+    first = """
+        import os, time
+        number = 0
+        os.register_at_fork(after_in_child=lambda: time.sleep(0.05 * (8 - number)))
+    """
+    source = """
+        children = []
+        for number in range(8):
+            child = os.fork()
+            if not child:
+                work(1)
+                os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+        open(sys.argv[1], "w").write(" ".join(map(str, children)))
+    """
+    tree = launch(tmp_path, "embedded", source, str(tmp_path / "order"), first=first)
+    (process,) = manifest(tree.out)["processes"]
+    assert tree.folders == [f"child_{number}" for number in range(8)]
+    assert [one["pid"] for one in process["measured"]] == [*map(int, (tmp_path / "order").read_text().split())]
 
 
 @TRACERS_SLOW_UNDER_NSYS

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pydantic import ValidationError
 
@@ -15,7 +18,7 @@ from perfharness.cli.main import run as run_cli
 from perfharness.model.checks import CHILD_FOLDER
 from perfharness.model.environment import OUTER_RANK
 from perfharness.model.manifest import ProcessRecord
-from perfharness.model.ranks import ancestors, outer_rank, rank_facts
+from perfharness.model.ranks import ancestors, outer_rank, rank_facts, start_ticks
 from perfharness.runs.run_folder import analyze_run, read_manifest
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace.processes import find_processes
@@ -111,6 +114,43 @@ def test_workers_of_a_rank_that_measured_nothing_are_no_ranks(tmp_path: Path) ->
     journal(folder, "recorder_33.json", 33, 1, [21, LAUNCHED], rank=rank(1))
     record = arranged(tmp_path, trace=None)
     assert listed(record) == [("/rank_1", 33, 1), ("/child_0", 31, None), ("/child_1", 32, None)]
+
+
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [  # pid: stamp, ticks
+        ({21: (9, 5), 22: (3, 5), 23: (1, 5)}, [21, 22, 23]),  # one tick: in the order of their pids
+        ({21: (9, 5), 22: (3, 4), 23: (10, 6)}, [22, 21, 23]),
+        ({40_000: (1, 5), 32_767: (2, 5), 301: (0, 5), 302: (3, 5)}, [32_767, 40_000, 301, 302]),  # pids began anew
+        ({21: (9, 5), 22: (3, None), 23: (1, 5)}, [21, 22, 23]),
+        ({21: (3, 5), 22: (9, None), 23: (1, 5)}, [21, 23, 22]),  # one of which the kernel's time is not known
+        ({22: (3, None), 21: (3, None), 23: (1, None)}, [23, 21, 22]),
+    ],
+)
+def test_children_in_the_order_of_their_start(
+    tmp_path: Path, started: dict[int, tuple[int, int | None]], expected: list[int]
+) -> None:
+    """Its own stamp is late where a process had to wait for a CPU; ticks of the kernel's clock are not."""
+    folder = tmp_path / FOLDER
+    for pid, (stamp, ticks) in started.items():
+        more = {} if ticks is None else {"start_ticks": ticks}
+        journal(folder, f"recorder_{pid}.json", pid, 1, [LAUNCHED], started_unix_ns=UTC + stamp, **more)
+    record = arranged(tmp_path, trace=None)
+    assert listed(record) == [(f"/child_{number}", pid, None) for number, pid in enumerate(expected)]
+    assert arranged(tmp_path, trace=None) == record
+
+
+def test_the_kernel_tells_when_a_process_started() -> None:
+    """As `ps` has it, and neither later than a child's start nor changed by exec."""
+    own = start_ticks()
+    assert own is not None
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    assert own / ticks_per_s == pytest.approx(psutil.Process().create_time() - psutil.boot_time(), abs=2)
+    code = "import os, sys; from perfharness.model.ranks import start_ticks; print(start_ticks(), flush=True)"
+    again = code + "; os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]]) if len(sys.argv) > 1 else 0"
+    done = subprocess.run([sys.executable, "-c", again, code], capture_output=True, text=True, check=True)
+    first, second = map(int, done.stdout.split())
+    assert own <= first == second
 
 
 def test_one_process_with_another_pid_in_its_container(tmp_path: Path) -> None:

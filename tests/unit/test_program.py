@@ -193,12 +193,18 @@ TRAIN = Program("train.py", "python", path="train.py")
         ("mpirun uv run --with x train.py", TRAIN),
         ("mpirun uv run -m pkg.mod", Program("pkg.mod", "python", module="pkg.mod")),
         ("mpirun uv pip train.py", None),
+        ("deepspeed --num_gpus 2 train.py --lr 1", Program("train.py", "/venv/python", path="train.py")),
+        ("deepspeed --module --include a:0 pkg.mod a.py", Program("pkg.mod", "/venv/python", module="pkg.mod")),
+        ("conda run -n two python -u train.py a", Program("train.py", "python", ("-u",), "train.py")),
+        ("conda run -n two --no-capture-output torchrun --nproc-per-node 2 train.py", TRAIN),
+        ("conda run -n two ./a.out train.py", None),
     ],
 )  # fmt: skip
 def test_which_script_a_program_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, inner: Program | None
 ) -> None:
-    for name, head in (("torchrun", "#!/venv/python"), ("tool", "#!/venv/python"), ("mpirun", "\x7fELF")):
+    heads = dict.fromkeys(("torchrun", "deepspeed", "tool", "conda"), "#!/venv/python")
+    for name, head in {**heads, "mpirun": "\x7fELF"}.items():
         executable(tmp_path / name, head + "\n")
     (tmp_path / "train.py").write_text("")
     (tmp_path / "other.py").write_text("")
@@ -209,6 +215,15 @@ def test_which_script_a_program_starts(
     found = find_program(options)
     assert found.inner == inner
     assert found.script is (found if inner is None else found.inner)
+
+
+def test_the_python_of_conda_is_not_that_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`conda run` starts as any program, and what it starts is followed; other commands of it are its own."""
+    executable(tmp_path / "conda", "#!/conda/bin/python\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for arguments, interpreter in ((("run", "-n", "two", "python", "a.py"), None), (("info",), "/conda/bin/python")):
+        found = find_program(LaunchOptions(script="conda", script_arguments=arguments))
+        assert (found.interpreter, found.path) == (interpreter, str(tmp_path / "conda"))
 
 
 def test_the_interpreter_of_what_another_program_starts_need_not_be_here(

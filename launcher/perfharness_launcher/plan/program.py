@@ -20,6 +20,9 @@ CHANGE_FOLDER = frozenset({"cd", "pushd", "chroot"})
 PYTHON_RUNNERS = ("uv", "pdm", "rye")
 """Their `run FILE` runs a Python file."""
 
+ENVIRONMENT_RUNNERS = ("conda", "mamba", "micromamba")
+"""Their `run …` starts a command in an environment of its own; the Python that some are written in is none of ours."""
+
 SAME_PYTHON = ""
 """Where only a file or module is named: it runs in the interpreter of its launcher."""
 
@@ -161,7 +164,8 @@ def _find(options: LaunchOptions) -> Program:
     path = shutil.which(name)
     if path is None:
         return Program(name, problem=_program_problem(Path(name)))
-    words = _interpreter_of(Path(path))
+    starts_another = Path(name).name in ENVIRONMENT_RUNNERS and options.script_arguments[:1] == ("run",)
+    words = None if starts_another else _interpreter_of(Path(path))
     if words is None:
         return Program(name, path=path)
     return Program(name, words[0], tuple(words[1:]), path)
