@@ -370,7 +370,9 @@ def test_what_conda_run_starts_is_measured(tmp_path: Path) -> None:
     conda = tmp_path / "conda"
     conda.write_text(f"#!{empty} -S\nimport subprocess, sys\nsys.exit(subprocess.call(sys.argv[4:]))\n")
     conda.chmod(0o755)
-    tree = launch(tmp_path, "embedded", "work(3)\nperf.finalize()\n", by=(str(conda), "run", "-n", "two", sys.executable))
+    tree = launch(
+        tmp_path, "embedded", "work(3)\nperf.finalize()\n", by=(str(conda), "run", "-n", "two", sys.executable)
+    )
     assert tree.code == 0, tree.output
     assert tree.batches() == {"child_0": 3}
 
