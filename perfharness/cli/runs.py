@@ -16,7 +16,7 @@ from perfharness.cli.help import FullSummaries, GroupedCommand
 from perfharness.cli.options import CONTEXT, EXIT_OK
 from perfharness.cli.output import Format, FormatOption, Output
 from perfharness.errors import UsageError
-from perfharness.model.text import SafeOnTerminal
+from perfharness.model.text import SafeOnTerminal, no_formula
 
 if TYPE_CHECKING:
     from perfharness.runs.store.filters import RunFilter
@@ -391,9 +391,10 @@ def as_csv(runs: Sequence[StoredRun]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*OF_A_RUN, "tags", *OF_A_FIGURE])
     for run in runs:
-        own = [getattr(run, name) for name in OF_A_RUN]
+        own = [*(getattr(run, name) for name in OF_A_RUN), " ".join(run.tags)]
         for figure in run.figures:
-            writer.writerow([*own, " ".join(run.tags), *(getattr(figure, name) for name in OF_A_FIGURE)])
+            cells = [*own, *(getattr(figure, name) for name in OF_A_FIGURE)]
+            writer.writerow([no_formula(cell) if isinstance(cell, str) else cell for cell in cells])
     return text.getvalue()
 
 

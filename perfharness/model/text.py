@@ -29,6 +29,15 @@ def safe_line(text: str) -> str:
     return safe(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a text that begins so for a formula."""
+
+
+def no_formula(text: str) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    return f"'{text}" if text.startswith(FORMULA) and len(text) > 1 else text
+
+
 def short_function(name: str) -> str:
     """A native function's name with its namespaces, without types: `at::native::gemm` of
     `void at::native::gemm<float>(float*)`. What is still too long loses its beginning.

@@ -9,6 +9,7 @@ Its warm-up is left out by trtexec itself. A query is a batch; how many items it
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -61,16 +62,23 @@ def is_trtexec(path: Path) -> bool:
     """Whether a file is one of trtexec's, by its content."""
     try:
         with path.open("rb") as file:
-            head = file.read(4096).lstrip()
+            head = _utf8(file.read(4096)).lstrip()
     except OSError:
         return False
     return (head.startswith(b"[") and b'"computeMs"' in head) or b"TensorRT.trtexec" in head or b"[I] === " in head
 
 
+def _utf8(content: bytes) -> bytes:
+    """PowerShell redirects output in UTF-16, and editors of Windows begin a file with a mark."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16", "replace").encode()
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
 def read_trtexec(path: Path) -> LaunchFigures:
     """A run of trtexec as a launch. Raises `ResultError` where the file cannot be read."""
     try:
-        content = read_regular(path)
+        content = _utf8(read_regular(path))
     except OSError as error:
         raise ResultError(f"{path} cannot be read ({error})") from error
     times = content.lstrip().startswith(b"[") and b'"computeMs"' in content

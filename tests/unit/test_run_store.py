@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -546,6 +548,14 @@ def test_exports(filled: RunStore, path: Path, tmp_path: Path, capsys: pytest.Ca
     assert {name: values[name] for name in ("run_id", "metric", "count", "mean", "p95", "tags")} == {
         "run_id": stored("first").run_id, "metric": "cpu_time", "count": "4", "mean": "2.5", "p95": "", "tags": "good"
     }  # fmt: skip
+    assert cli(path, "tag", "first", "--add", "=1+1") == 0
+    assert cli(path, "tag", "first", "--remove", "good") == 0
+    capsys.readouterr()
+    assert cli(path, "export", "--format", "csv", "--tag", "=1+1") == 0
+    numbers = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["tags"] for row in numbers} == {"'=1+1"}  # no spreadsheet takes it for a formula
+    assert cli(path, "tag", "first", "--add", "good") == 0
+    capsys.readouterr()
     assert cli(path, "export", "--format", "md", "--tag", "good") == 0
     assert capsys.readouterr().out.count("\n| 2026") == 1
 

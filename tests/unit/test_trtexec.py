@@ -80,6 +80,17 @@ def test_a_log(tmp_path: Path) -> None:
     assert found.errors == ("gpu-compute-time-unstable",)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_files_that_windows_wrote(tmp_path: Path, encoding: str) -> None:
+    for name, text in (("log", LOG.replace("\n", "\r\n")), ("json", json.dumps(times(2.7)))):
+        plain, path = tmp_path / f"{name}.plain", tmp_path / name
+        plain.write_text(text)
+        path.write_bytes(text.encode(encoding))
+        assert is_trtexec(path)
+        assert read_trtexec(path).figures == read_trtexec(plain).figures
+        assert read_trtexec(path).run_id == read_trtexec(plain).run_id
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -13,7 +13,7 @@ from typing import Any
 from perfharness.errors import ToolNotFoundError
 from perfharness.files import replacing
 from perfharness.model.distribution import install_command
-from perfharness.model.text import safe, safe_line
+from perfharness.model.text import no_formula, safe, safe_line
 from perfharness.render.report.document import (
     Block,
     Cell,
@@ -28,9 +28,6 @@ from perfharness.render.report.document import (
     cell_text,
 )
 from perfharness.render.terminal.console import markdown_text
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a text that begins so for a formula."""
 
 SHEET_NAME_LENGTH = 31
 NUMBER_FORMATS = {"ms": "#,##0.000", "share": "0.0%", "count": "#,##0", "number": "#,##0.####"}
@@ -104,7 +101,7 @@ def write_csv(document: Document, folder: Path) -> list[Path]:
         path = folder / f"{name}.csv"
         with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow([_harmless(safe_line(_heading(column.heading, column.kind))) for column in table.columns])
+            writer.writerow([no_formula(safe_line(_heading(column.heading, column.kind))) for column in table.columns])
             writer.writerows([_csv_cell(cell) for cell in row] for row in table.flat_rows())
         written.append(path)
     return written
@@ -117,12 +114,7 @@ def _heading(heading: str, kind: str) -> str:
 def _csv_cell(cell: Cell) -> Cell:
     if cell is None:
         return ""
-    return _harmless(safe_line(cell.strip(" "))) if isinstance(cell, str) else cell
-
-
-def _harmless(text: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text.startswith(FORMULA) and len(text) > 1 else text
+    return no_formula(safe_line(cell.strip(" "))) if isinstance(cell, str) else cell
 
 
 def _named(document: Document, length: int) -> Iterator[tuple[str, Table]]:

@@ -54,7 +54,7 @@ def print_trend(console: Console, trend: Trend) -> None:
             f"{where}, {_change_text(change)} (p {change.p_value:.2g}); changed there: {facts or 'nothing known'}",
         )
     if not trend.changes:
-        say(console, f"no step of {trend.min_effect:.0%} or more")
+        say(console, f"no step of {trend.min_effect:.0%} or more was found")
     for remark in trend.remarks:
         say(console, remark)
 
