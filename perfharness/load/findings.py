@@ -83,9 +83,10 @@ def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
         yield Finding(
             "requests-unanswered",
             Severity.WARNING,
-            f"{phase.name}: {phase.unanswered} of {phase.arrivals} requests had no answer when the phase and its grace "
-            f"period were over, {phase.never_sent} of them were never sent, for no worker was free; percentiles count "
-            "them as slower than all others.",
+            f"{phase.name}: {phase.unanswered} of {phase.arrivals} requests had no answer when "
+            f"{'the phase and its grace period were over' if result.status == 'ok' else 'the run was ended'}, and "
+            f"{phase.never_sent} of them were never sent, for no worker was free; percentiles count them as slower "
+            "than all others.",
             "a lower rate, more workers (--concurrency), or a longer --grace",
         )
     if phase.arrivals and not phase.ok:

@@ -175,7 +175,9 @@ def knee_findings(knee: Knee | None) -> Iterator[Finding]:
             "load-no-knee",
             Severity.ERROR,
             f"No rate is proven to meet the objective: {why}.",
-            "Begin with a lower --rate, measure each rate for longer (--duration), or loosen the objective.",
+            "Let it run to its end."
+            if knee is None or knee.ended_by == "interrupted"
+            else "Begin with a lower --rate, measure each rate for longer (--duration), or loosen the objective.",
         )
     elif not knee.proven:
         yield Finding(

@@ -191,7 +191,8 @@ def of_no_concern(load: LoadResult) -> frozenset[str]:
     if target.kind in ("callable", "backend"):
         said = {
             "recorder-not-finalized": any(phase.unanswered for phase in load.phases),  # a batch that nobody ends
-            "memory-grows": any(one.code == "load-memory-leaks" for one in load.findings),
+            "memory-grows": load.sustained is not None or load.tracer is None,  # without a trace, of loading too
+            "not-traced": load.tracer is None,
         }
         return frozenset(code for code, is_said in said.items() if is_said)
     return frozenset({"not-traced", "memory-grows"}) if target.kind == "http" else frozenset()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ from perfharness.analysis.load.saturation import Flow, saturation_of
 from perfharness.load.histogram import Histogram
 from perfharness.load.profile import checked_profile
 from perfharness.load.progress import LoadProgress
-from perfharness.render.terminal.load import saturation_text, status_text
+from perfharness.model.load import ErrorKind, LoadResult, PhaseResult, Status, TargetRecord
+from perfharness.render.terminal.console import Console
+from perfharness.render.terminal.load import print_load, saturation_text, status_text
 
 S = 1_000_000_000
 
@@ -128,3 +132,32 @@ def test_the_live_view_of_two_processes(tmp_path: Path, monkeypatch: pytest.Monk
     assert status is not None
     assert (status.waiting, status.failed, status.unanswered, status.grace_left_s) == (0, 0, 2 * 1185, None)
     assert "2370 unanswered" in status_text(status)
+
+
+def phase(name: str, **more: Any) -> PhaseResult:
+    made = {"loop": "open", "concurrency": 1, "start_s": 0, "duration_s": 5, "completed": 90, "ok": 88, "items": 88}
+    times = {time: {"reason": "-"} for time in ("latency", "queueing", "service", "lateness")}
+    return PhaseResult.model_validate({"name": name, **made, **times, **more})
+
+
+@pytest.mark.parametrize(("status", "shown"), [("ok", "grace"), ("interrupted", "ended")])
+def test_what_has_no_answer_is_shown_apart_from_errors(status: Status, shown: str) -> None:
+    """7 in the warm-up, 5 in the load, of which 4 were never sent; and 2 errors."""
+    warmup = phase("w", is_warmup=True, arrivals=97, sent=90, errors={"unanswered": 7})
+    load = phase("l", arrivals=95, sent=91, errors={"unanswered": 5, "reset": 2}, asked_rate=19, achieved_rate=18.9)
+    errors = [ErrorKind(kind="unanswered", count=12), ErrorKind(kind="reset", count=2)]
+    result = LoadResult(
+        target=TargetRecord(kind="callable", name="app:f"), profile={"grace": 10.0}, status=status, created="",
+        duration_s=10, phases=[warmup, load], windows=[], errors=errors, tracer="nsys",
+    )  # fmt: skip
+    assert (warmup.never_sent, load.never_sent) == (7, 4)
+    text = io.StringIO()
+    print_load(Console(file=text, width=200), result)
+    lines = text.getvalue().splitlines()
+    row = next(line.split() for line in lines if line.strip().startswith("l "))
+    assert row[:6] == ["l", "19", "18.9", "95", "2", "5"]
+    unanswered = next(line for line in lines if "12 unanswered" in line)
+    assert "7 of them in the warm-up" in unanswered
+    assert "11 were never sent" in unanswered
+    assert shown in unanswered
+    assert any("nsys" in line and "--tracer none" in line for line in lines)

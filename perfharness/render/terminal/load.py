@@ -32,7 +32,8 @@ def print_load(console: Console, result: LoadResult) -> None:
         for name, times in _parts(phase, several=len(result.phases) > 1)
         if times.count
     ]
-    print_table(console, [Column("of which", is_text=True, is_whole=True), Column("requests"), *latency], rows)
+    if rows:
+        print_table(console, [Column("of which", is_text=True, is_whole=True), Column("requests"), *latency], rows)
     for phase in result.phases:
         if phase.tokens_per_second is not None and not phase.is_warmup:
             say(console, f"{phase.name}: {phase.tokens} tokens, {_number(phase.tokens_per_second)}/s")
@@ -199,8 +200,11 @@ def _what_happened(result: LoadResult, error: ErrorKind) -> str:
     if error.kind == UNANSWERED:
         never = sum(phase.never_sent for phase in result.phases)
         grace = result.profile.get("grace")
-        after = "" if grace is None else f" and {grace:g} s of grace"
-        return f": open when their phase{after} were over; {never} were never sent, for no worker was free"
+        when = (
+            "their phase and its grace period were" if grace is None else f"their phase and {grace:g} s of grace were"
+        )
+        over = f"{when} over" if result.status == "ok" else "the run was ended"
+        return f": open when {over}; {never} were never sent, for no worker was free"
     return f": {error.first.message}" if error.first and error.first.message else ""
 
 
