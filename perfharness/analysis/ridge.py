@@ -39,7 +39,9 @@ class Ridge:
 
     Attributes:
         covariances: of the values, from blocks of successive readings and from all; shape (kinds, kinds) each.
-        freedom: degrees of freedom of the errors.
+        freedom: degrees of freedom of the errors, where each block of successive readings counts as one.
+        used: readings that the values use up.
+        blocks: of successive readings.
         score: -2 log-likelihood with a penalty for what the values use; the smaller, the better.
         variance: of a reading of weight 1.
         residual: of each reading, times the root of its weight.
@@ -49,6 +51,8 @@ class Ridge:
     value: Float64
     covariances: tuple[Float64, Float64]
     freedom: int
+    used: float
+    blocks: int
     score: float
     variance: float
     residual: Float64
@@ -94,6 +98,8 @@ def ridge(
         value=value,
         covariances=(sandwich, inverse),
         freedom=max(round(blocks - used), 1),
+        used=used,
+        blocks=blocks,
         score=count * float(np.log(max(float(residual @ residual) / count, floor))) + 2 * used,
         variance=variance,
         residual=residual,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.counters.clocks import Clocks, find_clocks, of_cycles
 from perfharness.analysis.energy.kinds import BusyShares, Kinds, KnownWork
 from perfharness.analysis.ridge import INEXACT, RULED_OUT, Prior, Ridge, ridge
 from perfharness.analysis.statistics import student_t
@@ -32,6 +33,12 @@ SETTLED = 0.01
 
 SHIFTS = 5
 """Of the windows that are tried besides none, from the one end to the other of what is likely."""
+
+NUDGE = 0.01
+"""Of the logarithm of a clock: so far it is moved to see what depends on it."""
+
+PRESENT = 0.03
+"""Of the time: what runs for less has no clock to speak of."""
 
 COPIES = -1
 """Owner of the time in which copies from and to the host ran: they run beside the kernels and take no share of them."""
@@ -60,15 +67,34 @@ class _Design:
     seconds: Float64
 
     def weights(self, owners: Sequence[int]) -> Float64:
-        """Each kind's part of the time of some classes together."""
+        """Each kind's part of the time (or the cycles) of some classes together."""
         mine = np.where(np.isin(self.owner, owners), self.seconds, 0.0)
         return np.asarray(mine / max(float(mine.sum()), 1e-12))
+
+    def at(self, clocks: Clocks) -> _Design:
+        """Of cycles instead of time; copies from and to the host run beside the kernels and have none."""
+        if clocks.is_steady:
+            return self
+        kernels = self.owner != COPIES
+        share, seconds = self.share.copy(), self.seconds.copy()
+        share[kernels] = of_cycles(self.share[kernels], clocks.ratio, self.owner[kernels])
+        seconds[kernels] *= clocks.ratio[self.owner[kernels]]
+        return _Design(share, self.owner, seconds)
 
 
 @dataclass(frozen=True)
 class _Fit:
     design: _Design
     found: Ridge
+
+    @property
+    def covariances(self) -> Iterator[tuple[Float64, float]]:
+        """Each way to have it, and how many standard errors hold 95 %: of blocks of readings and of single ones."""
+        found = self.found
+        left = max(len(found.residual) - found.used, 1.0)
+        of_blocks, of_all = found.covariances
+        yield of_blocks, student_t(max(found.blocks - 1, 1)) * float(np.sqrt(len(found.residual) / left))
+        yield of_all, student_t(max(round(left), 1))
 
 
 class WorkInWindows:
@@ -111,7 +137,13 @@ class WorkInWindows:
         return _Design(share[there], owner[there], total[there])
 
     def fit(
-        self, value: Float64, ceiling: float = 1.0, unit: float = 1.0, *, plain: bool = False, cycles: float = 1.0
+        self,
+        value: Float64,
+        ceiling: float = 1.0,
+        unit: float = 1.0,
+        *,
+        plain: bool = False,
+        clocks: Clocks | None = None,
     ) -> Fits:
         """Explain one counter.
 
@@ -120,52 +152,85 @@ class WorkInWindows:
             ceiling: what it can be at most.
             unit: what is large of it: no difference of less than a thousandth of that means anything.
             plain: try only the plainest model, for a counter whose parts are wanted and not its interval.
-            cycles: of a mean over cycles instead of time, the ratio of the highest to the lowest clock: what ran at a
-                lower clock has less weight in a window.
+            clocks: of a mean over cycles instead of time, those of the classes.
         """
         read = ~np.isnan(value)
         weight = self.length_ns[read] / float(self.length_ns[read].mean())
         is_zero = float(value[read].max()) <= RESOLUTION * unit  # as most pipes are, most of the time
         designs = self._designs[:1] if plain or is_zero else self._designs
-        fits = [_fit(design, value[read], weight, read, ceiling, unit) for design in designs]
+
+        def fitted(design: _Design, clocks: Clocks | None) -> _Fit:
+            design = design if clocks is None else design.at(clocks)
+            return _fit(design, value[read], weight, read, ceiling, unit)
+
+        fits = [fitted(design, clocks) for design in designs]
         best = min(fits, key=lambda fit: fit.found.score)
         kept = [best, *(fit for fit in fits if fit is not best and fit.found.score <= best.found.score + RULED_OUT)]
-        return Fits(kept, ceiling, unit, cycles)
+        if clocks is None or clocks.is_steady or is_zero:
+            return Fits(kept, ceiling, unit)
+        likeliest = designs[next(position for position, fit in enumerate(fits) if fit is best)]
+        nudged = [fitted(likeliest, clocks.nudged(which, NUDGE)) for which in range(len(clocks.ratio))]
+        return Fits(kept, ceiling, unit, clocks, nudged)
 
-    def mean_while(self, owners: Sequence[int], value: Float64) -> float | None:
-        """Mean of a state (a clock) over the windows, weighted by how long these classes ran in each; None: unknown."""
-        weight = self._busy_s[list(owners)].sum(axis=0)
-        known = ~np.isnan(value) & (weight > 0)
-        return float(np.average(value[known], weights=weight[known])) if known.any() else None
+    def find_clocks(self, values: Sequence[Float64], changed: float) -> Clocks:
+        """The clocks of the classes by counters that are means over cycles (`clocks.find_clocks`)."""
+        return find_clocks(self._busy_s / (self.length_ns / 1e9), values, changed)
+
+    def clock_while(self, owners: Sequence[int], clock: Float64, clocks: Clocks) -> float | None:
+        """Mean clock while these classes ran, where that of some moments is known; None: it is not.
+
+        The ratios are the counters' own; the mean of what was read gives the unit, but nothing ran faster than the
+        highest clock that was read. (What NVML reads of an H200 at its power limit is 5 % above its cycles.)
+        """
+        known, seconds = clock[~np.isnan(clock)], self.busy_s[list(owners)]
+        if not len(known) or not seconds.sum():
+            return None
+        parts = np.append(self.busy_s, max(float(self.length_ns.sum()) / 1e9 - float(self.busy_s.sum()), 0.0))
+        there = parts > PRESENT * parts.sum()
+        unit = float(known.mean()) / float(np.average(clocks.ratio, weights=parts))
+        unit = min(unit, float(known.max()) / float(clocks.ratio[there].max()))
+        return unit * float(np.average(clocks.ratio[list(owners)], weights=seconds))
 
 
 class Fits:
     """All that the readings of one counter do not rule out, the most likely first."""
 
-    def __init__(self, fits: list[_Fit], ceiling: float, unit: float, cycles: float) -> None:
+    def __init__(
+        self,
+        fits: list[_Fit],
+        ceiling: float,
+        unit: float,
+        clocks: Clocks | None = None,
+        nudged: Sequence[_Fit] = (),
+    ) -> None:
         self._fits = fits
         self._ceiling = ceiling
         self.unit = unit
-        self.cycles = cycles
-        highest = min(float(fits[0].found.value.max(initial=0.0)), ceiling)
-        # Of two classes, one at r times the clock of the other, the slower one fills the part f / (f + (1 - f) r) of
-        # the cycles of a window; so far is the tangent of that at one half off at the ends.
-        self._off = highest * cycles * (cycles - 1) / (cycles + 1) ** 2
+        self._clocks = clocks
+        self._nudged = nudged
 
     def of(self, owners: Sequence[int]) -> Estimate:
         """While these classes, together, ran."""
         found = list(self._each(owners))
-        low, high = min(value - half for value, half in found), max(value + half for value, half in found)
-        low, high = max(low - self._off, 0.0), min(high + self._off, self._ceiling)
-        low, high = min(low, high), max(low, high)
+        off = self.off_by_clocks(owners)
+        low, high = min(value - half for value, half in found) - off, max(value + half for value, half in found) + off
+        low, high = min(max(low, 0.0), self._ceiling), max(min(high, self._ceiling), 0.0)
         return Estimate(min(max(found[0][0], low), high), low, high)
+
+    def off_by_clocks(self, owners: Sequence[int]) -> float:
+        """How far a value may be off since the clocks are not better known; 0 where they did not change."""
+        if self._clocks is None or not self._nudged:
+            return 0.0
+        best = self._fits[0]
+        value = best.design.weights(owners) @ best.found.value
+        slope = [(one.design.weights(owners) @ one.found.value - value) / NUDGE for one in self._nudged]
+        return student_t(max(best.found.blocks - 1, 1)) * self._clocks.error(np.asarray(slope))
 
     def _each(self, owners: Sequence[int]) -> Iterator[tuple[float, float]]:
         for fit in self._fits:
             weights = fit.design.weights(owners)
-            variance = max(float(weights @ one @ weights) for one in fit.found.covariances)
-            half = INEXACT * student_t(fit.found.freedom) * float(np.sqrt(max(variance, 0.0)))
-            yield float(weights @ fit.found.value), max(half, RESOLUTION * self.unit)
+            half = max(errors * float(np.sqrt(max(weights @ one @ weights, 0.0))) for one, errors in fit.covariances)
+            yield float(weights @ fit.found.value), max(INEXACT * half, RESOLUTION * self.unit)
 
 
 def _fit(design: _Design, value: Float64, weight: Float64, read: Bool, ceiling: float, unit: float) -> _Fit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ MIB = 1 << 20
 WORSE = 3.0
 """Times the usual error of an end."""
 
-CLOCKS = (5, 95)
+CLOCKS = (2, 98)
 """Percentiles of the clock in the windows that are taken for its lowest and highest."""
 
 MAX_CLOCK_MISS_NS = 1_000_000_000
@@ -61,6 +61,18 @@ class GpmReadings:
         """On another clock, by a constant; its error adds up."""
         start, end = self.start_ns + by_ns, self.end_ns + by_ns
         return replace(self, start_ns=start, end_ns=end, edge_error_ns=self.edge_error_ns + error_ns)
+
+
+def joined(parts: Sequence[GpmReadings]) -> GpmReadings:
+    """Successive readings of one GPU; at least one part, all of the same counters."""
+    return replace(
+        parts[0],
+        start_ns=np.concatenate([part.start_ns for part in parts]),
+        end_ns=np.concatenate([part.end_ns for part in parts]),
+        values={name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values},
+        sm_clock_mhz=np.concatenate([part.sm_clock_mhz for part in parts]),
+        edge_error_ns=max(part.edge_error_ns for part in parts),
+    )
 
 
 def on_trace_clock(readings: Mapping[str, GpmReadings], meta: TraceMeta) -> dict[str, GpmReadings]:

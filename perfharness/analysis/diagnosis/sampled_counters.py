@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.attribution import stage_of_calls
-from perfharness.analysis.counters.delay import find_delay
+from perfharness.analysis.counters.clocks import Clocks
+from perfharness.analysis.counters.delay import placed
 from perfharness.analysis.counters.fits import Estimate, Fits, WorkInWindows
 from perfharness.analysis.counters.readings import GpmReadings
 from perfharness.analysis.diagnosis.calls import stays_inside
@@ -73,6 +74,7 @@ class _OfGpu:
     """Path -> its class; those without are in the last one."""
     time_ns: Float64
     """Of the operations of each path, beginning with those in none (-1)."""
+    clocks: Clocks
     fits: Mapping[str, Fits | str]
     """By field of `GpuCounters` (or type of tensor cores); or why there is none."""
 
@@ -135,8 +137,7 @@ class StageCounters:
             for each in spans:
                 each.append((others.busy.start, others.busy.end))
         kernel_work, all_work = (BusyShares(each) for each in spans)
-        delay, window = find_delay(readings, kernel_work), _measured(workload)
-        readings = readings.moved(-delay.delay_ns, delay.error_ns)
+        readings, window = placed(readings, kernel_work), _measured(workload)
         inside = (readings.start_ns >= window[0]) & (readings.end_ns <= window[1])
         if inside.sum() < MIN_WINDOWS:
             return f"{inside.sum()} readings lie in the measured batches; {MIN_WINDOWS} are needed"
@@ -149,7 +150,14 @@ class StageCounters:
         bounds, error_ns = (readings.start_ns, readings.end_ns), readings.edge_error_ns
         kernels = WorkInWindows(*bounds, kernel_work, copies, error_ns)
         every = WorkInWindows(*bounds, all_work, (nothing, nothing), error_ns)
-        return _OfGpu(readings, kernels, every, classes, time_ns, _all_fits(readings, kernels, every))
+        cycles = [
+            readings.values[metric]
+            for name, metric in SHARES.items()
+            if name not in OF_TIME and metric in readings.values
+        ]
+        clocks = kernels.find_clocks(cycles, readings.clock_ratio)
+        fits = _all_fits(readings, kernels, every, clocks)
+        return _OfGpu(readings, kernels, every, classes, time_ns, clocks, fits)
 
     def _spans(self, operation: Int64, classes: Mapping[int, int]) -> list[tuple[Int64, Int64]]:
         """When each class ran, those without a class of their own last."""
@@ -191,7 +199,7 @@ class StageCounters:
             tensor_types={name: value for name in TENSOR_TYPES if (value := values.get(name)) is not None},
             uncertainty=max((errors[name] for name in SHARES if name in errors), default=None),
             errors=errors,
-            sm_clock_mhz=found.kernels.mean_while(owners, found.readings.sm_clock_mhz),
+            sm_clock_mhz=found.kernels.clock_while(owners, found.readings.sm_clock_mhz, found.clocks),
         )
 
     def _below(self, path: int) -> set[int]:
@@ -239,18 +247,19 @@ def _stray(readings: GpmReadings, work: BusyShares) -> float:
     return float(active[quiet].mean()) if quiet.any() else 0.0
 
 
-def _all_fits(readings: GpmReadings, kernels: WorkInWindows, operations: WorkInWindows) -> dict[str, Fits | str]:
+def _all_fits(
+    readings: GpmReadings, kernels: WorkInWindows, operations: WorkInWindows, clocks: Clocks
+) -> dict[str, Fits | str]:
     """Every counter explained: shares by kernels, traffic of links by all operations."""
     values = readings.values
     found: dict[str, Fits | str] = {}
-    cycles = readings.clock_ratio
     for name, metric in (SHARES | TENSOR_TYPES).items():
         found[name] = _fits(
             kernels,
             values.get(metric),
             readings.missing.get(metric),
             plain=name in TENSOR_TYPES,
-            cycles=1.0 if name in OF_TIME else cycles,
+            clocks=None if name in OF_TIME else clocks,
         )
     for name, (received, sent, ceiling) in RATES.items():
         both = values[received] + values[sent] if received in values and sent in values else None
@@ -267,14 +276,14 @@ def _fits(
     unit: float = 1.0,
     *,
     plain: bool = False,
-    cycles: float = 1.0,
+    clocks: Clocks | None = None,
 ) -> Fits | str:
     if values is None:
         return why or "it was not sampled"
     count = int((~np.isnan(values)).sum())
     if count < MIN_WINDOWS:
         return f"{count} readings of it lie in the measured batches; {MIN_WINDOWS} are needed"
-    return work.fit(values, ceiling, unit, plain=plain, cycles=cycles)
+    return work.fit(values, ceiling, unit, plain=plain, clocks=clocks)
 
 
 def _answer(fits: Fits | str, work: WorkInWindows, owners: list[int]) -> Estimate | str:
@@ -286,11 +295,12 @@ def _answer(fits: Fits | str, work: WorkInWindows, owners: list[int]) -> Estimat
     estimate = fits.of(owners)
     if estimate.error <= max(MOST_OFF_RELATIVE * estimate.value, MOST_OFF * fits.unit):
         return estimate
-    if fits.cycles > 1 + MOST_OFF_RELATIVE:
+    off = fits.off_by_clocks(owners)
+    if off > estimate.error / 2:
         return (
-            f"the clock of the multiprocessors changed by {fits.cycles - 1:.0%}, and readings are shares of its "
-            f"cycles, so that anything from {estimate.low:.3g} to {estimate.high:.3g} fits them; hold the clocks, or "
-            "use nsys's counters"
+            "the clock of the multiprocessors changed, and the readings, shares of its cycles, do not tell what it was "
+            f"while this work ran, so that anything from {estimate.low:.3g} to {estimate.high:.3g} fits them; hold the "
+            "clocks, or use nsys's counters"
         )
     return (
         f"its work rises and falls with other work, so that anything from {estimate.low:.3g} to {estimate.high:.3g} "
