@@ -78,9 +78,8 @@ def placed(readings: GpmReadings, work: BusyShares) -> GpmReadings:
     """
     delay = find_delay(readings, work)
     late = readings.moved(-delay.delay_ns, delay.error_ns)
-    stretches = [slice(at, at + STRETCH) for at in range(0, len(readings), STRETCH)]
     in_rhythm, before = [], None
-    for stretch in stretches:
+    for stretch in np.array_split(np.arange(len(readings)), max(len(readings) // STRETCH, 1)):
         which = np.zeros(len(readings), dtype=np.bool_)
         which[stretch] = True
         part = readings.select(which)
@@ -90,8 +89,6 @@ def placed(readings: GpmReadings, work: BusyShares) -> GpmReadings:
         start, end, sure = rhythm.windows(part)
         in_rhythm.append((replace(part, start_ns=start, end_ns=end).select(sure), part.select(sure), rhythm))
         before = rhythm
-    if not in_rhythm:
-        return late
     found = joined([part for part, _, _ in in_rhythm])
     seen = joined([part for _, part, _ in in_rhythm]).moved(-delay.delay_ns)
     near = _near(work, found)
