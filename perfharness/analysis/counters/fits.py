@@ -229,7 +229,9 @@ class Fits:
     def _each(self, owners: Sequence[int]) -> Iterator[tuple[float, float]]:
         for fit in self._fits:
             weights = fit.design.weights(owners)
-            half = max(errors * float(np.sqrt(max(weights @ one @ weights, 0.0))) for one, errors in fit.covariances)
+            half = max(
+                errors * float(np.sqrt(max(float(weights @ one @ weights), 0.0))) for one, errors in fit.covariances
+            )
             yield float(weights @ fit.found.value), max(INEXACT * half, RESOLUTION * self.unit)
 
 
