@@ -1,4 +1,4 @@
-"""A GPU at its power limit, moment by moment: its clock follows the load, and its counters are read as an H200's are."""
+"""A GPU at its power limit, moment by moment: its clock follows the load; its counters are read as those of an H200."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Shares of cycles are means in which what ran at a lower clock has less weight: a window in which work with the value p
 ran for the part t at r times the clock of the rest reads p r t / (r t + 1 - t), which bends with t. How much it bends
-is r. So the ratios of the clocks are the ones with which all counters of cycles are explained best, on a GPU whose clock
-follows its load within milliseconds, while NVML hands out one clock in 100 ms, some time later.
+is r. So the ratios of the clocks are the ones with which all counters of cycles are explained best. NVML does not tell
+them: it hands out one clock in 100 ms, some time later, of a GPU whose clock follows its load within milliseconds.
 """
 
 from __future__ import annotations
