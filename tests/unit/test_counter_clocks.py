@@ -35,7 +35,7 @@ def test_intervals_hold_the_truth_whatever_the_lag_of_the_clock(made: dict[str, 
     """60 values each; a twentieth may lie outside, none far."""
     outside, off, count = 0, [], 0
     for seed in range(3):
-        gpu = MadeClocks(seed, **made)  # type: ignore[arg-type]
+        gpu = MadeClocks(seed, **made)
         found = attributed(gpu.readings, gpu.work, gpu.window, OF_CYCLES, ["dram"])
         assert found.placed.edge_error_ns <= 1_000_000
         for name, truths in gpu.truth.items():
