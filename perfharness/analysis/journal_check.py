@@ -100,6 +100,8 @@ def _captured(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
         if all(record.captured is None for record in records):
             continue
         batches = sum(record.batches for record in records)
+        if not batches and any(record.batches for journal in journals for record in journal.recorders):
+            continue  # it has only ranges, as that of annotated functions
         yield Finding(
             CAPTURED,
             Severity.NOTE if captured else Severity.ERROR,

@@ -104,9 +104,7 @@ class Runtime:
         with own:
             assert self.collectives_note is not None, "it is only watched with a note"
             core = self._recording_core(self.collectives_note, False)
-            if core is None or core.capture is not None:
-                return None
-            return core.start_range(range_key(name, None, None, COMMUNICATION))
+            return None if core is None else core.start_range(range_key(name, None, None, COMMUNICATION))
 
     def _recording_core(self, note: FunctionNote, is_outermost: bool) -> RecorderCore | None:
         """The recorder; None outside of the `within` range."""

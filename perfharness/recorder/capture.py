@@ -2,7 +2,8 @@
 
 Each loop joins at the start of its own first wanted batch and leaves at the end of its last one; where it joins, the
 ranges around it are opened once more for the tracer, and where it leaves, closed. So no batch is recorded in part. The
-tracer records from the first that joins until none is left.
+tracer records from the first that joins until none is left. Ranges that are ended on another thread (`start_range`) are
+recorded if they start meanwhile.
 """
 
 from __future__ import annotations
@@ -43,8 +44,16 @@ class Capture:
             self._joined += 1
             return True
 
+    def join_others(self) -> bool:
+        """Have what is no loop be recorded, while a loop is; False: none is. The tracer goes on until it leaves."""
+        with self._lock:
+            if not self._joined:
+                return False
+            self._joined += 1
+            return True
+
     def leave(self) -> None:
-        """One loop less; the last one ends the tracer's recording."""
+        """One less; the last one ends the tracer's recording."""
         with self._lock:
             self._joined -= 1
             if self._joined or self._end is None:

@@ -336,7 +336,13 @@ class RecorderCore:
         lane = thread.take_ended_lane()
         node = lane.root.children.get(key) or self.add_node(lane, key)
         node.count += 1
-        range_id = None if node.channel is None else node.channel.start(node.attributes)
+        channel, wanted = node.channel, self.capture
+        if channel is not None and wanted is not None:
+            if wanted.join_others():
+                self._gate_of(lane, wanted).ranges += 1
+            else:
+                channel = None
+        range_id = None if channel is None else channel.start(node.attributes)
 
         def end() -> None:
             ends = getattr(self.local, "ends", None)
@@ -344,6 +350,8 @@ class RecorderCore:
                 ends = self.local.ends = self.sink.channel(self.domain)
             if range_id is not None and ends is not None:
                 ends.end(range_id)
+            if range_id is not None and wanted is not None:
+                wanted.leave()
             thread.ended.append(lane)
 
         return end

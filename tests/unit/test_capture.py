@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.journal_check import check_journals
+from perfharness.model.findings import Severity
 from perfharness.model.journal import CapturedRecord, RecorderJournal, RecorderRecord
 from perfharness.model.manifest import GpuRecord
 from perfharness.recorder.capture import Capture, Gate
@@ -62,6 +63,21 @@ def run_loop(channel: Channel, batches: int) -> None:
         channel.pop()
         channel.pop()
     channel.pop()
+
+
+def test_what_is_no_loop_is_recorded_while_a_loop_is_and_to_its_end() -> None:
+    """It begins nothing by itself, and the tracer is on until it has ended."""
+    tracer = Tracer()
+    capture = Capture(1, 2, tracer.start)
+    assert not capture.join_others()
+    assert capture.join()
+    assert capture.join_others()
+    capture.leave()
+    assert tracer.switched == ["on"]
+    capture.leave()
+    assert tracer.switched == ["on", "off"]
+    assert not capture.join_others()
+    assert not capture.join()
 
 
 def test_the_wanted_batches_and_what_is_around_them() -> None:
@@ -151,6 +167,26 @@ def test_a_trace_is_checked_against_what_was_captured(
     opened = open_trace(trace.write(tmp_path / "trace.sqlite"))
     found = [finding.code for finding in check_journals([journal(captured)], opened)]
     assert [code for code in found if code != "gpu-work-not-traced"] == codes
+
+
+@pytest.mark.parametrize(("batches", "severity"), [(8, Severity.NOTE), (0, Severity.ERROR)])
+def test_a_recorder_that_makes_no_batches_has_none_to_capture(tmp_path: Any, batches: int, severity: Severity) -> None:
+    """As that of `--annotate-collectives`; of no recorder at all a batch is an error."""
+    trace = TraceBuilder()
+    trace.mark("perfharness.recorder", 0, domain="perfharness", category="net")
+    trace.range("all_reduce", 1, 10, domain="perfharness", category="annotated")
+    opened = open_trace(trace.write(tmp_path / "trace.sqlite"))
+    captured = CapturedRecord(ranges=0, batches=min(batches, 2))
+    records = [
+        RecorderRecord(
+            name=name, domain="perfharness", ranges=9, batches=count, items=0, finalized=True, captured=captured
+        )
+        for name, count in (("net", batches), ("annotated", 0))
+    ]
+    journals = [RecorderJournal(schema_version=1, pid=1, ended="finalized", recorders=records)]
+    found = [one for one in check_journals(journals, opened) if one.code == "batches-captured"]
+    assert {one.severity for one in found} == {severity}
+    assert [one for one in found if "annotated" in one.message and batches] == []
 
 
 @pytest.mark.parametrize(
