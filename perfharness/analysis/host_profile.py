@@ -84,9 +84,13 @@ def on_trace_clock(recorded: RecordedProbe, trace: Trace) -> HostProbe:
     native = probe.native
     if native is not None:
         native = replace(native, time_ns=to_trace(native.time_ns), thread=_as_in(trace, native.thread))
+    together = probe.together
+    if together is not None:
+        together = replace(together, time_ns=to_trace(together.time_ns), thread=_as_in(trace, together.thread))
     return replace(
         probe,
         native=native,
+        together=together,
         samples=replace(
             samples,
             time_ns=to_trace(samples.time_ns),

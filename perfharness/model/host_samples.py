@@ -160,3 +160,11 @@ class HostProbe:
     native_missing: tuple[str, ...] = ()
     peers: Mapping[int, str] = field(default_factory=dict)
     """Names of processes that threads waited for, by pid."""
+    together: HostSamples | None = None
+    """The samples of all processes that were launched together, where it is not the only one: those that it waits for
+    may be among them. Their frames and stacks have numbers of their own."""
+
+    @property
+    def everyone(self) -> HostSamples:
+        """The samples of the process and of those that were launched together with it."""
+        return self.samples if self.together is None else self.together

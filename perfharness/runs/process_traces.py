@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.trace import ID_MASK, Trace
 from perfharness.runs.journals import Journals, journals_of_process
 from perfharness.trace import open_trace
-from perfharness.trace.host_samples import RecordedProbe, read_host_probe
+from perfharness.trace.host_samples import RecordedProbe, has_several_probes, read_host_probe
 from perfharness.trace.processes import part_of_process
 
 
@@ -47,8 +47,15 @@ class ProcessTraces:
         return journals_of_process(self.run_dir, process)
 
     def host_probe(self, process: ProcessRecord) -> RecordedProbe | None:
-        """What was sampled of the process; None: nothing. In runs of earlier versions, of all that it started too."""
+        """What was sampled of the process, and beside it of all that were launched together; None: nothing. In runs
+        of earlier versions, of all that it started too.
+        """
         if process.trace is None:
             return None
-        measured = process.measured_self
-        return read_host_probe(self.run_dir / process.launched_folder, None if measured is None else measured.pid)
+        folder, measured = self.run_dir / process.launched_folder, process.measured_self
+        recorded = read_host_probe(folder, None if measured is None else measured.pid)
+        if measured is None or recorded is None or not has_several_probes(folder):
+            return recorded
+        together = read_host_probe(folder)
+        samples = None if together is None else together.probe.samples
+        return replace(recorded, probe=replace(recorded.probe, together=samples))

@@ -59,6 +59,17 @@ def read_host_probe(folder: Path, pid: int | None = None) -> RecordedProbe | Non
     return tables.recorded(missing)
 
 
+def has_several_probes(folder: Path) -> bool:
+    """Whether the probe recorded more than one process there."""
+    return len(_files(folder)) > 1
+
+
+def _files(folder: Path) -> list[Path]:
+    found = sorted(folder.glob(f"{spool.FILE_PREFIX}_*{spool.FILE_SUFFIX}"))
+    first = folder / spool.FILE_NAME
+    return [first, *found] if first.exists() else found
+
+
 def keep_native_symbols(folder: Path) -> None:
     """Keep the names of the native functions that were sampled next to the samples, in a folder and those inside it:
     libraries may be others later, or elsewhere. Raises OSError where they cannot be written.
@@ -70,10 +81,9 @@ def keep_native_symbols(folder: Path) -> None:
 
 def _read(folder: Path, pid: int | None = None) -> tuple[_Tables, list[str]]:
     """What the files of a folder hold, and what of it cannot be read."""
-    paths = [folder / spool.FILE_NAME, *sorted(folder.glob(f"{spool.FILE_PREFIX}_*{spool.FILE_SUFFIX}"))]
     tables = _Tables(folder, pid)
     missing: list[str] = []
-    for path in paths:
+    for path in _files(folder):
         try:
             content = read_regular(path, follow=False)
         except FileNotFoundError:

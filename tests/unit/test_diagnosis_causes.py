@@ -27,8 +27,8 @@ from perfharness.model.conventions import (
     MARK_RECORDER,
 )
 from perfharness.model.diagnosis import Cause, NativeFunction, NativeProfile, StageDiagnosis, Verdict, native_text
-from perfharness.model.host_samples import HostEventKind, HostState
-from perfharness.model.trace import CopyKind, OsWaitKind
+from perfharness.model.host_samples import HostEventKind, HostProbe, HostState
+from perfharness.model.trace import PID_SHIFT, CopyKind, OsWaitKind
 from perfharness.testing.diagnosis_builder import figures, host_evidence, line
 from perfharness.testing.made_batches import BATCH, SYNCHRONIZE, US, Batch, Content, diagnosed, nothing, stage_of
 from perfharness.testing.probe_builder import ProbeBuilder
@@ -659,6 +659,30 @@ def sampled(path: Path, content: Content, probe: ProbeBuilder, batches: int = 12
     return stage_of(diagnosed(path, content, batches=batches, probe=probe))
 
 
+class ApartBuilder(ProbeBuilder):
+    """A process with samples of its own, and those of all beside them, with other numbers for the same stacks."""
+
+    def build(self) -> HostProbe:
+        whole = super().build()
+        every = whole.samples
+        own = every.thread >> PID_SHIFT == every.thread.min() >> PID_SHIFT
+        stack = np.where(every.stack[own] < 0, -1, len(every.stacks) - 1 - every.stack[own])
+        columns = (
+            "time_ns",
+            "thread",
+            "length_ns",
+            "on_cpu_ns",
+            "runnable_ns",
+            "state",
+            "stage",
+            "gil_holder",
+            "counts",
+        )
+        mine = {name: getattr(every, name)[own] for name in columns}
+        samples = replace(every, **mine, stack=stack, stacks=every.stacks[::-1])
+        return replace(whole, samples=samples, together=every)
+
+
 def test_the_line_that_reads_values_is_named_from_samples_in_its_calls(tmp_path: Path) -> None:
     def reads(batch: Batch) -> None:
         for at in (100, 400, 700):
@@ -688,8 +712,11 @@ def test_the_line_that_reads_values_is_named_from_samples_in_its_calls(tmp_path:
         ([], "waiting-on-process"),
     ],
 )
-def test_what_the_other_process_does_at_a_pipe_decides(other: list[str], code: str, tmp_path: Path) -> None:
-    probe = ProbeBuilder(100 * US)
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_what_the_other_process_does_at_a_pipe_decides(
+    other: list[str], code: str, is_apart: bool, tmp_path: Path
+) -> None:
+    probe = ApartBuilder(100 * US) if is_apart else ProbeBuilder(100 * US)
     for index in range(12):
         begin = (index + 1) * BATCH
         probe.samples(begin, begin + 600 * US, ["exchange@user.py:3"], state=HostState.PIPE)
@@ -978,6 +1005,22 @@ def test_work_on_request_is_waited_for_rather_than_what_others_do_all_the_time(
     assert first.share == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(("ahead", "code"), [(False, "waiting-on-stage"), (True, "data-loader-starvation")])
+def test_a_worker_may_be_a_process_of_its_own(ahead: bool, code: str, tmp_path: Path) -> None:
+    """Another process computes while the stage waits in its pool, and all the time or not."""
+    probe = ApartBuilder(100 * US)
+    stack = ("wait@/usr/lib/python3.11/threading.py:1", "get@/x/python3.11/multiprocessing/pool.py:1", "take@user.py:5")
+    for index in range(12):
+        begin = (index + 1) * BATCH
+        probe.samples(begin, begin + 400 * US, stack, state=HostState.LOCK)
+        probe.samples(begin + 400 * US, begin + BATCH, ["infer@user.py:9"])
+        probe.samples(begin, begin + (1000 if ahead else 400) * US, ["decode@user.py:21"], pid=200, tid=200)
+    stage = sampled(tmp_path, nothing, probe)
+    assert stage.causes[0].code == code
+    assert stage.causes[0].share == pytest.approx(0.4)
+    assert "decode (user.py:21)" in stage.causes[0].what
+
+
 WAIT = "wait@/usr/lib/python3.11/threading.py:327"
 IN_QUEUE = (WAIT, "get@/usr/lib/python3.11/queue.py:1", "take@user.py:5")
 IN_FUTURE = (WAIT, "result@/usr/lib/python3.11/concurrent/futures/_base.py:1", "take@user.py:5")
@@ -1131,7 +1174,6 @@ def test_workers_that_are_made_for_every_batch(starts: str, batches: int, code: 
     assert causes[0].share == pytest.approx(0.3 if batches == 2 else 0.2 + 0.2 * batches / 12)
 
 
-WAIT = "wait@/usr/lib/python3.11/threading.py:327"
 FUTURES = "/usr/lib/python3.11/concurrent/futures/_base.py"
 
 

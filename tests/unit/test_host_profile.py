@@ -29,6 +29,10 @@ from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import HostProfile
 from perfharness.model.host_samples import Frame, HostEventKind, HostState
+from perfharness.model.manifest import ProcessRecord
+from perfharness.model.measured import MeasuredProcess
+from perfharness.model.trace import PID_SHIFT
+from perfharness.runs.process_traces import ProcessTraces
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
@@ -286,6 +290,28 @@ def test_a_comprehension_is_part_of_its_function(tmp_path: Path, recorded: str, 
     assert probe is not None
     assert [frame.function for frame in probe.probe.samples.frames] == [read]
     assert probe.probe.cpus is None
+
+
+def test_a_process_has_its_own_samples_and_those_of_all_beside_them(tmp_path: Path) -> None:
+    folder = "proc_0_gpu_0"
+    (tmp_path / folder).mkdir()
+    write_spool(tmp_path / folder / "host_samples.log", 100, "serve")
+    record = ProcessRecord(
+        index=0, gpu_index=0, folder=folder, command=["p"], pid=100, ended="ok", trace="trace.sqlite",
+        measured=[MeasuredProcess(folder=folder, launched_index=0, pid=100)],
+    )  # fmt: skip
+    alone = ProcessTraces(tmp_path).host_probe(record)
+    write_spool(tmp_path / folder / "host_samples_200.log", 200, "decode")
+    both = ProcessTraces(tmp_path).host_probe(record)
+    assert alone is not None
+    assert both is not None
+    assert alone.probe.together is None
+    assert {thread >> PID_SHIFT for thread in alone.probe.everyone.thread.tolist()} == {100}
+    assert {thread >> PID_SHIFT for thread in both.probe.samples.thread.tolist()} == {100}
+    assert {thread >> PID_SHIFT for thread in both.probe.everyone.thread.tolist()} == {100, 200}
+    assert [frame.function for frame in both.probe.samples.frames] == ["serve"]
+    assert [frame.function for frame in both.probe.everyone.frames] == ["serve", "decode"]
+    assert both.probe.events.thread.tolist() == alone.probe.events.thread.tolist()
 
 
 def test_of_a_comprehension_and_its_function_one_frame_is_left(tmp_path: Path) -> None:

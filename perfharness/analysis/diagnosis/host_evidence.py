@@ -112,7 +112,6 @@ LIBRARIES: Mapping[str, Names] = {
     "batch loader": dict.fromkeys(BATCH_LOADERS),
     "asked": ASKED,
     "connection pool": CONNECTION_POOLS,
-    "transfer": dict.fromkeys(TRANSFERS),
     "processes": STARTS_PROCESSES,
     "threads": STARTS_THREADS,
     "ends": ENDS,
@@ -167,7 +166,7 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         return next(iter(own_functions(samples, chosen, ms_per_ns)), None)
 
     in_state = {kind.name.lower(): line for kind in HostState if (line := busiest(rows[state == kind])) is not None}
-    work = _work(samples, rows, events.spans, known.on)
+    work = _work(probe, rows, events.spans, known.on)
     work_lines = {kind: line for kind, chosen in work.items() if (line := busiest(chosen)) is not None}
     work_ms = {kind: float(samples.length_ns[work[kind]].sum()) * ms_per_ns for kind in work_lines}
     computing = rows[np.isin(state, COMPUTING) & ~known.selects[samples.stack[rows]]]
@@ -185,9 +184,9 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         work_ms=work_ms,
         work_lines=work_lines,
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
-        worker=_worker(samples, events.spans, rows, work["hand-over"], known.on),
+        worker=_worker(probe, events.spans, rows, work["hand-over"], known.on),
         workers_queued_share=_workers_queued_share(probe, events.spans, work["hand-over"]),
-        crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe, rows),
+        crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe.events, samples, rows),
         compiling=_compiling(probe, events, known.compiler, ms_per_ns),
         peers=_peers(probe, events),
     )
@@ -279,8 +278,9 @@ def _samples_at(samples: HostSamples, thread: Int64, time_ns: Int64) -> Int64:
     return found
 
 
-def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[str, Bool]) -> dict[str, Int64]:
+def _work(probe: HostProbe, rows: Int64, spans: Spans, in_library: Mapping[str, Bool]) -> dict[str, Int64]:
     """The samples in which each kind of library was at work, or was waited in, where that is what counts."""
+    samples = probe.samples
     state = samples.state[rows]
     on_stack = {kind: is_on[samples.stack[rows]] for kind, is_on in in_library.items()}
     makes_threads = on_stack["threads"] & ~on_stack["processes"]
@@ -295,7 +295,7 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
         "connection pool": rows[for_connection],
         "full queue": rows[has_no_room],
         "drained queue": rows[has_work_left],
-        "exchange": _exchange(samples, rows[(state == HostState.PIPE) & ~waits], in_library["transfer"]),
+        "exchange": _exchange(probe, rows[(state == HostState.PIPE) & ~waits]),
         "processes": rows[on_stack["processes"]],
         # A new thread's first work, and its turn with the interpreter lock, are waited for in `Thread.start`.
         "threads": rows[makes_threads & np.isin(state, COMPUTING)],
@@ -312,20 +312,19 @@ def _work(samples: HostSamples, rows: Int64, spans: Spans, in_library: Mapping[s
     return {kind: chosen for kind, chosen in work.items() if kind not in once}
 
 
-def _exchange(samples: HostSamples, waits: Int64, in_transfer: Bool) -> Int64:
+def _exchange(probe: HostProbe, waits: Int64) -> Int64:
     """The waits at pipes, all or none: where other processes meanwhile rather send and receive than work."""
     nothing = np.empty(0, dtype=np.int64)
     if not len(waits):
         return nothing
-    start, end = samples.time_ns[waits] - samples.length_ns[waits], samples.time_ns[waits]
-    others = ~np.isin(samples.thread >> PID_SHIFT, samples.thread[waits] >> PID_SHIFT)
+    mine, samples = probe.samples, probe.everyone
+    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
+    others = ~np.isin(samples.thread >> PID_SHIFT, mine.thread[waits] >> PID_SHIFT)
     others &= np.isin(samples.state, COMPUTING) & (samples.stack >= 0)
     others &= (samples.time_ns >= start.min()) & (samples.time_ns - samples.length_ns <= end.max())
     at = np.flatnonzero(others)
-    is_transfer = np.zeros(len(samples.stacks), dtype=np.bool_)
-    for stack in np.unique(samples.stack[at][in_transfer[samples.stack[at]]]).tolist():
-        is_transfer[stack] = _is_transfer(samples, stack)
-    transfers = is_transfer[samples.stack[at]]
+    stacks = np.unique(samples.stack[at])
+    transfers = np.isin(samples.stack[at], [stack for stack in stacks.tolist() if _is_transfer(samples, stack)])
     meanwhile = [
         float(
             BusyLine(samples.time_ns[those] - samples.length_ns[those], samples.time_ns[those]).within(start, end).sum()
@@ -366,20 +365,20 @@ def _most_faults(samples: HostSamples, rows: Int64) -> FunctionTime | None:
     return next(iter(own_functions(replace(samples, length_ns=weighed), rows[faults > 0], 0.0)), None)
 
 
-def _worker(
-    samples: HostSamples, spans: Spans, rows: Int64, waits: Int64, in_library: Mapping[str, Bool]
-) -> Worker | None:
+def _worker(probe: HostProbe, spans: Spans, rows: Int64, waits: Int64, in_library: Mapping[str, Bool]) -> Worker | None:
     """Who does the work that some samples of the stage wait for, in code of the user's own."""
+    mine, samples = probe.samples, probe.everyone
     # With the result there, a thread may still wait for a CPU at the same place.
-    places = np.unique(samples.stack[waits][samples.stack[waits] >= 0])
-    there = rows[np.isin(samples.stack[rows], places)]
-    start, end = samples.time_ns[there] - samples.length_ns[there], samples.time_ns[there]
+    waited_in = mine.stack[waits]
+    places = np.unique(waited_in[waited_in >= 0])
+    there = rows[np.isin(mine.stack[rows], places)]
+    start, end = mine.time_ns[there] - mine.length_ns[there], mine.time_ns[there]
     others = ~np.isin(samples.thread, spans.thread)
     others &= (samples.time_ns >= spans.start_ns.min()) & (samples.time_ns <= spans.end_ns.max())
     at = np.flatnonzero(others)
     # A forked worker has its parent's frames around its own.
-    waiting = {number for stack in places.tolist() for number in samples.stacks[stack]}
-    known = {(samples.frames[number].function, samples.frames[number].file) for number in waiting}
+    waiting = {number for stack in places.tolist() for number in mine.stacks[stack]}
+    known = {(mine.frames[number].function, mine.frames[number].file) for number in waiting}
     is_work = np.asarray([_is_work(samples, stack, known) for stack in samples.stacks] + [False], dtype=np.bool_)
     is_at_work = is_work[samples.stack[at]] & (samples.state[at] != HostState.LOCK)
     meanwhile = inside(samples.time_ns[at], start, end + BOUNDARY_NS)
@@ -404,9 +403,9 @@ def _worker(
         ahead_ns = ahead.length - float(waits_line.within(ahead.start, ahead.end).sum())
         return ahead_ns >= IDLE_SHARE * (window - waited)
 
-    is_loader = bool(in_library["batch loader"][samples.stack[waits]].any())
+    is_loader = bool(in_library["batch loader"][waited_in].any())
     if window - waited < (1 - ALWAYS_SHARE) * window:
-        is_asked = np.count_nonzero(in_library["asked"][samples.stack[waits]]) > len(waits) / 2
+        is_asked = np.count_nonzero(in_library["asked"][waited_in]) > len(waits) / 2
         return Worker(lines[0], works_ahead=None if is_asked else True, is_loader=is_loader)
     enough = [line for line in lines if line.self_ms * NS_PER_MS >= ASKED_SHARE * waited] or lines[:1]
     asked = next((line for line in enough if not works_ahead(line)), None)
@@ -432,8 +431,8 @@ def _workers_queued_share(probe: HostProbe, spans: Spans, waits: Int64) -> float
     """Of some waits, what the process's other threads, and its children's, are ready without a CPU meanwhile, where the
     process itself does not have it. Without other processes they would have been done by so much sooner.
     """
-    samples = probe.samples
-    start, end = samples.time_ns[waits] - samples.length_ns[waits], samples.time_ns[waits]
+    mine, samples = probe.samples, probe.everyone
+    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
     at = np.flatnonzero(~np.isin(samples.thread, spans.thread) & np.isin(samples.state, COMPUTING))
     at = at[inside(samples.time_ns[at] - samples.length_ns[at] // 2, start, end)]
     ran, queued = (float(np.maximum(column[at], 0).sum()) for column in (samples.on_cpu_ns, samples.runnable_ns))
@@ -441,15 +440,14 @@ def _workers_queued_share(probe: HostProbe, spans: Spans, waits: Int64) -> float
         return 0.0
     at_work = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
     covered = float(at_work.within(start, end).sum() / (end - start).sum())
-    return covered * (1 - _crowded_share(probe, at)) * queued / (ran + queued)
+    return covered * (1 - _crowded_share(probe.events, samples, at)) * queued / (ran + queued)
 
 
-def _crowded_share(probe: HostProbe, rows: Int64) -> float:
+def _crowded_share(events: HostEvents, samples: HostSamples, rows: Int64) -> float:
     """Of the time in which the threads were ready without a CPU: what is due to the process's own other threads.
 
     That is while it has more threads ready than CPUs, and of a CPU as much as it got: one thread would have got that.
     """
-    events, samples = probe.events, probe.samples
     crowded = np.flatnonzero(events.kind == HostEventKind.CROWDED)
     start, end = events.start_ns[crowded], events.end_ns[crowded]
     waited = np.maximum(samples.runnable_ns[rows], 0)
