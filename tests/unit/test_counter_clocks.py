@@ -63,6 +63,16 @@ def test_time_alone_would_be_wrong() -> None:
     assert found.estimates["dram"][2].value == pytest.approx(gpu.truth["dram"][2], abs=0.01)
 
 
+def test_a_clock_that_was_not_read_is_not_taken_for_steady() -> None:
+    gpu = MadeClocks(0, lag_ms=5.0)
+    unread = GpmReadings(**{**vars(gpu.readings), "sm_clock_mhz": np.full(len(gpu.readings), np.nan)})
+    found = attributed(unread, gpu.work, gpu.window, OF_CYCLES, ["dram"])
+    one, truth = found.estimates["tensor"][0], gpu.truth["tensor"][0]
+    assert one.low - 0.001 <= truth <= one.high + 0.001
+    assert one.value == pytest.approx(truth, abs=0.03)
+    assert found.clock_mhz == [0.0] * 4
+
+
 def test_an_h200_at_its_power_limit_and_arithmetic_agree_within_5_percent() -> None:
     end = np.array(RECORDED["window_end_us"]) * US
     readings = GpmReadings(

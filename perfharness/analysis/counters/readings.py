@@ -17,6 +17,9 @@ WORSE = 3.0
 CLOCKS = (2, 98)
 """Percentiles of the clock in the windows that are taken for its lowest and highest."""
 
+UNREAD_RATIO = 1.5
+"""Where no clock was read, so far apart they may have been."""
+
 MAX_CLOCK_MISS_NS = 1_000_000_000
 
 
@@ -42,10 +45,10 @@ class GpmReadings:
 
     @property
     def clock_ratio(self) -> float:
-        """The highest clock over the lowest, outliers left out; 1 where it was not read."""
+        """The highest clock over the lowest, outliers left out."""
         read = self.sm_clock_mhz[~np.isnan(self.sm_clock_mhz)]
         low, high = np.percentile(read, CLOCKS) if len(read) else (0.0, 0.0)
-        return float(high / low) if low > 0 else 1.0
+        return float(high / low) if low > 0 else UNREAD_RATIO
 
     def select(self, which: Bool) -> GpmReadings:
         """Some of the windows."""
