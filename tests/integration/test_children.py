@@ -212,6 +212,7 @@ def test_ranks(tmp_path: Path, tracer: str) -> None:
     assert ranks == [(0, 2), (1, 2), (None, None), (None, None)]
 
 
+@pytest.mark.slow
 def test_cpu_time_of_each_rank(tmp_path: Path) -> None:
     """One computes, the other sleeps."""
     source = """

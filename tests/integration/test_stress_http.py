@@ -137,6 +137,7 @@ def refused(tmp_path: Path, url: str, **settings: Any) -> str:
     return str(raised.value)
 
 
+@pytest.mark.slow
 def test_why_nothing_can_be_loaded(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/"
     code, found, said = stress(tmp_path / "out", url, "--rate", 5, "--duration", "1s")

@@ -556,7 +556,9 @@ def test_a_chart_of_p50_has_its_bars() -> None:
     assert notes(latency)[1] == "no bar, for the iterations say too little: torch/plain fp32, batch 4"
 
 
-@pytest.mark.parametrize("name", ["$\\frac{$", "../up", "\x0c\x1b'\"<"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("$\\frac{$", "../up")), "\x0c\x1b'\"<"]
+)
 def test_charts_take_any_name(tmp_path: Path, name: str) -> None:
     cases = [
         made_up(backend, 1, model=name, mode=name, power_w=10, top1=top1, memory_bytes=10**9)

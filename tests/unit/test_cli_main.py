@@ -61,7 +61,9 @@ def test_the_version_needs_no_library_that_takes_time() -> None:
     assert command(code=code).stdout.splitlines()[-1] == "0"
 
 
-@pytest.mark.parametrize(("words", "expected"), [(["la"], {"launch"}), (["launch", "--t"], {"--tracer"})])
+@pytest.mark.parametrize(
+    ("words", "expected"), [pytest.param(["la"], {"launch"}, marks=pytest.mark.slow), (["launch", "--t"], {"--tracer"})]
+)
 def test_the_shell_completes_verbs_and_options(words: Sequence[str], expected: set[str]) -> None:
     line = " ".join(["perfharness", *words])
     code = "from perfharness.cli.main import run; run([])"
@@ -79,7 +81,7 @@ def test_an_interrupt_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 @pytest.mark.parametrize("environ", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-                                     {"PYTHONIOENCODING": "ascii"}])  # fmt: skip
+                                     pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.slow)])  # fmt: skip
 def test_an_ascii_locale_is_no_reason_to_fail(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "größe.py").write_text("")
     done = command(

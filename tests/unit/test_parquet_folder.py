@@ -200,6 +200,7 @@ def test_no_damage_of_a_footer_ends_the_process(folder: Path, step: int) -> None
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.sampled_from(["NVTX_EVENTS", "StringIds", "META_DATA_EXPORT", "CUPTI_ACTIVITY_KIND_KERNEL"]),
