@@ -100,7 +100,8 @@ def compare_verb(
         list[str] | None,
         typer.Option(
             metavar="DIFFERENCE",
-            help="Compare although this differs: gpu, cpu, tracer, processes, warm-up, clocks, reading, pass.",
+            help="Compare although this differs: gpu, cpu, tracer, processes, warm-up, clocks, reading, batches, load, "
+            "validity, pass.",
             rich_help_panel=MATCHING,
         ),
     ] = None,
