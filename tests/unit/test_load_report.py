@@ -277,7 +277,8 @@ def test_over_http_what_the_launched_generator_lacks_is_no_finding(tmp_path: Pat
     codes = []
     for kind in ("callable", "http"):
         target = result.target.model_copy(update={"kind": kind})
-        folder = folder_of(tmp_path / kind, result.model_copy(update={"target": target}), lines)
+        traced = result.model_copy(update={"target": target, "tracer": "nsys"})
+        folder = folder_of(tmp_path / kind, traced, lines)
         codes.append({one.code for one in gather_all([folder], None, ReadAs(), None).findings})
     assert codes[0] - codes[1] == {"not-traced"}
 
