@@ -1069,6 +1069,14 @@ def test_many_workers_that_are_at_work_together_work_ahead_once(ahead: int, code
     assert handed_over(tmp_path, 4, IN_FUTURE, [states] * 8).causes[0].code == code
 
 
+@pytest.mark.parametrize(("samples", "code"), [(4, "cpu-bound"), (5, "data-loader-starvation")])
+def test_a_few_samples_say_nothing_of_a_stage(samples: int, code: str, tmp_path: Path) -> None:
+    probe = ProbeBuilder(1000 * US)
+    for index in range(samples):
+        probe.sample((index + 1) * BATCH + 500 * US, IN_QUEUE, state=HostState.LOCK)
+    assert sampled(tmp_path, nothing, probe).causes[0].code == code
+
+
 R, Q = HostState.RUNNING, HostState.RUNNABLE
 
 

@@ -30,6 +30,7 @@ from perfharness.analysis.host_profile import (
     Spans,
     collections_of_stage,
     functions_inside,
+    host_profile,
     inside,
     lines_during,
     nearest_samples,
@@ -44,6 +45,9 @@ from perfharness.model.trace import PID_SHIFT, Bool, Int64
 
 MIN_SAMPLES = 5
 """Samples inside of calls of a kind that name a line by themselves; with fewer, those near one (`NEAR_NS`) do."""
+
+MIN_OF_STAGE = 5
+"""Samples of a stage that say something of it: of one or two, what they happened to meet would be all of its time."""
 
 LOADERS = (
     "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "multiprocessing/pool.py", "queue.py",
@@ -158,6 +162,9 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
     if probe is None or profile is None:
         return None
     samples, rows = probe.samples, events.sample_rows
+    if len(rows) < MIN_OF_STAGE:
+        rows = rows[:0]
+        profile = host_profile(probe, events.spans, rows)
     state = samples.state[rows]
     total = float(samples.length_ns[rows].sum())
     ms_per_ns = events.ms(events.wall) / total if total else 0.0
