@@ -9,14 +9,16 @@ from perfharness.model.notebook import show_with
 if TYPE_CHECKING:
     from perfharness.recorder import PerfRecorder, get_default_arg_parser, parse_validate_default_args, startup_range
     from perfharness.runs.analyze import analyze
-    from perfharness.runs.cold_start import cold_start
-    from perfharness.runs.compare import compare_runs
-    from perfharness.runs.compare import compare_runs as compare
+    from perfharness.runs.comparison.compare import compare_runs
+    from perfharness.runs.comparison.compare import compare_runs as compare
     from perfharness.runs.launch import launch
-    from perfharness.runs.repeat import repeat
     from perfharness.runs.run import open_run
+    from perfharness.runs.series.cold_start import cold_start
+    from perfharness.runs.series.overhead import measure_overhead
+    from perfharness.runs.series.repeat import repeat, repeat_cases
+    from perfharness.runs.series.steadiness import unsteadiness
+    from perfharness.runs.series.sweep import sweep_processes, sweep_ranks
     from perfharness.runs.share.share import share
-    from perfharness.runs.sweep import sweep_processes, sweep_ranks
 
 __all__ = [
     "PerfRecorder",
@@ -27,35 +29,41 @@ __all__ = [
     "compare_runs",
     "get_default_arg_parser",
     "launch",
+    "measure_overhead",
     "mlperf",
     "open_run",
     "parse_validate_default_args",
     "repeat",
+    "repeat_cases",
     "report",
     "share",
     "startup_range",
     "stress",
     "sweep_processes",
     "sweep_ranks",
+    "unsteadiness",
 ]
 
 # The module, and the name in it where that is another one. `compare_replicas`, `mlperf`, `report` and `stress` are of
 # layers that import this package, so type checkers know them as any function.
 USE_CASES = {
     "analyze": "perfharness.runs.analyze",
-    "cold_start": "perfharness.runs.cold_start",
-    "compare": "perfharness.runs.compare:compare_runs",
+    "cold_start": "perfharness.runs.series.cold_start",
+    "compare": "perfharness.runs.comparison.compare:compare_runs",
     "compare_replicas": "perfharness.load.replicas.run",
-    "compare_runs": "perfharness.runs.compare",
+    "compare_runs": "perfharness.runs.comparison.compare",
     "launch": "perfharness.runs.launch",
+    "measure_overhead": "perfharness.runs.series.overhead",
     "mlperf": "perfharness.load.mlperf.run",
     "open_run": "perfharness.runs.run",
-    "repeat": "perfharness.runs.repeat",
+    "repeat": "perfharness.runs.series.repeat",
+    "repeat_cases": "perfharness.runs.series.repeat",
     "report": "perfharness.render.report.files",
     "share": "perfharness.runs.share.share",
     "stress": "perfharness.load.stress",
-    "sweep_processes": "perfharness.runs.sweep",
-    "sweep_ranks": "perfharness.runs.sweep",
+    "sweep_processes": "perfharness.runs.series.sweep",
+    "sweep_ranks": "perfharness.runs.series.sweep",
+    "unsteadiness": "perfharness.runs.series.steadiness",
 }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from perfharness.runs.comparison import Comparison
+    from perfharness.runs.comparison.result import Comparison
 
 
 class Compare(Protocol):
@@ -37,8 +37,8 @@ def perfharness_compare() -> Compare:
     ) -> Comparison:
         from perfharness.render.comparison.terminal import print_comparison
         from perfharness.render.terminal.console import Console
-        from perfharness.runs.compare import compare_runs
-        from perfharness.runs.comparison import VERDICTS
+        from perfharness.runs.comparison.compare import compare_runs
+        from perfharness.runs.comparison.result import VERDICTS
 
         if unknown := [verdict for verdict in fail_on if verdict not in VERDICTS]:
             raise pytest.UsageError(f"fail_on={unknown[0]!r}: no such verdict; there are {', '.join(VERDICTS)}")

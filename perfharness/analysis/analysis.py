@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from perfharness.analysis.projection import Launches, find_launches
-from perfharness.analysis.range_table import RangeTable, build_range_table
-from perfharness.analysis.stage_findings import stage_findings
-from perfharness.analysis.stage_times import StageTimes, stage_times
-from perfharness.analysis.stages import StageTable, find_stages
+from perfharness.analysis.stages.roles import StageTable, find_stages
+from perfharness.analysis.stages.stage_findings import stage_findings
+from perfharness.analysis.stages.stage_times import StageTimes, stage_times
+from perfharness.analysis.timeline.projection import Launches, find_launches
+from perfharness.analysis.timeline.range_table import RangeTable, build_range_table
 from perfharness.model.findings import Finding
 from perfharness.model.host_samples import HostProbe
 from perfharness.model.trace import Trace

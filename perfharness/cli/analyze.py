@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from perfharness.analysis.combine import combine
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import (
+from perfharness.analysis.stages.combine import combine
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import (
     EXIT_CHECK_FAILED,
     SOURCE,
     SOURCE_HELP,
@@ -23,7 +23,7 @@ from perfharness.cli.options import (
     WarmupOption,
     exit_code,
 )
-from perfharness.cli.output import OUTPUT, Format, FormatOption, Output, QuietOption, VerboseOption
+from perfharness.cli.support.output import OUTPUT, Format, FormatOption, Output, QuietOption, VerboseOption
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
 from perfharness.render.charts.drawing import require_charts
@@ -31,8 +31,8 @@ from perfharness.render.terminal.console import say
 from perfharness.render.terminal.results import print_result
 from perfharness.render.terminal.series import print_cold_start, print_repeat, print_scaling
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
-from perfharness.runs.inputs import Located, locate
-from perfharness.runs.run_folder import ReadAs, RunSummary, benchmark_tree
+from perfharness.runs.files.inputs import Located, locate
+from perfharness.runs.files.run_folder import ReadAs, RunSummary, benchmark_tree
 
 
 def register(app: typer.Typer) -> None:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli.help import FullSummaries, GroupedCommand
-from perfharness.cli.options import CONTEXT
-from perfharness.cli.output import Format, FormatOption, Output
 from perfharness.cli.runs import StoreOption, open_existing
+from perfharness.cli.support.help import FullSummaries, GroupedCommand
+from perfharness.cli.support.options import CONTEXT
+from perfharness.cli.support.output import Format, FormatOption, Output
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the baseline, as `main`.", show_default=False)]
 

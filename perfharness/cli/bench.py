@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from perfharness.cli.bench_options import (
+from perfharness.cli.support.bench_options import (
     CASES,
     MEASURING,
     PANELS,
@@ -29,8 +29,8 @@ from perfharness.cli.bench_options import (
     suite_options,
     with_suite_options,
 )
-from perfharness.cli.help import FullSummaries, GroupedCommand, HelpAll
-from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK, command_line
+from perfharness.cli.support.help import FullSummaries, GroupedCommand, HelpAll
+from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK, command_line
 from perfharness.errors import UsageError
 from perfharness.render.terminal.console import Console, say
 
@@ -106,7 +106,7 @@ def run(
     from perfharness.bench import load_suite, run_suite
     from perfharness.bench.suite.case_run import RESUME_HINT
     from perfharness.bench.suite.run import case_order, suite_exit_code
-    from perfharness.cli.bench_progress import SuiteProgress
+    from perfharness.cli.support.bench_progress import SuiteProgress
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
     from perfharness.render.terminal.bench import print_suite
     from perfharness.runs.store.register import StoreSettings
@@ -184,7 +184,7 @@ def sweep(
     from perfharness.bench import load_sweep, run_sweep
     from perfharness.bench.search.run import search_exit_code
     from perfharness.bench.suite.case_run import RESUME_HINT
-    from perfharness.cli.bench_progress import SweepProgress
+    from perfharness.cli.support.bench_progress import SweepProgress
     from perfharness.model.bench_suite import TargetFigure
     from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
     from perfharness.render.terminal.sweep import print_sweep
@@ -282,7 +282,7 @@ def show(
 
     Measures nothing. Exit codes: 0 printed; 3 printed, and no measured case meets the constraints.
     """
-    from perfharness.analysis.recommendation import is_any_unmet
+    from perfharness.analysis.suites.recommendation import is_any_unmet
     from perfharness.bench import recommend_again
     from perfharness.bench.suite.store import SUITE, SWEEP
     from perfharness.render.charts.bench import BENCH_PAGE, SWEEP_PAGE, bench_pictures, sweep_pictures
@@ -329,7 +329,7 @@ def merge(
     from perfharness.render.charts.bench import MERGED_PAGE, merged_pictures
     from perfharness.render.comparison.terminal import print_comparison
     from perfharness.render.terminal.bench import print_merged
-    from perfharness.runs.comparison import COMPARISON_NAME
+    from perfharness.runs.comparison.result import COMPARISON_NAME
 
     check_charts(charts)
     merged = merge_results(folders, output_dir)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from perfharness.cli.help import FullSummaries
-from perfharness.cli.options import (
+from perfharness.cli.support.help import FullSummaries
+from perfharness.cli.support.options import (
     CONTEXT,
     EXIT_CHECK_FAILED,
     EXIT_FAILED,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import (
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import (
     EXIT_CHECK_FAILED,
     EXIT_OK,
     BatchPatternOption,
@@ -23,15 +23,15 @@ from perfharness.cli.options import (
     command_line,
     split_commas,
 )
-from perfharness.cli.output import OUTPUT, Output, QuietOption
-from perfharness.cli.settings import given
+from perfharness.cli.support.output import OUTPUT, Output, QuietOption
+from perfharness.cli.support.settings import given
 from perfharness.errors import LaunchError, UsageError
 from perfharness.model.text import ascii_json
 from perfharness.render.terminal.console import Console, say
 
 if TYPE_CHECKING:
-    from perfharness.runs.compared_figure import Unit
-    from perfharness.runs.comparison import CompareRule, Comparison
+    from perfharness.runs.comparison.compared_figure import Unit
+    from perfharness.runs.comparison.result import CompareRule, Comparison
     from perfharness_launcher.plan.options import LaunchOptions
 
 MATCHING, DECIDING, GATE, MEASURE = "What is compared", "What counts as a difference", "Gate", "Measure both"
@@ -199,9 +199,9 @@ def compare_verb(
     Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
     met, or nothing could be compared.
     """
-    from perfharness.runs.compare import CompareOptions, compare_sides, read_baseline, read_side
-    from perfharness.runs.limits import parse_limit
-    from perfharness.runs.run_folder import ReadAs
+    from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_baseline, read_side
+    from perfharness.runs.comparison.limits import parse_limit
+    from perfharness.runs.files.run_folder import ReadAs
 
     output = Output.of(quiet=quiet)
     verdicts = _verdicts(fail_on)
@@ -239,7 +239,7 @@ def _measure(runs: Sequence[str], count: int, output_dir: Path, output: Output) 
         LaunchError: it was interrupted, and what was measured is not compared.
     """
     from perfharness.cli.launch import Shown
-    from perfharness.runs.repeat import plan_repeats, repeat_request, run_repeats
+    from perfharness.runs.series.repeat import plan_repeats, repeat_request, run_repeats
     from perfharness_launcher.plan.options import command_of
 
     if len(runs) < 2:
@@ -310,7 +310,7 @@ def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) 
 
 
 def _verdicts(text: str | None) -> tuple[str, ...]:
-    from perfharness.runs.comparison import VERDICTS
+    from perfharness.runs.comparison.result import VERDICTS
 
     chosen = split_commas(text)
     if unknown := [one for one in chosen if one not in VERDICTS]:
@@ -319,8 +319,8 @@ def _verdicts(text: str | None) -> tuple[str, ...]:
 
 
 def _rule(min_effect: str, min_abs: Sequence[str], alpha: str, spread: str | None, *, drift: bool) -> CompareRule:
-    from perfharness.runs.comparison import CompareRule
-    from perfharness.runs.limits import parse_quantity
+    from perfharness.runs.comparison.limits import parse_quantity
+    from perfharness.runs.comparison.result import CompareRule
 
     amounts: dict[Unit, float] = {}
     for text in min_abs:
@@ -341,7 +341,7 @@ def _rule(min_effect: str, min_abs: Sequence[str], alpha: str, spread: str | Non
 
 def _share(text: str, option: str) -> float:
     """`2%` and `0.02` -> 0.02. Raises `UsageError`."""
-    from perfharness.runs.limits import parse_quantity
+    from perfharness.runs.comparison.limits import parse_quantity
 
     quantity = parse_quantity(text, option)
     if quantity.unit not in (None, "%") or quantity.value < 0:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfharness.cli.bench_options import (
+from perfharness.cli.support.bench_options import (
     MEASURING,
     RESULTS,
     OutputDir,
@@ -17,8 +17,8 @@ from perfharness.cli.bench_options import (
     exit_code,
     say_drawn,
 )
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, command_line
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, command_line
 from perfharness.errors import UsageError
 from perfharness.render.terminal.console import Console, say
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from perfharness.backends.models import shapes_of
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK
 
 
 def register(app: typer.Typer) -> None:

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from perfharness.analysis.diagnosis import ALONE, pool
-from perfharness.analysis.flame import Stack, outermost, stage_stacks
+from perfharness.analysis.host_samples.flame import Stack, outermost, stage_stacks
 from perfharness.analysis.ranks.findings import rank_findings
 from perfharness.analysis.ranks.verdict import with_rank_delays
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import (
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import (
     EXIT_CHECK_FAILED,
     SOURCE,
     SOURCE_HELP,
@@ -23,7 +23,7 @@ from perfharness.cli.options import (
     WarmupOption,
     exit_code,
 )
-from perfharness.cli.output import Format, FormatOption, Output, QuietOption, VerboseOption
+from perfharness.cli.support.output import Format, FormatOption, Output, QuietOption, VerboseOption
 from perfharness.errors import UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
@@ -39,8 +39,8 @@ from perfharness.render.terminal.diagnosis import (
     print_pooled,
 )
 from perfharness.runs.explain import explaining_pass_missing
-from perfharness.runs.inputs import Located, locate
-from perfharness.runs.run_folder import ExplainingPass, ProcessAnalyzer, ReadAs, analyze_trace, read_manifest
+from perfharness.runs.files.inputs import Located, locate
+from perfharness.runs.files.run_folder import ExplainingPass, ProcessAnalyzer, ReadAs, analyze_trace, read_manifest
 from perfharness.runs.stacks import sampled_processes
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from perfharness.render.terminal.console import Console

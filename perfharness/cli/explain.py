@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from perfharness.cli.help import GroupedCommand, HelpAll
 from perfharness.cli.launch import (
     EPILOG,
     ConfigOption,
@@ -19,9 +18,10 @@ from perfharness.cli.launch import (
     show_launch,
     show_result,
 )
-from perfharness.cli.options import CONTEXT_OF_A_COMMAND_LINE, EXIT_OK, command_line
-from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
-from perfharness.cli.settings import given, with_settings
+from perfharness.cli.support.help import GroupedCommand, HelpAll
+from perfharness.cli.support.options import CONTEXT_OF_A_COMMAND_LINE, EXIT_OK, command_line
+from perfharness.cli.support.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
+from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.conventions import printable
 from perfharness.model.manifest import MANIFEST_NAME, RunManifest
@@ -84,7 +84,7 @@ def explain_verb(
 
 def _explain_run(context: typer.Context, run_dir: Path, output: Output, *, dry_run: bool) -> int:
     from perfharness.runs.explain import longest_s
-    from perfharness.runs.run_folder import read_manifest
+    from perfharness.runs.files.run_folder import read_manifest
 
     shown = Shown(output)
     manifest = read_manifest(run_dir)

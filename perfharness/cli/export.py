@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import (
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import (
     SOURCE,
     SOURCE_HELP,
     BatchPatternOption,
@@ -18,15 +18,15 @@ from perfharness.cli.options import (
     WarmupOption,
     exit_code,
 )
-from perfharness.cli.output import Output
+from perfharness.cli.support.output import Output
 from perfharness.errors import UsageError
 from perfharness.files import is_stdout
 from perfharness.render.terminal.console import say
 from perfharness.render.timeline.chrome import write_chrome_trace
 from perfharness.render.timeline.speedscope import write_speedscope
-from perfharness.runs.inputs import locate
+from perfharness.runs.files.inputs import locate
+from perfharness.runs.files.run_folder import ReadAs
 from perfharness.runs.run import TABLES, open_run
-from perfharness.runs.run_folder import ReadAs
 from perfharness.runs.stacks import sampled_processes
 from perfharness.runs.tables.files import write_tables
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from perfharness.cli.help import GroupedCommand, HelpAll
-from perfharness.cli.live import LaunchView
-from perfharness.cli.options import (
+from perfharness.cli.support.help import GroupedCommand, HelpAll
+from perfharness.cli.support.live import LaunchView
+from perfharness.cli.support.options import (
     CONTEXT,
     CONTEXT_OF_A_COMMAND_LINE,
     EXIT_CHECK_FAILED,
@@ -23,8 +23,8 @@ from perfharness.cli.options import (
     command_line,
     exit_code,
 )
-from perfharness.cli.output import OUTPUT, Format, FormatOption, Output, RareQuietOption, RareVerboseOption
-from perfharness.cli.settings import given, with_settings
+from perfharness.cli.support.output import OUTPUT, Format, FormatOption, Output, RareQuietOption, RareVerboseOption
+from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import TELEMETRY_NAME
@@ -33,7 +33,7 @@ from perfharness.render.charts.drawing import require_charts
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
-from perfharness.runs.repeat_file import DEFAULT_COUNT, DEFAULT_LIMIT, RepeatRequest
+from perfharness.runs.series.repeat_file import DEFAULT_COUNT, DEFAULT_LIMIT, RepeatRequest
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import (
     PROJECT_NAME,
@@ -233,7 +233,7 @@ def launches_of(
 ) -> Sequence[LaunchOptions]:
     """The options of each launch. Raises `UsageError`."""
     if ranks_sweep is not None:
-        from perfharness.runs.sweep import rank_sweep_options
+        from perfharness.runs.series.sweep import rank_sweep_options
 
         if np_sweep is not None or cold_start is not None or request is not None:
             raise UsageError(
@@ -242,7 +242,7 @@ def launches_of(
             )
         return rank_sweep_options(options, ranks_sweep)
     if request is not None:
-        from perfharness.runs.repeat import repeat_options
+        from perfharness.runs.series.repeat import repeat_options
 
         if np_sweep is not None or cold_start is not None:
             raise UsageError(
@@ -250,12 +250,12 @@ def launches_of(
                 "one of them away"
             )
         if overhead:
-            from perfharness.runs.overhead import overhead_options
+            from perfharness.runs.series.overhead import overhead_options
 
             return overhead_options(options, request)
         return repeat_options(options, request)
     if cold_start is not None:
-        from perfharness.runs.cold_start import cold_start_options
+        from perfharness.runs.series.cold_start import cold_start_options
 
         if np_sweep is not None:
             raise UsageError(
@@ -263,7 +263,7 @@ def launches_of(
             )
         return cold_start_options(options, cold_start)
     if np_sweep is not None:
-        from perfharness.runs.sweep import sweep_options
+        from perfharness.runs.series.sweep import sweep_options
 
         return sweep_options(options, np_sweep)
     return [options]
@@ -310,7 +310,7 @@ def parse_repeat(count: int | None, until_stable: str | None) -> RepeatRequest |
     """What --repeat and --until-stable ask for; None: one launch. Raises `UsageError`."""
     if count is None and until_stable is None:
         return None
-    from perfharness.runs.repeat import repeat_request
+    from perfharness.runs.series.repeat import repeat_request
 
     return repeat_request(count, None if until_stable is None else _share(until_stable))
 
@@ -388,7 +388,7 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
     Returns 0: all well; 3: a launch failed, or a check; 1: none was measured, or it was interrupted.
     """
     from perfharness.render.terminal.series import print_repeat
-    from perfharness.runs.repeat import plan_repeats, run_repeats
+    from perfharness.runs.series.repeat import plan_repeats, run_repeats
 
     output, findings, interrupted = shown.output, [], False
     (case,) = plan_repeats([options], request, [command_line()], [plans])
@@ -426,8 +426,8 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
     was measured of one kind, or it was interrupted.
     """
     from perfharness.render.terminal.overhead import print_overhead
-    from perfharness.runs.overhead import overhead_cases, summarize_overhead
-    from perfharness.runs.repeat import plan_repeats, run_repeats
+    from perfharness.runs.series.overhead import overhead_cases, summarize_overhead
+    from perfharness.runs.series.repeat import plan_repeats, run_repeats
 
     output, interrupted = shown.output, False
     of_each = [plans[: request.count], plans[request.count :]]
@@ -462,7 +462,7 @@ def show_sweep(
     from perfharness.render.charts.drawing import draw as draw_pictures
     from perfharness.render.charts.scaling import SCALING_PAGE, scaling_picture
     from perfharness.render.terminal.series import print_scaling
-    from perfharness.runs.sweep import run_sweep, summarize_sweep, sweep_exit_code
+    from perfharness.runs.series.sweep import run_sweep, summarize_sweep, sweep_exit_code
 
     output, launches = shown.output, []
     for one in run_sweep(plans, command_line(), shown.watching_one, ranks=ranks):
@@ -492,7 +492,7 @@ def show_sweep(
 def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown) -> int:
     """Run cold starts and print their table; returns the exit code."""
     from perfharness.render.terminal.series import print_cold_start
-    from perfharness.runs.cold_start import cold_start_exit_code, run_cold_start, summarize_cold_start
+    from perfharness.runs.series.cold_start import cold_start_exit_code, run_cold_start, summarize_cold_start
 
     output, launches = shown.output, []
     for one in run_cold_start(plans, command_line(), shown.watching_one):

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli.help import VerbGroup
-from perfharness.cli.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandLineError
-from perfharness.cli.streams import lasting_streams
+from perfharness.cli.support.help import VerbGroup
+from perfharness.cli.support.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandLineError
+from perfharness.cli.support.streams import lasting_streams
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.text import keep_encodable, safe
 from perfharness.model.version import VERSION

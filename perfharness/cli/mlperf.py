@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from perfharness.cli.help import GroupedCommand, HelpAll
 from perfharness.cli.launch import DryRunOption, Shown
-from perfharness.cli.limits import are_kept, limits_of
-from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
-from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
-from perfharness.cli.settings import given, with_settings
+from perfharness.cli.support.help import GroupedCommand, HelpAll
+from perfharness.cli.support.limits import are_kept, limits_of
+from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
+from perfharness.cli.support.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
+from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, TEST, MlperfSettings
 from perfharness.render.terminal.plan import print_plan
 from perfharness_launcher.plan.options import LaunchOptions

@@ -9,16 +9,23 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import SOURCE, BatchPatternOption, DomainOption, NsysOption, WarmupOption, exit_code
-from perfharness.cli.output import OUTPUT, Output, QuietOption, VerboseOption
 from perfharness.cli.report import PricePerHour, PricePerKwh
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import (
+    SOURCE,
+    BatchPatternOption,
+    DomainOption,
+    NsysOption,
+    WarmupOption,
+    exit_code,
+)
+from perfharness.cli.support.output import OUTPUT, Output, QuietOption, VerboseOption
 from perfharness.errors import ResultError
 from perfharness.render.report.files import gather_all, prices_of
 from perfharness.render.report.html import require_report, write_html
 from perfharness.render.report.sections import document_of
 from perfharness.render.terminal.console import say
-from perfharness.runs.run_folder import ReadAs
+from perfharness.runs.files.run_folder import ReadAs
 
 
 def register(app: typer.Typer) -> None:

@@ -12,15 +12,15 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import SOURCE, SOURCE_HELP, NsysOption, exit_code
-from perfharness.cli.output import Output
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import SOURCE, SOURCE_HELP, NsysOption, exit_code
+from perfharness.cli.support.output import Output
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import write_text
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.text import AsciiJson, SafeOnTerminal
 from perfharness.render.terminal.ranges import write_table
-from perfharness.runs.inputs import Located, locate
+from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.run import Process, open_located
 from perfharness.runs.tables.ranges import of_process, range_parts, write_csv, write_json_rows, write_parquet
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import (
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import (
     EXIT_CHECK_FAILED,
     SOURCE,
     BatchPatternOption,
@@ -18,11 +18,11 @@ from perfharness.cli.options import (
     WarmupOption,
     exit_code,
 )
-from perfharness.cli.output import OUTPUT, Output, QuietOption, VerboseOption
+from perfharness.cli.support.output import OUTPUT, Output, QuietOption, VerboseOption
 from perfharness.files import is_stdout
 from perfharness.render.report.files import format_of, gather_all, prices_of, require_format, write_report
 from perfharness.render.terminal.console import say
-from perfharness.runs.run_folder import ReadAs
+from perfharness.runs.files.run_folder import ReadAs
 
 COST = "Cost"
 """The group of the options of prices in the help."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfharness.cli.help import FullSummaries, GroupedCommand
-from perfharness.cli.options import CONTEXT, EXIT_OK
-from perfharness.cli.output import Format, FormatOption, Output
+from perfharness.cli.support.help import FullSummaries, GroupedCommand
+from perfharness.cli.support.options import CONTEXT, EXIT_OK
+from perfharness.cli.support.output import Format, FormatOption, Output
 from perfharness.errors import UsageError
 from perfharness.model.text import SafeOnTerminal, no_formula
 
@@ -364,7 +364,7 @@ def check_chart(path: Path) -> None:
 
 def as_json(runs: Sequence[StoredRun]) -> str:
     """All that is stored of the runs."""
-    from perfharness.runs.json_files import json_bytes
+    from perfharness.runs.files.json_files import json_bytes
 
     return json_bytes({"schema_version": 1, "runs": [run.model_dump(mode="json") for run in runs]}).decode()
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import NsysOption
-from perfharness.cli.output import Format, FormatOption, Output, QuietOption
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import NsysOption
+from perfharness.cli.support.output import Format, FormatOption, Output, QuietOption
 from perfharness.render.terminal.share import print_shared
-from perfharness.runs.inputs import locate
+from perfharness.runs.files.inputs import locate
 from perfharness.runs.share.share import share_run, target_of
 
 

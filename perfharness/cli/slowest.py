@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli.help import GroupedCommand
-from perfharness.cli.options import (
+from perfharness.cli.support.help import GroupedCommand
+from perfharness.cli.support.options import (
     EXIT_CHECK_FAILED,
     SOURCE,
     SOURCE_HELP,
@@ -18,7 +18,7 @@ from perfharness.cli.options import (
     WarmupOption,
     exit_code,
 )
-from perfharness.cli.output import Format, FormatOption, Output, QuietOption, VerboseOption
+from perfharness.cli.support.output import Format, FormatOption, Output, QuietOption, VerboseOption
 from perfharness.render.terminal.slowest import print_slowest
 from perfharness.render.timeline.batches import write_batches
 from perfharness.runs.run import open_run

@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from perfharness.backends.models import shapes_of
-from perfharness.cli.help import GroupedCommand, HelpAll
-from perfharness.cli.limits import are_kept, limits_of
-from perfharness.cli.live import LaunchView
-from perfharness.cli.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
-from perfharness.cli.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
-from perfharness.cli.settings import given, with_settings
+from perfharness.cli.support.help import GroupedCommand, HelpAll
+from perfharness.cli.support.limits import are_kept, limits_of
+from perfharness.cli.support.live import LaunchView
+from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
+from perfharness.cli.support.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
+from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.progress import LoadProgress, LoadStatus
@@ -33,9 +33,9 @@ from perfharness.render.terminal.console import Console, say
 from perfharness.render.terminal.load import print_load, saturation_text, status_text
 from perfharness.render.terminal.plan import headline
 from perfharness.render.terminal.replicas import print_replicas
-from perfharness.runs.limits import Limit
-from perfharness.runs.repeat import repeat_request
-from perfharness.runs.repeat_file import DEFAULT_COUNT, RepeatRequest
+from perfharness.runs.comparison.limits import Limit
+from perfharness.runs.series.repeat import repeat_request
+from perfharness.runs.series.repeat_file import DEFAULT_COUNT, RepeatRequest
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.processes.orphans import adopting_orphans

@@ -21,7 +21,7 @@ from perfharness.model.load import LEAST_BEYOND, LOAD_NAME, PERCENTILES, WINDOWS
 from perfharness.model.load import PhaseResult as Phase
 from perfharness.model.load_judgement import LoadFigure, StepVerdict
 from perfharness.runs.report.model import LoadBins, LoadCurve, LoadMoment, LoadPoint, LoadReport
-from perfharness.runs.series import read_series
+from perfharness.runs.series.file import read_series
 
 Line = dict[str, Any]
 MAX_POINTS = 240

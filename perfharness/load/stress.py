@@ -32,9 +32,9 @@ from perfharness.model.findings import Finding
 from perfharness.model.journal import JOURNAL_NAME
 from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.model.notebook import notebook_html
-from perfharness.runs.json_files import write_json
+from perfharness.runs.comparison.load_test import of_no_concern
+from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.load_test import of_no_concern
 from perfharness_launcher.companions.companion import Companion
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.plan.launch_plan import LaunchPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from perfharness.analysis.frames import inside_library
+from perfharness.analysis.host_samples.frames import inside_library
 from perfharness.model.diagnosis import FunctionTime
 from perfharness.model.host_samples import Frame
 from perfharness.model.text import safe_line

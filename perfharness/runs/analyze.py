@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import ALONE
+from perfharness.analysis.stages.combine import combine
 from perfharness.errors import UsageError
 from perfharness.model.cold_start import ColdStart
 from perfharness.model.findings import Finding
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
-from perfharness.runs.inputs import Located, complete_cut_off, locate
-from perfharness.runs.json_files import write_json
-from perfharness.runs.meta import trace_only_meta
-from perfharness.runs.repeat_file import Repeat
-from perfharness.runs.run_folder import (
+from perfharness.runs.files.inputs import Located, complete_cut_off, locate
+from perfharness.runs.files.json_files import write_json
+from perfharness.runs.files.meta import trace_only_meta
+from perfharness.runs.files.run_folder import (
     AS_LAUNCHED,
     ReadAs,
     RunSummary,
@@ -27,7 +26,8 @@ from perfharness.runs.run_folder import (
     benchmark_tree,
     read_manifest,
 )
-from perfharness.runs.scaling import Scaling
+from perfharness.runs.series.repeat_file import Repeat
+from perfharness.runs.series.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | N
     if not located.is_series:
         return AnalyzedRuns(located, summaries)
     # They can launch, too: the launcher is more than the analysis of one run wants to import.
-    from perfharness.runs.cold_start import update_cold_start
-    from perfharness.runs.repeat import update_repeat
-    from perfharness.runs.sweep import update_scaling
+    from perfharness.runs.series.cold_start import update_cold_start
+    from perfharness.runs.series.repeat import update_repeat
+    from perfharness.runs.series.sweep import update_scaling
 
     return AnalyzedRuns(
         located,

@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 
 from perfharness.analysis.diagnosis import OtherProcesses
-from perfharness.analysis.diagnosis.gpus import find_gpus
+from perfharness.analysis.diagnosis.gpu.gpus import find_gpus
 from perfharness.analysis.diagnosis.workload import busy_line
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.trace import Int64, Trace
 from perfharness.runs.clocks import machine_clock, on_utc
-from perfharness.runs.process_traces import ProcessTraces
+from perfharness.runs.files.process_traces import ProcessTraces
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_
 from perfharness_launcher.processes.supervise import Observer
 
 if TYPE_CHECKING:
+    from perfharness.runs.files.run_folder import RunSummary
     from perfharness.runs.run import Run
-    from perfharness.runs.run_folder import RunSummary
 
 
 Observe = Callable[[LaunchPlan], AbstractContextManager[Observer]]
@@ -153,7 +153,7 @@ def run_plan(
             run.add_findings(findings)
         observer.stage("reading the traces")
         # Imported now, for the numeric libraries are of no use while the processes run.
-        from perfharness.runs.run_folder import analyze_run
+        from perfharness.runs.files.run_folder import analyze_run
 
         summary = analyze_run(run.folder, run.manifest)
         complete(run)
@@ -186,7 +186,7 @@ def explain_run(run_dir: Path, second: LaunchPlan, command: Sequence[str], obser
         ResultError: there is no run, or the plan is not that of the run.
         LaunchError: no process could be started; what was in the folder is as it was.
     """
-    from perfharness.runs.run_folder import alone_in, analyze_run, read_manifest
+    from perfharness.runs.files.run_folder import alone_in, analyze_run, read_manifest
 
     with alone_in(run_dir):
         manifest = read_manifest(run_dir)

@@ -11,10 +11,10 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from perfharness.analysis.activity import ProcessActivity, process_activity
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.slowest.results import Slowest
-from perfharness.analysis.trace_clock import tie_trace_clock
+from perfharness.analysis.timeline.activity import ProcessActivity, process_activity
+from perfharness.analysis.timeline.trace_clock import tie_trace_clock
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
@@ -34,11 +34,11 @@ from perfharness.model.trace import (
 )
 from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
-from perfharness.runs.inputs import Located, locate
-from perfharness.runs.journals import host_probe_of, journals_of
-from perfharness.runs.json_files import read_results
-from perfharness.runs.process_traces import ProcessTraces
-from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, read_manifest
+from perfharness.runs.files.inputs import Located, locate
+from perfharness.runs.files.journals import host_probe_of, journals_of
+from perfharness.runs.files.json_files import read_results
+from perfharness.runs.files.process_traces import ProcessTraces
+from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, read_manifest
 from perfharness.runs.tables.batches import batch_rows, stage_rows
 from perfharness.runs.tables.columns import constant, unix_times
 from perfharness.runs.tables.operations import TABLES as OPERATION_TABLES

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.flame import spans_of_stages
-from perfharness.analysis.host_profile import Spans, on_trace_clock
+from perfharness.analysis.host_samples.flame import spans_of_stages
+from perfharness.analysis.host_samples.host_profile import Spans, on_trace_clock
 from perfharness.model.host_samples import HostProbe
 from perfharness.model.trace import Trace
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.explain import explaining_folder
-from perfharness.runs.inputs import Located
-from perfharness.runs.journals import host_probe_of, journals_of
-from perfharness.runs.process_traces import ProcessTraces
-from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, read_manifest
+from perfharness.runs.files.inputs import Located
+from perfharness.runs.files.journals import host_probe_of, journals_of
+from perfharness.runs.files.process_traces import ProcessTraces
+from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, read_manifest
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from perfharness.analysis.counters.readings import GpmReadings, gpm_readings
-from perfharness.analysis.diagnosis.cpu_time import CpuTime, cpu_time
+from perfharness.analysis.diagnosis.host.cpu_time import CpuTime, cpu_time
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu

@@ -18,7 +18,7 @@ import perfharness.cli.analyze
 import perfharness.runs.analyze  # noqa: F401
 from perfharness.cli.main import run
 from perfharness.errors import PerfHarnessError
-from perfharness.runs.run_folder import analyze_run, read_manifest
+from perfharness.runs.files.run_folder import analyze_run, read_manifest
 from perfharness_launcher.staging import Staging
 
 KINDS = ("open", "write", "rename", "unlink", "mkdir", "rmdir", "fsync", "chmod", "link", "truncate")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.range_table import RangeTable
-from perfharness.analysis.tabulate import tabulate
+from perfharness.analysis.stages.tabulate import tabulate
+from perfharness.analysis.timeline.range_table import RangeTable
 from perfharness.model.trace import GpuOperationKind, Style, Trace, pid_of, tid_of
 from perfharness.trace import open_trace
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.cli.main import run
-from perfharness.runs.comparison import Comparison
+from perfharness.runs.comparison.result import Comparison
 
 TOY = Path(__file__).parents[2] / "samples" / "toy_pipeline.py"
 LAUNCH = f"--tracer embedded --no-telemetry -w 1 {TOY} --batches 4 --stage-ms"

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfharness.analysis.diagnosis.cpu_supply import cpu_supply
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.diagnosis.host.cpu_supply import cpu_supply
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.telemetry import process_subject
 from perfharness.telemetry.store import read_sample_log
 from tests.fault_corpus import CONTROL_GROUPS

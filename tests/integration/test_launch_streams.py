@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.cli.streams import LastingStream
+from perfharness.cli.support.streams import LastingStream
 from tests.integration.launches import PATIENCE_S, command, environment, manifest, wait_for
 
 LINES = 20_000

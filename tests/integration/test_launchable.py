@@ -14,7 +14,7 @@ import pytest
 
 from perfharness.model.manifest import RunManifest
 from perfharness.runs.run import open_run
-from perfharness.runs.scaling import Scaling
+from perfharness.runs.series.scaling import Scaling
 from perfharness.telemetry.store import read_sample_log
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, mig_uuid
 from perfharness.testing.replayed_nvml import replay_environment

@@ -119,7 +119,7 @@ def test_a_report_by_another_name(nsys: str, report: Path) -> None:
 
 
 def test_open_run_without_an_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfharness.runs.inputs.find_nsys", lambda *_: ())
+    monkeypatch.setattr("perfharness.runs.files.inputs.find_nsys", lambda *_: ())
     (tmp_path / "trace.nsys-rep").write_bytes(b"NVIDIA Tegra Profiler Report 2023@4")
     with pytest.raises(ToolNotFoundError, match="has to be exported first, and there is no nsys here"):
         perfharness.open_run(tmp_path / "trace.nsys-rep")

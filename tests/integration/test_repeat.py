@@ -15,10 +15,10 @@ import pytest
 import perfharness
 from perfharness.errors import LaunchInterruptedError
 from perfharness.model.yardstick import yardstick_of
-from perfharness.runs import run_folder
-from perfharness.runs.repeat import repeat_cases
-from perfharness.runs.repeat_file import read_repeat, repeated_launches
-from perfharness.runs.steadiness import unsteadiness
+from perfharness.runs.files import run_folder
+from perfharness.runs.series.repeat import repeat_cases
+from perfharness.runs.series.repeat_file import read_repeat, repeated_launches
+from perfharness.runs.series.steadiness import unsteadiness
 from perfharness_launcher.companions.yardstick import LISTED, YardstickCompanion
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.integration.launches import environment, hanging, launching, manifest, run_to_the_end, wait_for

@@ -14,10 +14,10 @@ from perfharness.render.report.files import gather_all
 from perfharness.render.report.html import write_html
 from perfharness.render.report.pdf import write_pdf
 from perfharness.render.report.sections import document_of
-from perfharness.runs.inputs import locate
+from perfharness.runs.files.inputs import locate
+from perfharness.runs.files.run_folder import ReadAs
 from perfharness.runs.report.gather import gather
 from perfharness.runs.report.model import SuiteReport
-from perfharness.runs.run_folder import ReadAs
 from tests.unit.bench_results import whole_suite
 from tests.unit.test_load_report import hostile as hostile_load
 from tests.unit.test_load_report import hostile_loadgen

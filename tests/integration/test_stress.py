@@ -13,7 +13,7 @@ import pytest
 import perfharness as api
 from perfharness.load.replicas.result import Replicas
 from perfharness.model.load import LoadResult
-from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.store import RunStore
 from tests.integration import forked_command

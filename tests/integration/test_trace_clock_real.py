@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perfharness.runs.clocks import machine_clock, on_utc
-from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.files.run_folder import read_manifest
 from perfharness.trace import open_trace
 from tests.integration.launches import TRACERS, environment, run_to_the_end, tracing
 

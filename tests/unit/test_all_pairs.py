@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.range_table import RangeTable
+from perfharness.analysis.timeline.range_table import RangeTable
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Trace
 from perfharness.testing.trace_builder import TraceBuilder

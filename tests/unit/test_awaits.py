@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.analysis.awaits import with_awaits
+from perfharness.analysis.host_samples.awaits import with_awaits
 from perfharness.model.host_samples import Frame, HostSamples, HostState
 from perfharness.testing.made_batches import BATCH, US, diagnosed, nothing, stage_of
 from perfharness.testing.probe_builder import ProbeBuilder

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.batch_series import batch_series, histogram, spans_of
-from perfharness.analysis.cost import Prices, cost
+from perfharness.analysis.stages.batch_series import batch_series, histogram, spans_of
+from perfharness.analysis.suites.cost import Prices, cost
 from perfharness.model.result import BatchLoop
 
 MS = 1_000_000

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfharness.analysis import batch_timeline
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.batch_rest import rest_of_batches
-from perfharness.analysis.batch_timeline import Thinned, batch_timelines, typical_best_worst
+from perfharness.analysis.stages import batch_timeline
+from perfharness.analysis.stages.batch_rest import rest_of_batches
+from perfharness.analysis.stages.batch_timeline import Thinned, batch_timelines, typical_best_worst
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import MS, Recorded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfharness.analysis.bench_names import CaseNames, in_groups
+from perfharness.analysis.suites.bench_names import CaseNames, in_groups
 from tests.unit.bench_results import made_up
 
 

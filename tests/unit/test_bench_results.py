@@ -16,16 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from perfharness.analysis.bench_figures import in_significant_digits
-from perfharness.analysis.bench_names import CaseNames
-from perfharness.analysis.latency_statistics import latency_stats
-from perfharness.analysis.recommendation import recommend
+from perfharness.analysis.suites.bench_figures import in_significant_digits
+from perfharness.analysis.suites.bench_names import CaseNames
+from perfharness.analysis.suites.latency_statistics import latency_stats
+from perfharness.analysis.suites.recommendation import recommend
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.bench.suite.table import bench_table
-from perfharness.cli.bench_progress import SuiteProgress, format_duration
+from perfharness.cli.support.bench_progress import SuiteProgress, format_duration
 from perfharness.errors import ResultError
 from perfharness.model.bench import (
     CaseResult,

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.forest import Forest
-from perfharness.analysis.projection import NEVER, BusyTimes
+from perfharness.analysis.timeline.forest import Forest
+from perfharness.analysis.timeline.projection import NEVER, BusyTimes
 
 Tree = list[int]
 """Of each range: the place of the one around it, or -1."""

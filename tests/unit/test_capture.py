@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.journal_check import check_journals
+from perfharness.analysis.stages.journal_check import check_journals
 from perfharness.model.findings import Severity
 from perfharness.model.journal import CapturedRecord, RecorderJournal, RecorderRecord
 from perfharness.model.manifest import GpuRecord

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.change_points import change_points, is_autocorrelated, largest_step, least_rate
+from perfharness.analysis.comparison.change_points import change_points, is_autocorrelated, largest_step, least_rate
 
 
 def places(values: Sequence[float], **options: float) -> list[int]:

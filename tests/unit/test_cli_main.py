@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.cli.help import VERBS
 from perfharness.cli.main import run
+from perfharness.cli.support.help import VERBS
 from perfharness.testing.trace_builder import TraceBuilder
 
 CHECKOUT = Path(__file__).parents[2]

@@ -14,10 +14,10 @@ import jsonschema
 import pytest
 
 from perfharness.cli.launch import Shown, show_cold_start
-from perfharness.cli.output import Output
+from perfharness.cli.support.output import Output
 from perfharness.errors import UsageError
 from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
-from perfharness.runs.cold_start import cold_start_options, spreads
+from perfharness.runs.series.cold_start import cold_start_options, spreads
 from perfharness_launcher.companions.page_cache import drop_page_cache, files_of, resident_bytes
 from perfharness_launcher.plan.launch_plan import make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
@@ -142,7 +142,7 @@ def measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def measure(options: LaunchOptions, drop: Dropping, count: int = 2) -> tuple[int, ColdStart, str]:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "launcher")]))
-        monkeypatch.setattr("perfharness.runs.cold_start.drop_page_cache", drop)
+        monkeypatch.setattr("perfharness.runs.series.cold_start.drop_page_cache", drop)
         facts = MachineFacts(find_program(options), interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
         plans = [make_plan(each, facts) for each in cold_start_options(options, count)]
         code = show_cold_start(options, plans, Shown(Output.of()))

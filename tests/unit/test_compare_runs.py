@@ -11,7 +11,7 @@ import pytest
 import perfharness
 from perfharness.errors import ResultError, UsageError
 from perfharness.render.comparison.texts import interval
-from perfharness.runs.compare import (
+from perfharness.runs.comparison.compare import (
     ComparedRow,
     ComparedVersion,
     CompareOptions,
@@ -20,7 +20,7 @@ from perfharness.runs.compare import (
     compare_sides,
     read_side,
 )
-from perfharness.runs.limits import parse_limit
+from perfharness.runs.comparison.limits import parse_limit
 from tests.unit.compared_runs import write_launch, write_side
 
 BASE = [10.0, 10.05, 9.95, 10.02, 9.98]

@@ -11,8 +11,8 @@ from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import AccuracyRecord, MachineRecord, TensorSpec
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.runs.compare import CompareOptions, Comparison, compare_sides, read_side
-from perfharness.runs.limits import parse_limit
+from perfharness.runs.comparison.compare import CompareOptions, Comparison, compare_sides, read_side
+from perfharness.runs.comparison.limits import parse_limit
 from tests.unit.bench_results import made_up, suite_of
 
 NOISE = (1.0, 1.002, 0.998, 1.001)

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from perfharness.cli.main import run
-from perfharness.runs.comparison import Comparison
+from perfharness.runs.comparison.result import Comparison
 from tests.unit.compared_runs import write_launch, write_side
 from tests.unit.export_runs import recorded_trace
 

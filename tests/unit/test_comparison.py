@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfharness.analysis.comparison import (
+from perfharness.analysis.comparison.verdicts import (
     Judgement,
     Pair,
     Reason,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.analysis.diagnosis.compilers import COMPILERS, compilers_of_functions, compilers_of_stacks
+from perfharness.analysis.diagnosis.host.compilers import COMPILERS, compilers_of_functions, compilers_of_stacks
 from perfharness.model.diagnosis import StageDiagnosis
 from perfharness.model.host_samples import Frame, HostState
 from perfharness.testing.made_batches import BATCH, US, diagnosed, nothing, stage_of

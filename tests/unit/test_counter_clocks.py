@@ -10,7 +10,7 @@ import pytest
 
 from perfharness.analysis.counters.clocks import find_clocks, of_cycles
 from perfharness.analysis.counters.readings import GpmReadings
-from perfharness.analysis.diagnosis.roofline import FLOPS_PER_CLOCK
+from perfharness.analysis.diagnosis.gpu.roofline import FLOPS_PER_CLOCK
 from perfharness.analysis.energy.kinds import BusyShares
 from tests.unit.made_clocks import OF_CYCLES, MadeClocks, attributed
 

@@ -11,7 +11,7 @@ import pytest
 
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError
-from perfharness.runs.json_files import read_results
+from perfharness.runs.files.json_files import read_results
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.compared_runs import write_side
 

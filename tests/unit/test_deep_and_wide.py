@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis import intervals
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.diagnose import MAX_STAGES
-from perfharness.analysis.stages import MAX_LEVELS
+from perfharness.analysis.stages.roles import MAX_LEVELS
 from perfharness.analysis.statistics import PERCENTILES, min_count, summarise
+from perfharness.analysis.timeline import intervals
 from perfharness.cli.main import run
 from perfharness.runs.run import open_run
 from perfharness.testing.trace_builder import TraceBuilder

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.diagnosis.counters import MAX_UNCERTAINTY
+from perfharness.analysis.diagnosis.gpu.counters import MAX_UNCERTAINTY
 from perfharness.model.diagnosis import GpuCounters
 from perfharness.model.trace import CopyKind
 from perfharness.testing.made_batches import BATCH, US, Batch, diagnosed, stage_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.diagnosis import OtherProcesses
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Verdict
 from perfharness.model.trace import CopyKind, SynchronizationKind

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfharness.analysis.diagnosis.kernels import LIMITERS, find_residency, kind_of_name
-from perfharness.analysis.diagnosis.limits import MISSING_COUNTERS
+from perfharness.analysis.diagnosis.gpu.kernels import LIMITERS, find_residency, kind_of_name
+from perfharness.analysis.diagnosis.gpu.limits import MISSING_COUNTERS
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind, OccupancyLimiter, StageDiagnosis, Verdict
 from perfharness.model.trace import CopyKind, GpuDevice

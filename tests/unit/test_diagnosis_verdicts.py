@@ -12,7 +12,7 @@ import pytest
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, Verdict
 from perfharness.model.trace import CopyKind

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu
-from perfharness.analysis.throughput import throughput
+from perfharness.analysis.stages.throughput import throughput
 from perfharness.model.result import BatchLoop, GpuWork
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.simulated_sensors import Load, Sensor

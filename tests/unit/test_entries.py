@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.combine import mean_of_entries, mean_of_trees
-from perfharness.analysis.entries import number_column, preorder, rounded
+from perfharness.analysis.stages.combine import mean_of_entries, mean_of_trees
+from perfharness.analysis.stages.entries import number_column, preorder, rounded
 from perfharness.model.result import EntryTable, NumberColumn, Tree
-from perfharness.runs.json_files import entry_rows
+from perfharness.runs.files.json_files import entry_rows
 
 TIMES = st.floats(-1e17, 1e17) | st.floats(0, 1e-3) | st.floats(0, 1e6) | st.just(math.nan)
 COUNTS = st.integers(0, 10**12).map(float) | st.just(math.nan)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.attribution import stage_of_calls
+from perfharness.analysis.timeline.attribution import stage_of_calls
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 

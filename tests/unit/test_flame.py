@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.flame import Flame, FrameKind, Stack, flame, kind_of, outermost, stage_stacks
-from perfharness.analysis.host_profile import Spans
+from perfharness.analysis.host_samples.flame import Flame, FrameKind, Stack, flame, kind_of, outermost, stage_stacks
+from perfharness.analysis.host_samples.host_profile import Spans
 from perfharness.cli.main import run
 from perfharness.host_probe import spool
 from perfharness.model import conventions

@@ -9,9 +9,9 @@ import pytest
 
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.trace import Trace
-from perfharness.runs import process_traces, run_folder
+from perfharness.runs.files import process_traces, run_folder
+from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.runs.gpu_sharing import GpuSharing
-from perfharness.runs.process_traces import ProcessTraces
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from tests.unit.test_run_folder import manifest_of as run_of

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.grouping import count_by_code, group_rows, rows_by_code, sum_by_code, unique
+from perfharness.analysis.timeline.grouping import count_by_code, group_rows, rows_by_code, sum_by_code, unique
 
 VALUES = st.sampled_from([0, 1, -1, 7, 2**40, -(2**61), 2**61])
 

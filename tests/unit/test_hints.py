@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfharness.analysis.stage_findings import CONSEQUENCES, without_consequences
+from perfharness.analysis.stages.stage_findings import CONSEQUENCES, without_consequences
 from perfharness.model.annotations import NOTES_NAME, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, TracerRecord

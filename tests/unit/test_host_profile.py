@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.flame import stage_stacks
-from perfharness.analysis.frames import is_library, library_of, qualified_name
-from perfharness.analysis.host_profile import (
+from perfharness.analysis.host_samples.flame import stage_stacks
+from perfharness.analysis.host_samples.frames import is_library, library_of, qualified_name
+from perfharness.analysis.host_samples.host_profile import (
     Spans,
     host_profile,
     inside,
@@ -32,7 +32,7 @@ from perfharness.model.host_samples import Frame, HostEventKind, HostState
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.trace import PID_SHIFT
-from perfharness.runs.process_traces import ProcessTraces
+from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace

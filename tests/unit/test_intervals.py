@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.intervals import nest
+from perfharness.analysis.timeline.intervals import nest
 from perfharness.model.trace import Int64
 
 MOMENTS = st.integers(0, 30)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.bench_figures import deviation_percent, speedup
-from perfharness.analysis.latency_statistics import (
+from perfharness.analysis.suites.bench_figures import deviation_percent, speedup
+from perfharness.analysis.suites.latency_statistics import (
     autocorrelation,
     drift_percent,
     information_of,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.cli.live import LogMirror
+from perfharness.cli.support.live import LogMirror
 from perfharness.model.findings import Severity
 from perfharness.run_swap import belongs_to_a_run
 from perfharness_launcher.nsys.collect import log_lines, tracer_findings, without_import

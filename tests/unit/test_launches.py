@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfharness.analysis.launches import (
+from perfharness.analysis.comparison.launches import (
     ProcessBatches,
     SpreadLevels,
     alike_p_value,

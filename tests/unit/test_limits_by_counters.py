@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.analysis.diagnosis.limits import MISSING_PIPES
-from perfharness.analysis.diagnosis.roofline import FLOPS_PER_CLOCK, joined, roofline_point
+from perfharness.analysis.diagnosis.gpu.limits import MISSING_PIPES
+from perfharness.analysis.diagnosis.gpu.roofline import FLOPS_PER_CLOCK, joined, roofline_point
 from perfharness.analysis.diagnosis.rules.gpu import GPU_STEPS
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, Verdict
 from perfharness.model.trace import GpuDevice

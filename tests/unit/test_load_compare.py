@@ -10,11 +10,11 @@ from perfharness.errors import UsageError
 from perfharness.model.load import LoadResult
 from perfharness.model.load_judgement import Knee
 from perfharness.render.comparison.texts import verdict_text
-from perfharness.runs.compare import CompareOptions, SideInput, compare_sides
-from perfharness.runs.compared_figure import Figure
-from perfharness.runs.compared_launch import LaunchFigures
-from perfharness.runs.limits import judge_limit, parse_limit
-from perfharness.runs.load_test import load_figures, load_text, stress_test
+from perfharness.runs.comparison.compare import CompareOptions, SideInput, compare_sides
+from perfharness.runs.comparison.compared_figure import Figure
+from perfharness.runs.comparison.compared_launch import LaunchFigures
+from perfharness.runs.comparison.limits import judge_limit, parse_limit
+from perfharness.runs.comparison.load_test import load_figures, load_text, stress_test
 
 
 def load(p99_ms: float | None = 20.0, errors: int = 2, rate: float = 50.0, knee: Knee | None = None) -> LoadResult:

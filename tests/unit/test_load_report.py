@@ -26,8 +26,8 @@ from perfharness.render.report.html import html_page
 from perfharness.render.report.load_sections import load_sections, load_sentences
 from perfharness.render.report.sections import document_of
 from perfharness.render.report.tables import markdown
+from perfharness.runs.files.run_folder import ReadAs
 from perfharness.runs.report.model import LoadCurve, LoadReport
-from perfharness.runs.run_folder import ReadAs
 from perfharness.testing.sample_builder import SampleBuilder
 from tests.unit.export_runs import process_record, run_folder
 from tests.unit.recorded_traces import Recorded

@@ -13,10 +13,10 @@ from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError
 from perfharness.model.load import LoadResult
 from perfharness.model.mlperf import MlperfResult
-from perfharness.runs.compare import CompareOptions, compare_sides, read_side
-from perfharness.runs.compared_figure import Figure
-from perfharness.runs.limits import judge_run, parse_limit
-from perfharness.runs.load_test import (
+from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
+from perfharness.runs.comparison.compared_figure import Figure
+from perfharness.runs.comparison.limits import judge_run, parse_limit
+from perfharness.runs.comparison.load_test import (
     LoadTest,
     loadgen_test,
     loadgen_text,
@@ -24,7 +24,7 @@ from perfharness.runs.load_test import (
     read_load_test,
     stress_test,
 )
-from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.store.gather import stored_launch
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.records import StoredRun

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.grouping import rows_of_levels
-from perfharness.analysis.stage_times import StageTimes
-from perfharness.analysis.stage_times import loops as find_loops
-from perfharness.analysis.stages import StageTable, name_paths
-from perfharness.analysis.tabulate import tabulate
-from perfharness.analysis.throughput import throughput
-from perfharness.runs.meta import trace_only_meta
+from perfharness.analysis.stages.roles import StageTable, name_paths
+from perfharness.analysis.stages.stage_times import StageTimes
+from perfharness.analysis.stages.stage_times import loops as find_loops
+from perfharness.analysis.stages.tabulate import tabulate
+from perfharness.analysis.stages.throughput import throughput
+from perfharness.analysis.timeline.grouping import rows_of_levels
+from perfharness.runs.files.meta import trace_only_meta
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import Recorded
 

@@ -19,7 +19,7 @@ from perfharness.model.checks import CHILD_FOLDER
 from perfharness.model.environment import OUTER_RANK
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.ranks import ancestors, outer_rank, rank_facts, start_ticks
-from perfharness.runs.run_folder import analyze_run, read_manifest
+from perfharness.runs.files.run_folder import analyze_run, read_manifest
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace.processes import find_processes
 from perfharness_launcher.measured import unfollowed, with_measured

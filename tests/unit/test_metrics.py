@@ -28,7 +28,7 @@ from perfharness.analysis.metrics.summary import (
     throttled_batches,
     throttling_of,
 )
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.result import BatchLoop, Float64, GpuWork
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, process_subject
 from perfharness.testing.sample_builder import SampleBuilder

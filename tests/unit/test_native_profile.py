@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.host_profile import Spans, rows_of_stage, wilson
-from perfharness.analysis.native_profile import native_code_at, native_of_stage, native_profile
+from perfharness.analysis.host_samples.host_profile import Spans, rows_of_stage, wilson
+from perfharness.analysis.host_samples.native_profile import native_code_at, native_of_stage, native_profile
 from perfharness.host_probe import perf_events, spool
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import FunctionTime, NativeFunction, NativeProfile

@@ -18,8 +18,8 @@ import perfharness
 from perfharness.analysis.analysis import AnalysisOptions
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, TraceFormatError, UsageError
+from perfharness.runs.files.run_folder import analyze_trace
 from perfharness.runs.run import TABLES
-from perfharness.runs.run_folder import analyze_trace
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.export_runs import ITEMS, MS, RUN_START, process_record, recorded_trace, run_folder, two_processes
 

@@ -9,8 +9,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from perfharness.analysis.combine import combine
-from perfharness.analysis.outside import outside_tree
+from perfharness.analysis.stages.combine import combine
+from perfharness.analysis.stages.outside import outside_tree
 from perfharness.cli.main import run
 from perfharness.model.result import ProcessResult
 from tests.unit.recorded_traces import Recorded

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from perfharness.errors import UsageError
-from perfharness.runs.launch_figures import Figures
-from perfharness.runs.overhead import Overhead, overhead_cases, overhead_options, summarize_overhead
-from perfharness.runs.repeat import RepeatCase, repeat_request
-from perfharness.runs.repeat_file import RepeatRow
-from perfharness.runs.repeat_numbers import LaunchNumbers
+from perfharness.runs.comparison.launch_figures import Figures
+from perfharness.runs.series.overhead import Overhead, overhead_cases, overhead_options, summarize_overhead
+from perfharness.runs.series.repeat import RepeatCase, repeat_request
+from perfharness.runs.series.repeat_file import RepeatRow
+from perfharness.runs.series.repeat_numbers import LaunchNumbers
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.unit.test_run_folder import manifest_of, process
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import perfharness
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.tabulate import tabulate
+from perfharness.analysis.stages.tabulate import tabulate
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, TraceError, TraceFormatError, TraceNotFoundError
 from perfharness.testing.parquet_export import export_parquet, write_table

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.combine import combine
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.energy.work import gpu_work
-from perfharness.analysis.paths import unique_keys
+from perfharness.analysis.stages.combine import combine
+from perfharness.analysis.stages.paths import unique_keys
 from perfharness.model.result import RESERVED_KEYS, Tree, last_key, path_text
 from perfharness.render.terminal.results import row_names, stage_rows
 from perfharness.runs.run import open_run

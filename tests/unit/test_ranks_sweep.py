@@ -12,9 +12,9 @@ from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.measured import MeasuredProcess
 from perfharness.render.terminal.series import SCALING_COLUMNS
-from perfharness.runs.run_folder import RunSummary
-from perfharness.runs.scaling import ScalingRow, find_knee, scaling_points
-from perfharness.runs.sweep import rank_sweep_options, scaling_row
+from perfharness.runs.files.run_folder import RunSummary
+from perfharness.runs.series.scaling import ScalingRow, find_knee, scaling_points
+from perfharness.runs.series.sweep import rank_sweep_options, scaling_row
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.ranks import own_arguments, with_ranks
 from tests.unit.test_run_folder import manifest_of, process

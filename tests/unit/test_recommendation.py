@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.bench_figures import accuracy_loss, baseline_of, is_named, overlap, speedup
-from perfharness.analysis.recommendation import OBJECTIVES, Candidate, dominates, pareto_front, recommend
+from perfharness.analysis.suites.bench_figures import accuracy_loss, baseline_of, is_named, overlap, speedup
+from perfharness.analysis.suites.recommendation import OBJECTIVES, Candidate, dominates, pareto_front, recommend
 from perfharness.model.bench import AccuracyRecord, CaseResult, Estimate
 from perfharness.model.bench_suite import Constraints, MissedConstraint, Recommendation
 from tests.unit.bench_results import estimate, made_up, whole_suite

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfharness.analysis.launches import ProcessBatches
+from perfharness.analysis.comparison.launches import ProcessBatches
 from perfharness.cli.launch import parse_repeat
 from perfharness.cli.main import run
 from perfharness.errors import ResultError, UsageError
@@ -23,8 +23,8 @@ from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, path_of, path_text
 from perfharness.model.yardstick import LoopTime, OtherProcess, Yardstick
 from perfharness.runs.analyze import analyze
-from perfharness.runs.launch_figures import loop_paths, run_figures, stage_figures
-from perfharness.runs.repeat import (
+from perfharness.runs.comparison.launch_figures import loop_paths, run_figures, stage_figures
+from perfharness.runs.series.repeat import (
     RepeatCase,
     plan_repeats,
     repeat_options,
@@ -32,9 +32,9 @@ from perfharness.runs.repeat import (
     shuffled_rounds,
     update_repeat,
 )
-from perfharness.runs.repeat_file import GpuWait, Repeat, RepeatRow, read_repeat, repeated_launches
-from perfharness.runs.repeat_numbers import LaunchNumbers, within_launch
-from perfharness.runs.steadiness import LaunchConditions
+from perfharness.runs.series.repeat_file import GpuWait, Repeat, RepeatRow, read_repeat, repeated_launches
+from perfharness.runs.series.repeat_numbers import LaunchNumbers, within_launch
+from perfharness.runs.series.steadiness import LaunchConditions
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.unit.export_runs import two_processes
 

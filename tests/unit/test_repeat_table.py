@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.series import print_repeat
-from perfharness.runs.repeat_file import Repeat, RepeatRow
+from perfharness.runs.series.repeat_file import Repeat, RepeatRow
 from tests.unit.test_repeat import case_of, launches
 
 

@@ -15,7 +15,7 @@ from perfharness.load.replicas import plan as planning
 from perfharness.load.replicas.plan import parse_replicas, parse_sharing, plan_replicas
 from perfharness.load.replicas.result import ReplicaCase
 from perfharness.load.replicas.run import judge, replica_findings
-from perfharness.runs.repeat_file import OverLaunches
+from perfharness.runs.series.repeat_file import OverLaunches
 from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, mig_uuid, value
 from perfharness.testing.nvml_record import NvmlRecord, device
 from perfharness.testing.replayed_nvml import replay_environment

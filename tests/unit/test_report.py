@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 
 import perfharness
-from perfharness.analysis.cost import Prices
-from perfharness.analysis.recommendation import recommend
+from perfharness.analysis.suites.cost import Prices
+from perfharness.analysis.suites.recommendation import recommend
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.cli.main import run
 from perfharness.errors import ResultError, UsageError
@@ -28,10 +28,10 @@ from perfharness.render.report.notebook import result_html
 from perfharness.render.report.pdf import BROWSER_VARIABLE, write_pdf
 from perfharness.render.report.sections import document_of
 from perfharness.render.report.tables import markdown, write_csv, write_workbook
-from perfharness.runs.inputs import locate
-from perfharness.runs.repeat_file import OverLaunches, Repeat, RepeatRequest, RepeatRow
+from perfharness.runs.files.inputs import locate
 from perfharness.runs.report.gather import REST, gather
 from perfharness.runs.report.model import Report, SuiteReport
+from perfharness.runs.series.repeat_file import OverLaunches, Repeat, RepeatRequest, RepeatRow
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.bench_results import made_up, suite_of
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes

@@ -29,9 +29,9 @@ from perfharness.model.manifest import (
 )
 from perfharness.model.range_log import OP_BITS, POP, RangeAttributes, RangeLog
 from perfharness.run_swap import has_numbers
-from perfharness.runs import json_files as files
+from perfharness.runs.files import json_files as files
+from perfharness.runs.files.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.runs.run import open_run
-from perfharness.runs.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.file_faults import fault
 

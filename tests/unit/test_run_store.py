@@ -27,7 +27,7 @@ from perfharness.cli.main import run as run_cli
 from perfharness.errors import StoreError, ToolNotFoundError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
-from perfharness.runs.run_folder import read_manifest as manifest_of
+from perfharness.runs.files.run_folder import read_manifest as manifest_of
 from perfharness.runs.store.baselines import baseline_launches
 from perfharness.runs.store.database import SCHEMAS, Database
 from perfharness.runs.store.filters import RunFilter

@@ -14,8 +14,8 @@ import pytest
 from perfharness.cli.main import run
 from perfharness.errors import LaunchError, ResultError
 from perfharness.run_swap import SWAP_NAME, holds_numbers, settle
-from perfharness.runs import process_traces
-from perfharness.runs.run_folder import ReadAs, analyze_run, read_manifest
+from perfharness.runs.files import process_traces
+from perfharness.runs.files.run_folder import ReadAs, analyze_run, read_manifest
 from perfharness.trace import open_trace
 from perfharness_launcher.staging import Staging, staging, unfinished_runs
 from tests.unit.file_faults import Killed, count_operations, fault

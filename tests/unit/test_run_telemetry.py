@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.cli.main import run
 from perfharness.model import conventions
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord, ProcessRecord, RunManifest, TracerRecord
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.telemetry import TELEMETRY_NAME, member_subject, process_subject
 from perfharness.render.terminal.machine import print_stage_energy
-from perfharness.runs.run_folder import ReadAs, RunSummary, analyze_run
+from perfharness.runs.files.run_folder import ReadAs, RunSummary, analyze_run
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.telemetry.store import write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder

@@ -17,7 +17,7 @@ from perfharness.errors import UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.render.charts.drawing import Picture, draw
 from perfharness.render.charts.scaling import SCALING_PAGE, WIDTH, scaling_picture
-from perfharness.runs.scaling import (
+from perfharness.runs.series.scaling import (
     MARGINAL_EFFICIENCY,
     GpuPoint,
     Scaling,
@@ -28,7 +28,7 @@ from perfharness.runs.scaling import (
     scaling_points,
     total_power_w,
 )
-from perfharness.runs.sweep import sweep_options, why_it_failed
+from perfharness.runs.series.sweep import sweep_options, why_it_failed
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.integration.launches import environment, run_to_the_end
 from tests.unit.charts import marks, notes, png_size

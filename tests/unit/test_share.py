@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from perfharness.errors import ResultError, TraceFormatError, UsageError
 from perfharness.host_probe import spool
 from perfharness.model.result import path_of, path_text
-from perfharness.runs.inputs import locate
+from perfharness.runs.files.inputs import locate
 from perfharness.runs.share.archive import folder_of, unpacked, write_archive
 from perfharness.runs.share.known import Known, is_public
 from perfharness.runs.share.redactor import Redactor

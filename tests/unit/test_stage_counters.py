@@ -13,7 +13,7 @@ from perfharness.analysis.counters.fits import WorkInWindows
 from perfharness.analysis.counters.readings import GpmReadings, gpm_readings
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
 from perfharness.analysis.energy.kinds import BusyShares
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import Diagnosis, GpuCounters
 from perfharness.model.telemetry import GPM_WINDOW
 from perfharness.testing.made_batches import stage_of

@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from perfharness.analysis.startup import first_cuda, startup
+from perfharness.analysis.stages.startup import first_cuda, startup
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.result import BatchLoop, FirstCuda
 from perfharness.trace import open_trace

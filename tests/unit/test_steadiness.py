@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.model.yardstick import LoopTime, Yardstick, yardstick_of
-from perfharness.runs.steadiness import (
+from perfharness.runs.series.steadiness import (
     LEAST,
     LaunchConditions,
     Unsteadiness,

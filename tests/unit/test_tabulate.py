@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.combine import combine, mean_of_trees
-from perfharness.analysis.tabulate import tabulate
+from perfharness.analysis.stages.combine import combine, mean_of_trees
+from perfharness.analysis.stages.tabulate import tabulate
 from perfharness.model import conventions
 from perfharness.model.result import ProcessResult
 from perfharness.testing.trace_builder import TraceBuilder

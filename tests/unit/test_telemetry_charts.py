@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.analysis.activity import ProcessActivity
-from perfharness.analysis.telemetry_lines import (
+from perfharness.analysis.metrics.telemetry_lines import (
     BINS,
     core_load,
     line_points,
@@ -23,6 +22,7 @@ from perfharness.analysis.telemetry_lines import (
     whole_steps,
     with_gaps,
 )
+from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.errors import ToolNotFoundError
 from perfharness.model.telemetry import FailureRecord, SampleLog
 from perfharness.render.charts.drawing import Picture, draw, require_charts

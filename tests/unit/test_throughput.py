@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.throughput import MIN_PERIODS, Sharing, concurrency, throughput
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.stages.throughput import MIN_PERIODS, Sharing, concurrency, throughput
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.result import BatchLoop, Float64
 
 MS = 1_000_000

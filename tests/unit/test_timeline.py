@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis import timeline
-from perfharness.analysis.cuda_calls import activity_of
-from perfharness.analysis.timeline import BusyLine, ThreadOrder, overlaps
+from perfharness.analysis.timeline import busy as timeline
+from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, overlaps
+from perfharness.analysis.timeline.cuda_calls import activity_of
 from perfharness.model.diagnosis import HostActivity
 
 moment = st.integers(0, 40)

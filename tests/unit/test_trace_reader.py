@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.tabulate import tabulate
+from perfharness.analysis.stages.tabulate import tabulate
 from perfharness.errors import TraceError, TraceFormatError, TraceNotFoundError
 from perfharness.model import conventions
 from perfharness.testing.trace_builder import TraceBuilder

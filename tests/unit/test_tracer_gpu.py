@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.coverage import find_untraced_work
 from perfharness.analysis.diagnosis import ALONE
 from perfharness.analysis.diagnosis.workload import build_workload
+from perfharness.analysis.timeline.coverage import find_untraced_work
 from perfharness.model import environment
 from perfharness.model import nsys_schema as schema
 from perfharness.model.findings import Severity

@@ -10,9 +10,9 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.errors import ResultError
-from perfharness.runs.compare import CompareOptions, CompareRule, compare_sides, read_side
-from perfharness.runs.compared_figure import Figure
-from perfharness.runs.trtexec import is_trtexec, read_trtexec
+from perfharness.runs.comparison.compare import CompareOptions, CompareRule, compare_sides, read_side
+from perfharness.runs.comparison.compared_figure import Figure
+from perfharness.runs.comparison.trtexec import is_trtexec, read_trtexec
 from tests.unit.compared_runs import write_side
 
 COUNT = 40

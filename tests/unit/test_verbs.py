@@ -15,7 +15,7 @@ import pytest
 import perfharness
 from perfharness.cli.main import run
 from perfharness.model.cold_start import ColdStart, ColdStartRow
-from perfharness.runs.scaling import Knee, Scaling, ScalingPoint, ScalingRow
+from perfharness.runs.series.scaling import Knee, Scaling, ScalingPoint, ScalingRow
 from perfharness.telemetry.clock_files import STATE_DIR
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from perfharness.analysis.stage_findings import without_consequences
+from perfharness.analysis.stages.stage_findings import without_consequences
 from perfharness.boot import without_current_folder
 from perfharness.model.annotations import NOTES_NAME, NOTES_OF_CHILDREN, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity

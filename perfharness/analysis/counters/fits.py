@@ -18,7 +18,7 @@ from perfharness.analysis.counters.clocks import Clocks, find_clocks, of_cycles
 from perfharness.analysis.energy.kinds import BusyShares, Kinds, KnownWork
 from perfharness.analysis.ridge import INEXACT, RULED_OUT, Prior, Ridge, ridge
 from perfharness.analysis.statistics import student_t
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
 

@@ -11,17 +11,17 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.counters.readings import GpmReadings, on_trace_clock
-from perfharness.analysis.diagnosis.counters import trace_counters
-from perfharness.analysis.diagnosis.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.figures import queued_time_ns, stage_figures
-from perfharness.analysis.diagnosis.gpu_side import gpu_during, gpu_work
-from perfharness.analysis.diagnosis.host_evidence import KnownStacks, host_evidence, known_stacks
-from perfharness.analysis.diagnosis.host_side import host_work
-from perfharness.analysis.diagnosis.recompiling import find_recompiling
+from perfharness.analysis.diagnosis.gpu.counters import trace_counters
+from perfharness.analysis.diagnosis.gpu.gpu_side import gpu_during, gpu_work
+from perfharness.analysis.diagnosis.gpu.sampled_counters import StageCounters
+from perfharness.analysis.diagnosis.host.cpu_time import CpuTime
+from perfharness.analysis.diagnosis.host.host_evidence import KnownStacks, host_evidence, known_stacks
+from perfharness.analysis.diagnosis.host.host_side import host_work
+from perfharness.analysis.diagnosis.host.recompiling import find_recompiling
 from perfharness.analysis.diagnosis.replay import MAX_ERROR, SEVERAL_THREADS, Window, find_window, stage_cost
 from perfharness.analysis.diagnosis.rules import cannot_tell, judge
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS, MISSING_OS
-from perfharness.analysis.diagnosis.sampled_counters import StageCounters
 from perfharness.analysis.diagnosis.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
     NS_PER_MS,
@@ -33,7 +33,7 @@ from perfharness.analysis.diagnosis.workload import (
     stage_events,
     stage_rows,
 )
-from perfharness.analysis.grouping import distinct
+from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.diagnosis import (
     Cause,
     Diagnosis,

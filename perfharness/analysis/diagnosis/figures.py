@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.analysis.cuda_calls import ACTIVITIES
-from perfharness.analysis.diagnosis.calls import host_memory, stays_inside
-from perfharness.analysis.diagnosis.cpu_time import WINDOW_SHARE
-from perfharness.analysis.diagnosis.host_side import awaited_operation, launching_stage
-from perfharness.analysis.diagnosis.host_waits import find_concurrent_stage, find_handover
-from perfharness.analysis.diagnosis.issuing import issuing
+from perfharness.analysis.diagnosis.host.calls import host_memory, stays_inside
+from perfharness.analysis.diagnosis.host.cpu_time import WINDOW_SHARE
+from perfharness.analysis.diagnosis.host.host_side import awaited_operation, launching_stage
+from perfharness.analysis.diagnosis.host.host_waits import find_concurrent_stage, find_handover
+from perfharness.analysis.diagnosis.host.issuing import issuing
 from perfharness.analysis.diagnosis.rules.evidence import (
     Figures,
     HostEvidence,
@@ -21,7 +20,8 @@ from perfharness.analysis.diagnosis.rules.evidence import (
 from perfharness.analysis.diagnosis.rules.gpu import WAITING_SHARE
 from perfharness.analysis.diagnosis.rules.host import CPU_BOUND_SHARE
 from perfharness.analysis.diagnosis.workload import StageEvents, Workload
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
 from perfharness.model.diagnosis import GpuLimits, HostActivity
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, OsWaitKind
 

@@ -15,9 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
-from perfharness.analysis.diagnosis.calls import TO_HOST
+from perfharness.analysis.diagnosis.host.calls import TO_HOST
 from perfharness.analysis.diagnosis.workload import NS_PER_MS, Workload
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import StageCost
 from perfharness.model.trace import Bool, Int64
 

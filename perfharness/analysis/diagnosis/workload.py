@@ -9,27 +9,27 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.awaits import with_awaits
-from perfharness.analysis.cuda_calls import ACTIVITIES
-from perfharness.analysis.diagnosis.call_roles import CallRoles, call_roles
-from perfharness.analysis.diagnosis.calls import TO_HOST, CallTable, call_table, previous_end_on_stream
-from perfharness.analysis.diagnosis.cpu_time import (
+from perfharness.analysis.diagnosis.gpu.gpus import Gpus, find_gpus
+from perfharness.analysis.diagnosis.gpu.kernels import KernelGroups, group_kernels
+from perfharness.analysis.diagnosis.host.call_roles import CallRoles, call_roles
+from perfharness.analysis.diagnosis.host.calls import TO_HOST, CallTable, call_table, previous_end_on_stream
+from perfharness.analysis.diagnosis.host.cpu_time import (
     CpuTime,
     ThreadReadings,
     ThreadTimes,
     thread_times,
 )
-from perfharness.analysis.diagnosis.gpus import Gpus, find_gpus
-from perfharness.analysis.diagnosis.host_waits import HostWaits, find_host_waits
-from perfharness.analysis.diagnosis.kernels import KernelGroups, group_kernels
-from perfharness.analysis.grouping import group_rows, unique
-from perfharness.analysis.host_profile import Spans, host_profile, rows_of_stage
-from perfharness.analysis.native_profile import NativeOfStage, native_of_stage, native_profile
-from perfharness.analysis.projection import Launches
-from perfharness.analysis.range_table import RangeTable
-from perfharness.analysis.stage_times import StageTimes
-from perfharness.analysis.stages import StageTable
-from perfharness.analysis.timeline import BusyLine, ThreadOrder, expand, overlaps
+from perfharness.analysis.diagnosis.host.host_waits import HostWaits, find_host_waits
+from perfharness.analysis.host_samples.awaits import with_awaits
+from perfharness.analysis.host_samples.host_profile import Spans, host_profile, rows_of_stage
+from perfharness.analysis.host_samples.native_profile import NativeOfStage, native_of_stage, native_profile
+from perfharness.analysis.stages.roles import StageTable
+from perfharness.analysis.stages.stage_times import StageTimes
+from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, expand, overlaps
+from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
+from perfharness.analysis.timeline.grouping import group_rows, unique
+from perfharness.analysis.timeline.projection import Launches
+from perfharness.analysis.timeline.range_table import RangeTable
 from perfharness.model.diagnosis import HostProfile, Path
 from perfharness.model.host_samples import HostProbe
 from perfharness.model.result import Float64

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from perfharness.analysis.timeline import merge
+from perfharness.analysis.timeline.busy import merge
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfharness.analysis.comparison import Interval, Judgement, Pair, Reason, Rule, compare, geometric_mean
+from perfharness.analysis.comparison.verdicts import Interval, Judgement, Pair, Reason, Rule, compare, geometric_mean
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 

@@ -20,8 +20,8 @@ from math import ceil, floor, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.analysis.latency_statistics import binomial_ranks
 from perfharness.analysis.statistics import student_quantile
+from perfharness.analysis.suites.latency_statistics import binomial_ranks
 from perfharness.model.load import LEAST_BEYOND, PERCENTILES
 from perfharness.model.load_judgement import LoadFigure
 

@@ -30,7 +30,7 @@ from perfharness.analysis.metrics.results import (
     RunMetrics,
     WindowKind,
 )
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import (
     GPM_RATES,

@@ -22,7 +22,7 @@ from perfharness.analysis.ranks.results import (
     StageWaiting,
 )
 from perfharness.analysis.statistics import student_quantile
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.result import Float64, Path
 from perfharness.model.trace import Bool, Int64
 

@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.cuda_calls import ACTIVITIES, CudaCalls
-from perfharness.analysis.grouping import group_rows, rows_of_levels
-from perfharness.analysis.intervals import NO_PARENT, Nesting, nest
 from perfharness.analysis.ranks.stack_line import StackLine
-from perfharness.analysis.stages import StageTable
-from perfharness.analysis.timeline import BusyLine, expand
+from perfharness.analysis.stages.roles import StageTable
+from perfharness.analysis.timeline.busy import BusyLine, expand
+from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, CudaCalls
+from perfharness.analysis.timeline.grouping import group_rows, rows_of_levels
+from perfharness.analysis.timeline.intervals import NO_PARENT, Nesting, nest
 from perfharness.model import conventions
 from perfharness.model.diagnosis import HostActivity
 from perfharness.model.result import Float64, Path

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfharness.analysis.intervals import NO_PARENT
-from perfharness.analysis.timeline import BusyLine, expand
+from perfharness.analysis.timeline.busy import BusyLine, expand
+from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.model.trace import Int64, Integers
 
 BEFORE, AFTER = np.iinfo(np.int64).min, np.iinfo(np.int64).max

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.grouping import distinct
-from perfharness.analysis.host_profile import lines_during
+from perfharness.analysis.host_samples.host_profile import lines_during
 from perfharness.analysis.slowest.parts import host_events
 from perfharness.analysis.slowest.results import Line, Reason
-from perfharness.analysis.timeline import BusyLine
+from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.host_samples import HostEventKind
 from perfharness.model.result import path_text
 from perfharness.model.trace import PROCESS_MASK, Int64, tid_of

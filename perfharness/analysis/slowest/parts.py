@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.cuda_calls import ACTIVITIES, CudaCalls
-from perfharness.analysis.diagnosis.compilers import COMPILERS, compilers_of_stacks
-from perfharness.analysis.grouping import distinct, group_rows
-from perfharness.analysis.operation_names import operation_names
+from perfharness.analysis.diagnosis.host.compilers import COMPILERS, compilers_of_stacks
 from perfharness.analysis.slowest.results import Evidence, Reason
-from perfharness.analysis.timeline import expand
+from perfharness.analysis.timeline.busy import expand
+from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, CudaCalls
+from perfharness.analysis.timeline.grouping import distinct, group_rows
+from perfharness.analysis.timeline.operation_names import operation_names
 from perfharness.model.diagnosis import HostActivity
 from perfharness.model.host_samples import HostEventKind, HostEvents, HostState
 from perfharness.model.trace import PROCESS_MASK, GpuOperationKind, Int64, Integers, OsWaitKind

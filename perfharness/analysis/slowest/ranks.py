@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from perfharness.analysis.grouping import group_rows
 from perfharness.analysis.ranks.compare import RankCalls
 from perfharness.analysis.slowest.difference import MIN_SHARE
 from perfharness.analysis.slowest.results import RankWait, SlowLoop, SlowRequest
+from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.result import path_text
 
 NS_PER_MS = 1e6

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.cpu_time import ThreadReadings, thread_times
-from perfharness.analysis.grouping import distinct
+from perfharness.analysis.diagnosis.host.cpu_time import ThreadReadings, thread_times
+from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 

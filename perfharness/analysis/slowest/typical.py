@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.grouping import group_rows
+from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT, overlap
+from perfharness.analysis.suites.bench_figures import MUCH_CLOCK_DROP_PERCENT, overlap
 from perfharness.backends import BACKENDS, backend, backend_and_mode, model_source
 from perfharness.bench.accuracy.depth import MAP_METRICS, ImageMeans, map_difference
 from perfharness.bench.accuracy.figure import SampleError

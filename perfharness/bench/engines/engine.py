@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from perfharness.analysis.bench_figures import deviation_percent, drift_line
+from perfharness.analysis.suites.bench_figures import deviation_percent, drift_line
 from perfharness.backends import Session, backend, model_source
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.of_case import measure_accuracy, read_outputs

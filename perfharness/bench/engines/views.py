@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.analysis.telemetry_lines import NS_PER_S, line_points
+from perfharness.analysis.metrics.telemetry_lines import NS_PER_S, line_points
 from perfharness.bench.accuracy.depth import SMALLEST_DISPARITY, normalised
 from perfharness.bench.accuracy.figure import SampleError
 from perfharness.bench.accuracy.samples import IMAGE_SUFFIXES, open_image, read_map, resized_map

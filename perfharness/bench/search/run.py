@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from perfharness.analysis.bench_figures import cases_exit_code
+from perfharness.analysis.suites.bench_figures import cases_exit_code
 from perfharness.bench.search.sweep import SweepInterruptedError, largest_batch, sweep
 from perfharness.bench.suite.case_run import BenchObserver, MeasuringRun
 from perfharness.bench.suite.check import load_suite

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from perfharness.analysis.bench_figures import latency_of
+from perfharness.analysis.suites.bench_figures import latency_of
 from perfharness.bench.suite.case_run import MEMORY_ENDS
 from perfharness.bench.suite.suite import doubling_sizes
 from perfharness.model.bench import CaseResult, CaseStatus, Estimate

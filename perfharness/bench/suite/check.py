@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from perfharness.analysis.bench_figures import cell_of, direction_of, is_named
+from perfharness.analysis.suites.bench_figures import cell_of, direction_of, is_named
 from perfharness.backends import Backend, backend, backend_and_mode, model_source
 from perfharness.bench.accuracy.functions import user_function
 from perfharness.bench.accuracy.onnx_graph import onnx_inputs

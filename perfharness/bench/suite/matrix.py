@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from perfharness.analysis.bench_names import short_backend
+from perfharness.analysis.suites.bench_names import short_backend
 from perfharness.backends import Device, ModelSource, backend
 from perfharness.backends.model_files import model_files, sha256_of
 from perfharness.bench.spec import CaseSpec

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perfharness.analysis.bench_figures import baseline_of, speedup
-from perfharness.analysis.bench_names import short_backend
+from perfharness.analysis.suites.bench_figures import baseline_of, speedup
+from perfharness.analysis.suites.bench_names import short_backend
 from perfharness.bench.suite.store import SUITE, write_json
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import BenchCase, CaseResult, Precision
@@ -19,8 +19,8 @@ from perfharness.model.bench_suite import (
     MergedRow,
     MergedRun,
 )
-from perfharness.runs.compare import CompareOptions, Comparison, SideInput, compare_sides
-from perfharness.runs.compared_suite import read_suite, suite_file
+from perfharness.runs.comparison.compare import CompareOptions, Comparison, SideInput, compare_sides
+from perfharness.runs.comparison.compared_suite import read_suite, suite_file
 
 Cell = tuple[str, str, str, Precision, str]
 """Model, backend, mode, precision, settings."""

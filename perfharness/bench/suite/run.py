@@ -9,8 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from perfharness.analysis.bench_figures import cases_exit_code, cell_of, direction_of, gives_wrong_answers, is_named
-from perfharness.analysis.recommendation import is_any_unmet, recommend
+from perfharness.analysis.suites.bench_figures import (
+    cases_exit_code,
+    cell_of,
+    direction_of,
+    gives_wrong_answers,
+    is_named,
+)
+from perfharness.analysis.suites.recommendation import is_any_unmet, recommend
 from perfharness.bench.process import CaseEnd
 from perfharness.bench.spec import RESULT_NAME, CaseSpec
 from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, MeasuringRun

@@ -19,7 +19,7 @@ from perfharness.errors import UsageError
 from perfharness.model.bench import CaseResult
 from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
 from perfharness.model.findings import Finding
-from perfharness.runs.cold_start import (
+from perfharness.runs.series.cold_start import (
     cold_start_exit_code,
     cold_start_figures,
     prepare_cache,

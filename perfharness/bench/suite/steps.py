@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from perfharness.analysis.bench_figures import cell_of, is_named
+from perfharness.analysis.suites.bench_figures import cell_of, is_named
 from perfharness.bench.accuracy.settings import AccuracyPass
 from perfharness.bench.process import Run, result_of
 from perfharness.bench.spec import OUTPUTS_FOLDER, OUTPUTS_NAME, LatencySettings

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from perfharness.analysis.bench_figures import accuracy_loss, baseline_of, memory_of, speedup
+from perfharness.analysis.suites.bench_figures import accuracy_loss, baseline_of, memory_of, speedup
 from perfharness.files import replacing
 from perfharness.model.bench import NO_CASE, CaseResult, Estimate, InstancesRecord, LatencyStats, StreamsRecord
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints, SweepFile

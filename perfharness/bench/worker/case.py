@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.bench_figures import MUCH_CLOCK_DROP_PERCENT, unsteady_speed
-from perfharness.analysis.latency_statistics import autocorrelation, latency_stats, rate_estimate
+from perfharness.analysis.suites.bench_figures import MUCH_CLOCK_DROP_PERCENT, unsteady_speed
+from perfharness.analysis.suites.latency_statistics import autocorrelation, latency_stats, rate_estimate
 from perfharness.backends import Session
 from perfharness.bench.spec import CASE_ENTRY, OUTPUTS_FOLDER, OUTPUTS_NAME, CaseSpec, tokens_per_item
 from perfharness.bench.worker.frame import gpu_view, in_ms, keep_memory, loaded, main, watched

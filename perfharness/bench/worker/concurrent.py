@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.latency_statistics import latency_stats
-from perfharness.analysis.throughput import throughput
+from perfharness.analysis.stages.throughput import throughput
+from perfharness.analysis.suites.latency_statistics import latency_stats
 from perfharness.bench.process import read_arrays, result_of, run_process, run_processes
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.worker.latency import Timed

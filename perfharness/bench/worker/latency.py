@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.analysis.latency_statistics import is_settled
+from perfharness.analysis.suites.latency_statistics import is_settled
 from perfharness.backends.session import Session
 from perfharness.bench.spec import LatencySettings
 from perfharness.model.result import Float64

@@ -34,7 +34,7 @@ from perfharness.model.mlperf import (
     SutRecord,
     Validity,
 )
-from perfharness.runs.json_files import write_json
+from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.plan.launch_plan import LaunchPlan

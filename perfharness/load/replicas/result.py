@@ -10,7 +10,7 @@ from perfharness.analysis.load.choice import Standing
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.load import TargetRecord
 from perfharness.model.manifest import FindingRecord
-from perfharness.runs.repeat_file import OverLaunches, RepeatRequest
+from perfharness.runs.series.repeat_file import OverLaunches, RepeatRequest
 
 REPLICAS_NAME = "replicas.json"
 REPLICAS_VERSION = 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.launches import mean_of_launches
+from perfharness.analysis.comparison.launches import mean_of_launches
 from perfharness.analysis.load.choice import Choice, Contender, Placed, choose, without_nulls
 from perfharness.errors import LaunchError, UsageError
 from perfharness.load.profile import Profile, profile_of
@@ -22,7 +22,8 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import PhaseResult, TargetRecord
 from perfharness.model.manifest import FindingRecord
 from perfharness.runs.launch import LaunchResult, Observe, unobserved
-from perfharness.runs.repeat import (
+from perfharness.runs.series.file import write_series
+from perfharness.runs.series.repeat import (
     RepeatCase,
     RepeatedLaunch,
     plan_repeats,
@@ -30,9 +31,8 @@ from perfharness.runs.repeat import (
     repeat_request,
     run_repeats,
 )
-from perfharness.runs.repeat_file import RepeatRequest
-from perfharness.runs.repeat_numbers import over_launches
-from perfharness.runs.series import write_series
+from perfharness.runs.series.repeat_file import RepeatRequest
+from perfharness.runs.series.repeat_numbers import over_launches
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.processes.supervise import Observer
 

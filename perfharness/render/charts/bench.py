@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfharness.analysis.bench_figures import (
+from perfharness.analysis.suites.bench_figures import (
     accuracy_loss,
     accuracy_of,
     baseline_of,
@@ -21,7 +21,7 @@ from perfharness.analysis.bench_figures import (
     memory_of,
     speedup,
 )
-from perfharness.analysis.bench_names import CaseNames, in_groups
+from perfharness.analysis.suites.bench_names import CaseNames, in_groups
 from perfharness.bench.suite.merge import cases_by_machine
 from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.analysis.bench_names import in_groups
+from perfharness.analysis.suites.bench_names import in_groups
 from perfharness.bench.engines.model import EngineComparison
 from perfharness.bench.engines.views import Tile, gpu_line, latency_boxes, map_tiles
 from perfharness.render.charts.drawing import (

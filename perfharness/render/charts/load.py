@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfharness.analysis.telemetry_lines import NS_PER_S, line_points, throttle_spans
+from perfharness.analysis.metrics.telemetry_lines import NS_PER_S, line_points, throttle_spans
 from perfharness.model.load import LoadResult, PhaseResult
 from perfharness.model.load_judgement import Knee, LoadFigure
 from perfharness.model.telemetry import SampleLog, Series

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from perfharness.analysis.batch_timeline import Bar, BatchTimeline, Thinned
 from perfharness.analysis.ranks.results import RankFigures
+from perfharness.analysis.stages.batch_timeline import Bar, BatchTimeline, Thinned
 from perfharness.model.result import path_text
 from perfharness.model.text import safe_line
 from perfharness.render.charts.drawing import (
@@ -20,8 +20,8 @@ from perfharness.render.charts.drawing import (
     layered,
     unit,
 )
-from perfharness.runs.compared_figure import METRICS
-from perfharness.runs.comparison import ComparedVersion
+from perfharness.runs.comparison.compared_figure import METRICS
+from perfharness.runs.comparison.result import ComparedVersion
 from perfharness.runs.report.model import LoopSeries, StageDistribution, StageLine
 
 WIDTH = 720

@@ -19,7 +19,7 @@ from perfharness.render.charts.drawing import (
     require_charts,
     unit,
 )
-from perfharness.runs.scaling import Scaling, busy_share, ideal_items_per_second, total_power_w
+from perfharness.runs.series.scaling import Scaling, busy_share, ideal_items_per_second, total_power_w
 
 SCALING_PAGE = "scaling"
 WIDTH, HEIGHT = 360, 240

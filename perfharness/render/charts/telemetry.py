@@ -11,9 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from perfharness.analysis.activity import ProcessActivity
-from perfharness.analysis.bench_names import in_groups
-from perfharness.analysis.telemetry_lines import (
+from perfharness.analysis.metrics.telemetry_lines import (
     NS_PER_S,
     Spans,
     core_load,
@@ -25,6 +23,8 @@ from perfharness.analysis.telemetry_lines import (
     throttle_spans,
     warmup_spans,
 )
+from perfharness.analysis.suites.bench_names import in_groups
+from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.model.telemetry import HOST, SampleLog, Series, process_subject
 from perfharness.render.charts.drawing import (
     GREY,

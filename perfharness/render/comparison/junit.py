@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from perfharness.model.text import safe
 from perfharness.render.comparison.texts import change, figure_text, interval, limit_text, side_amount, verdict_text
-from perfharness.runs.comparison import ComparedRow, Comparison
+from perfharness.runs.comparison.result import ComparedRow, Comparison
 
 
 def comparison_junit(comparison: Comparison, fail_on: Collection[str]) -> str:

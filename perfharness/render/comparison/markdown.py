@@ -19,7 +19,7 @@ from perfharness.render.comparison.texts import (
     verdict_text,
 )
 from perfharness.render.terminal.console import markdown_text
-from perfharness.runs.comparison import ComparedRow, ComparedVersion, Comparison
+from perfharness.runs.comparison.result import ComparedRow, ComparedVersion, Comparison
 
 MARKS = {"slower": "🔴", "faster": "🟢", "undecided": "🟡", "not-comparable": "⚪", "same": "⚪"}
 HEADINGS = ("", "stage", "figure", "base", "new", "change", "interval", "verdict")

@@ -16,7 +16,7 @@ from perfharness.render.comparison.texts import (
     verdict_text,
 )
 from perfharness.render.terminal.console import Column, Console, print_table, say, styled
-from perfharness.runs.comparison import ComparedRow, ComparedVersion, Comparison
+from perfharness.runs.comparison.result import ComparedRow, ComparedVersion, Comparison
 
 STYLES = {"slower": "bold red", "faster": "bold green", "undecided": "yellow", "not-comparable": "yellow"}
 

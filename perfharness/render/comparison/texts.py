@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from perfharness.runs.compared_figure import METRICS
-from perfharness.runs.comparison import (
+from perfharness.runs.comparison.compared_figure import METRICS
+from perfharness.runs.comparison.limits import LimitResult
+from perfharness.runs.comparison.result import (
     ComparedRow,
     ComparedSide,
     ComparedVersion,
@@ -15,7 +16,6 @@ from perfharness.runs.comparison import (
     UnmatchedStage,
     Verdict,
 )
-from perfharness.runs.limits import LimitResult
 
 MORE_OR_LESS = {"slower": "more", "faster": "less"}
 """What a verdict is called where the figure is no time and no rate."""

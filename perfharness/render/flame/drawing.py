@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as Xml
 
-from perfharness.analysis.flame import Flame, FrameKind
+from perfharness.analysis.host_samples.flame import Flame, FrameKind
 from perfharness.model.text import safe_line
 from perfharness.render.places import place_text
 from perfharness.render.terminal.advice import milliseconds

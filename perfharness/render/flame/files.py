@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perfharness.analysis.flame import Stack, flame
+from perfharness.analysis.host_samples.flame import Stack, flame
 from perfharness.errors import UsageError
 from perfharness.files import replacing
 from perfharness.model.text import safe_line

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from perfharness.analysis.cost import Prices
+from perfharness.analysis.suites.cost import Prices
 from perfharness.bench.suite.reported import merged_report, suite_report
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT, is_stdout, write_text
@@ -17,10 +17,10 @@ from perfharness.render.report.html import require_report, write_html
 from perfharness.render.report.pdf import find_browser, write_pdf
 from perfharness.render.report.sections import document_of
 from perfharness.render.report.tables import markdown, write_csv, write_workbook
-from perfharness.runs.inputs import locate
+from perfharness.runs.files.inputs import locate
+from perfharness.runs.files.run_folder import ReadAs
 from perfharness.runs.report.gather import gather
 from perfharness.runs.report.model import Report
-from perfharness.runs.run_folder import ReadAs
 
 ReportFormat = Literal["html", "md", "csv", "xlsx", "json", "pdf"]
 ENDINGS: dict[str, ReportFormat] = {

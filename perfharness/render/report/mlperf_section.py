@@ -18,7 +18,7 @@ from perfharness.render.report.document import (
     number_text,
 )
 from perfharness.render.terminal.advice import milliseconds
-from perfharness.runs.load_test import loadgen_verdict
+from perfharness.runs.comparison.load_test import loadgen_verdict
 
 ABOUT = (
     "Verdict and figures are those of LoadGen, from its logs. What perfharness traced of the same test is below: a "

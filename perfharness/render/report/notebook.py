@@ -15,7 +15,7 @@ from perfharness.render.report.load_sections import load_blocks
 from perfharness.render.report.series_sections import comparison_blocks
 from perfharness.render.report.suite_sections import cases_table, suite_summary
 from perfharness.render.terminal.results import row_names, stage_rows
-from perfharness.runs.comparison import Comparison
+from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.report.model import SuiteReport
 from perfharness.runs.run import Run
 

@@ -23,10 +23,10 @@ from perfharness.render.comparison.texts import (
 from perfharness.render.report.document import Block, Cell, Chart, Column, Items, Paragraph, Section, Table
 from perfharness.render.terminal.results import row_names
 from perfharness.render.terminal.series import COLD_START_LABELS
-from perfharness.runs.comparison import ComparedVersion, Comparison
-from perfharness.runs.repeat_file import OverLaunches, Repeat
+from perfharness.runs.comparison.result import ComparedVersion, Comparison
 from perfharness.runs.report.model import SeriesReport
-from perfharness.runs.scaling import Scaling, busy_share, total_power_w
+from perfharness.runs.series.repeat_file import OverLaunches, Repeat
+from perfharness.runs.series.scaling import Scaling, busy_share, total_power_w
 
 REPEATED = {"CPU": "cpu_time", "p95": "cpu_time_p95", "GPU busy": "gpu_busy_time"}
 """Heading -> metric of a repeat's table."""

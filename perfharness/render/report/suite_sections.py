@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from perfharness.analysis.bench_figures import (
+from perfharness.analysis.suites.bench_figures import (
     accuracy_of,
     baseline_of,
     gives_wrong_answers,
@@ -13,7 +13,7 @@ from perfharness.analysis.bench_figures import (
     memory_of,
     speedup,
 )
-from perfharness.analysis.bench_names import CaseNames
+from perfharness.analysis.suites.bench_names import CaseNames
 from perfharness.model.bench import CaseResult, Estimate
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.render.charts.bench import (

@@ -8,7 +8,7 @@ from itertools import chain
 from rich.console import Console
 from rich.text import Text
 
-from perfharness.analysis.bench_figures import (
+from perfharness.analysis.suites.bench_figures import (
     MUCH_CLOCK_DROP_PERCENT,
     NOT_MEASURED,
     accuracy_of,
@@ -22,8 +22,8 @@ from perfharness.analysis.bench_figures import (
     speedup,
     unsteady_speed,
 )
-from perfharness.analysis.bench_names import CaseNames, in_groups, short_backend
-from perfharness.analysis.recommendation import separable
+from perfharness.analysis.suites.bench_names import CaseNames, in_groups, short_backend
+from perfharness.analysis.suites.recommendation import separable
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyPercentile
 from perfharness.model.bench_suite import (
     BenchMergedResult,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from perfharness.analysis.native_profile import is_of_runtime
+from perfharness.analysis.host_samples.native_profile import is_of_runtime
 from perfharness.model.diagnosis import (
     FunctionTime,
     GpuCounters,

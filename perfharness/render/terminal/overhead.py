@@ -8,7 +8,7 @@ from perfharness.model.result import path_of
 from perfharness.render.terminal.console import Column, print_table, say
 from perfharness.render.terminal.results import MAX_ROWS, NOT_MEASURED, row_names
 from perfharness.render.terminal.series import over_launches_text
-from perfharness.runs.overhead import Overhead, OverheadRow
+from perfharness.runs.series.overhead import Overhead, OverheadRow
 
 RUN_LABELS = {"items_per_second": "items/s", "duration_s": "process, s", "cpu_s": "CPU time of processes, s"}
 SENTENCES = {

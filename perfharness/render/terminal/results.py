@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.text import Text
 
-from perfharness.analysis.journal_check import CAPTURED
-from perfharness.analysis.range_sums import RANGE_TIMES, sums_of_ranges
+from perfharness.analysis.stages.journal_check import CAPTURED
+from perfharness.analysis.stages.range_sums import RANGE_TIMES, sums_of_ranges
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, EntryTable, Path, ProcessResult, Tree, path_text
 from perfharness.render.terminal.advice import limited_by, print_advice

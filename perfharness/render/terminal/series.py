@@ -10,8 +10,8 @@ from perfharness.model.cold_start import ColdStart, Spread
 from perfharness.model.result import last_key, path_of
 from perfharness.render.terminal.console import Column, print_table, say
 from perfharness.render.terminal.results import MAX_ROWS, NOT_MEASURED, row_names
-from perfharness.runs.repeat_file import OverLaunches, Repeat
-from perfharness.runs.scaling import Scaling, ScalingPoint, busy_share, total_power_w
+from perfharness.runs.series.repeat_file import OverLaunches, Repeat
+from perfharness.runs.series.scaling import Scaling, ScalingPoint, busy_share, total_power_w
 
 COLD_START_LABELS = {
     "process_to_first_batch_ms": "to the first batch",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from perfharness.analysis.bench_figures import NOT_MEASURED, memory_of
-from perfharness.analysis.bench_names import CaseNames
+from perfharness.analysis.suites.bench_figures import NOT_MEASURED, memory_of
+from perfharness.analysis.suites.bench_names import CaseNames
 from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import CellSweep, SweepFile

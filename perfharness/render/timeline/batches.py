@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from perfharness.analysis.batch_timeline import BatchTimeline
+from perfharness.analysis.stages.batch_timeline import BatchTimeline
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.render.timeline.chrome import text_file

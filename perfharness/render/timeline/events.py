@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.intervals import NO_PARENT
-from perfharness.analysis.operation_names import DIRECTIONS, operation_names
-from perfharness.analysis.stages import NOT_COUNTED
+from perfharness.analysis.stages.roles import NOT_COUNTED
+from perfharness.analysis.timeline.intervals import NO_PARENT
+from perfharness.analysis.timeline.operation_names import DIRECTIONS, operation_names
 from perfharness.model.trace import GpuOperationKind, Int64, MemoryKind, Style, pid_of, tid_of
 from perfharness.render.timeline.tracks import Ids, make_tracks, name_process, rows_that_nest
 

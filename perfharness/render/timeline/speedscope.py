@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.flame import stage_frame
-from perfharness.analysis.frames import shown_stack
+from perfharness.analysis.host_samples.flame import stage_frame
+from perfharness.analysis.host_samples.frames import shown_stack
 from perfharness.errors import ResultError
 from perfharness.files import replacing
 from perfharness.model.host_samples import Frame, HostSamples

@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from perfharness.analysis.activity import ProcessActivity, process_activity
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.batch_rest import Rest, rest_of_batches
-from perfharness.analysis.batch_series import MAX_POINTS, batch_series, histogram
-from perfharness.analysis.batch_timeline import BatchTimeline, batch_timelines
-from perfharness.analysis.combine import combine
-from perfharness.analysis.cost import Cost, Prices, cost
 from perfharness.analysis.diagnosis import ALONE
 from perfharness.analysis.diagnosis.advice import advise, is_explained
 from perfharness.analysis.energy.results import RunEnergy
-from perfharness.analysis.latency_statistics import mean_estimate
 from perfharness.analysis.metrics.results import RunMetrics
-from perfharness.analysis.range_sums import sums_of_ranges
 from perfharness.analysis.ranks.results import RunRanks
+from perfharness.analysis.stages.batch_rest import Rest, rest_of_batches
+from perfharness.analysis.stages.batch_series import MAX_POINTS, batch_series, histogram
+from perfharness.analysis.stages.batch_timeline import BatchTimeline, batch_timelines
+from perfharness.analysis.stages.combine import combine
+from perfharness.analysis.stages.range_sums import sums_of_ranges
 from perfharness.analysis.statistics import summarise
-from perfharness.analysis.trace_clock import tie_trace_clock
+from perfharness.analysis.suites.cost import Cost, Prices, cost
+from perfharness.analysis.suites.latency_statistics import mean_estimate
+from perfharness.analysis.timeline.activity import ProcessActivity, process_activity
+from perfharness.analysis.timeline.trace_clock import tie_trace_clock
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.bench import Estimate
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
@@ -39,13 +39,13 @@ from perfharness.model.result import Path as StagePath
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.trace import TraceMeta
 from perfharness.model.version import VERSION
-from perfharness.runs.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.clocks import machine_clock
-from perfharness.runs.compare import compare_runs
-from perfharness.runs.comparison import Comparison
-from perfharness.runs.inputs import Located
-from perfharness.runs.load_test import of_no_concern, read_load_test, read_mlperf_file
-from perfharness.runs.repeat_file import Repeat, read_repeat
+from perfharness.runs.comparison.compare import compare_runs
+from perfharness.runs.comparison.load_test import of_no_concern, read_load_test, read_mlperf_file
+from perfharness.runs.comparison.result import Comparison
+from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
+from perfharness.runs.files.inputs import Located
+from perfharness.runs.files.run_folder import AS_LAUNCHED, ReadAs, analyze_run, analyze_trace, read_manifest
 from perfharness.runs.report.model import (
     LoadReport,
     LoopSeries,
@@ -63,9 +63,9 @@ from perfharness.runs.report.model import (
     SuiteReport,
 )
 from perfharness.runs.run import SampledRun
-from perfharness.runs.run_folder import AS_LAUNCHED, ReadAs, analyze_run, analyze_trace, read_manifest
-from perfharness.runs.scaling import SCALING_NAME, Scaling
-from perfharness.runs.series import read_series
+from perfharness.runs.series.file import read_series
+from perfharness.runs.series.repeat_file import Repeat, read_repeat
+from perfharness.runs.series.scaling import SCALING_NAME, Scaling
 from perfharness.runs.slowest import SlowestOfRun
 from perfharness.telemetry.store import read_sample_log
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
-from perfharness.analysis.batch_series import BatchSeries, Histogram
-from perfharness.analysis.batch_timeline import BatchTimeline
-from perfharness.analysis.cost import Cost
 from perfharness.analysis.diagnosis.advice import Advice
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks.results import RunRanks
 from perfharness.analysis.slowest.results import Slowest
+from perfharness.analysis.stages.batch_series import BatchSeries, Histogram
+from perfharness.analysis.stages.batch_timeline import BatchTimeline
+from perfharness.analysis.suites.cost import Cost
 from perfharness.model.bench import Estimate
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
 from perfharness.model.checks import PrintableText
@@ -28,11 +28,11 @@ from perfharness.model.load_judgement import StepVerdict
 from perfharness.model.manifest import EnvironmentRecord, TracerRecord
 from perfharness.model.mlperf import MlperfResult
 from perfharness.model.result import Statistics
-from perfharness.runs.benchmark_json import OutsideStage, Throughput
-from perfharness.runs.comparison import Comparison
-from perfharness.runs.repeat_file import Repeat
+from perfharness.runs.comparison.result import Comparison
+from perfharness.runs.files.benchmark_json import OutsideStage, Throughput
 from perfharness.runs.run import SampledRun
-from perfharness.runs.scaling import Scaling
+from perfharness.runs.series.repeat_file import Repeat
+from perfharness.runs.series.scaling import Scaling
 
 REPORT_VERSION = 1
 

@@ -23,8 +23,8 @@ from perfharness.model.manifest import RunManifest
 from perfharness.model.result import path_text
 from perfharness.model.secrets import is_secret
 from perfharness.model.telemetry import TelemetryMeta
-from perfharness.runs.benchmark_json import Benchmark, BenchmarkMean
-from perfharness.runs.steadiness import other_programs
+from perfharness.runs.files.benchmark_json import Benchmark, BenchmarkMean
+from perfharness.runs.series.steadiness import other_programs
 
 MIN_SECRET_CHARS = 4
 """Shorter values of variables whose names show a secret cannot be distinguished from other text."""

@@ -23,9 +23,9 @@ from perfharness.model.manifest import RunManifest
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.result import BENCHMARK_NAME
 from perfharness.model.version import VERSION
-from perfharness.runs.inputs import Located, locate
-from perfharness.runs.json_files import json_bytes, read_results
-from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.files.inputs import Located, locate
+from perfharness.runs.files.json_files import json_bytes, read_results
+from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.share.archive import ENDING, write_archive
 from perfharness.runs.share.known import MIN_SECRET_CHARS, Known
 from perfharness.runs.share.redactor import Redactor

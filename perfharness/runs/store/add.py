@@ -9,19 +9,19 @@ from perfharness.errors import ResultError, UsageError
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import BENCHMARK_MEAN_NAME, FindingRecord
-from perfharness.runs.cold_start import cold_start_exit_code, cold_start_figures
-from perfharness.runs.inputs import locate
-from perfharness.runs.json_files import read_results
-from perfharness.runs.repeat import repeat_series
-from perfharness.runs.repeat_file import read_repeat
-from perfharness.runs.run_folder import read_manifest
-from perfharness.runs.scaling import SCALING_NAME, Scaling
-from perfharness.runs.series import read_series
+from perfharness.runs.comparison.trtexec import is_trtexec, read_trtexec
+from perfharness.runs.files.inputs import locate
+from perfharness.runs.files.json_files import read_results
+from perfharness.runs.files.run_folder import read_manifest
+from perfharness.runs.series.cold_start import cold_start_exit_code, cold_start_figures
+from perfharness.runs.series.file import read_series
+from perfharness.runs.series.repeat import repeat_series
+from perfharness.runs.series.repeat_file import read_repeat
+from perfharness.runs.series.scaling import SCALING_NAME, Scaling
 from perfharness.runs.store.documents import documents_of, trtexec_documents
 from perfharness.runs.store.gather import stored_launch, stored_trtexec
 from perfharness.runs.store.records import StoredRun
 from perfharness.runs.store.register import Series, add_series
-from perfharness.runs.trtexec import is_trtexec, read_trtexec
 
 if TYPE_CHECKING:
     from perfharness.runs.store.store import RunStore

@@ -21,9 +21,9 @@ from perfharness.model.load import LOAD_NAME
 from perfharness.model.manifest import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, MANIFEST_NAME, RunManifest
 from perfharness.model.mlperf import MLPERF_NAME
 from perfharness.model.result import Tree
-from perfharness.runs.json_files import json_bytes
-from perfharness.runs.load_test import read_load_file, read_mlperf_file
-from perfharness.runs.startup_file import startup_of
+from perfharness.runs.comparison.load_test import read_load_file, read_mlperf_file
+from perfharness.runs.files.json_files import json_bytes
+from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.store.location import cache_home
 
 KEPT = ("mean_data", "stats_minus_warmup", "throughput", "gpu_metrics", "energy", "meta")

@@ -12,11 +12,11 @@ from perfharness.files import read_regular
 from perfharness.model.bench_suite import BENCH_NAME, SWEEP_NAME
 from perfharness.model.cold_start import COLD_START_NAME
 from perfharness.model.manifest import MANIFEST_NAME
-from perfharness.runs.repeat_file import REPEAT_NAME
-from perfharness.runs.run_folder import read_manifest
-from perfharness.runs.scaling import SCALING_NAME
+from perfharness.runs.comparison.trtexec import read_trtexec
+from perfharness.runs.files.run_folder import read_manifest
+from perfharness.runs.series.repeat_file import REPEAT_NAME
+from perfharness.runs.series.scaling import SCALING_NAME
 from perfharness.runs.store.records import LAUNCHED, StoredRun
-from perfharness.runs.trtexec import read_trtexec
 
 FILES = {
     "repeat": REPEAT_NAME,

@@ -17,11 +17,11 @@ from perfharness.model.conventions import printable
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import Tree, path_text
-from perfharness.runs.compared_figure import METRICS
-from perfharness.runs.compared_figure import Figure as Compared
-from perfharness.runs.compared_launch import LaunchFigures
-from perfharness.runs.launch_figures import stage_entries
-from perfharness.runs.load_test import LoadTest, read_load_test
+from perfharness.runs.comparison.compared_figure import METRICS
+from perfharness.runs.comparison.compared_figure import Figure as Compared
+from perfharness.runs.comparison.compared_launch import LaunchFigures
+from perfharness.runs.comparison.launch_figures import stage_entries
+from perfharness.runs.comparison.load_test import LoadTest, read_load_test
 from perfharness.runs.store.records import (
     BUSY,
     BUSY_PER_ITEM,

@@ -15,7 +15,7 @@ from perfharness.errors import ResultError, StoreError, UsageError
 from perfharness.model.bench_suite import BENCH_NAME
 from perfharness.model.conventions import printable
 from perfharness.model.manifest import MANIFEST_NAME
-from perfharness.runs.run_folder import read_manifest
+from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.store.database import PATIENCE_S, Database
 from perfharness.runs.store.documents import Documents
 from perfharness.runs.store.filters import EVERYTHING, LATEST, RunFilter

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from perfharness.analysis.change_points import ALPHA, change_points, is_autocorrelated, least_rate
+from perfharness.analysis.comparison.change_points import ALPHA, change_points, is_autocorrelated, least_rate
 from perfharness.errors import StoreError, UsageError
 from perfharness.model.result import last_key
-from perfharness.runs.compared_figure import LOAD_METRICS
-from perfharness.runs.limits import LATENCY, LOAD_FIGURES, RUN_FIGURES
+from perfharness.runs.comparison.compared_figure import LOAD_METRICS
+from perfharness.runs.comparison.limits import LATENCY, LOAD_FIGURES, RUN_FIGURES
 from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.records import (
     BUSY,

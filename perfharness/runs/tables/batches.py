@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.stages import StageTable
+from perfharness.analysis.stages.roles import StageTable
 from perfharness.model.result import path_text
 from perfharness.model.trace import Bool, Int64, pid_of, tid_of
 from perfharness.runs.tables.columns import constant, names_of, nullable, unix_times, whole

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from perfharness.analysis.range_table import RangeTable
+from perfharness.analysis.timeline.range_table import RangeTable
 from perfharness.files import replacing
 from perfharness.model.trace import Style, Trace, pid_of, tid_of
 from perfharness.runs.tables.columns import constant, names_of, nullable, whole

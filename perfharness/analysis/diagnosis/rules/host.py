@@ -15,7 +15,7 @@ from perfharness.analysis.diagnosis.rules.evidence import (
 )
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, recompilation
 from perfharness.analysis.diagnosis.rules.libraries import ENGINES, cheaper, cpus_text, idle_share, time_in_library
-from perfharness.analysis.native_profile import is_tracer
+from perfharness.analysis.host_samples.native_profile import is_tracer
 from perfharness.model.diagnosis import FunctionTime, Verdict, native_text
 
 CPU_BOUND_SHARE = 0.50

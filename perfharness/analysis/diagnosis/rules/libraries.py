@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from perfharness.analysis.diagnosis.rules.evidence import Figures
-from perfharness.analysis.frames import library_of
+from perfharness.analysis.host_samples.frames import library_of
 from perfharness.model.diagnosis import FunctionTime
 
 MOST_OF_IT = 0.50

@@ -1,0 +1,1 @@
+"""Several launches and versions: means with intervals, verdicts, steps of a trend."""

@@ -1,0 +1,1 @@
+"""The GPU's side of a diagnosis: kernels, counters, what limits the GPU's own work."""

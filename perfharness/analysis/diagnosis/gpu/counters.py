@@ -1,0 +1,194 @@
+"""GPU counters that stand in the trace, over exactly the moments in which some operations ran on a GPU.
+
+A reading is a mean over its period (0.1 ms at 10 kHz), of the whole GPU. While nothing runs a GPU counts nothing, so a
+reading times the length of its period is what was done in the part of it in which operations ran. Where only the wanted
+ones ran, all of that is theirs; where others did too, it is shared by time, and the range of what it can have been is
+computed with it: at least what is left if the others ran at the peak, at most all of it. nsys writes whole per cent,
+which widens that range where a GPU is seldom at work. A share whose range is too wide is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.host.calls import stays_inside
+from perfharness.analysis.diagnosis.workload import StageEvents, Workload, busy_line
+from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.model.diagnosis import GpuCounters
+from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
+from perfharness.model.result import Float64
+from perfharness.model.trace import GpuOperationKind, Int64
+
+MAX_UNCERTAINTY = 0.10
+"""Half the width of the range of a share, of the peak: beyond it the readings do not decide between 40 and 60 %."""
+
+BELOW, ABOVE = 0.5, 1.0
+"""What a whole per cent can stand for: rounded, it is at most half too large; cut off, up to one too small."""
+
+SHARED = 0.05
+"""Of the operations' time: as much of it with other work at the same time is worth a sentence."""
+
+METRICS = {
+    "sm_active": (GpuMetric.SM_ACTIVE,),
+    "occupancy": (GpuMetric.OCCUPANCY,),
+    "tensor": (GpuMetric.TENSOR,),
+    "dram": (GpuMetric.DRAM_READ, GpuMetric.DRAM_WRITE),
+}
+"""Field of `GpuCounters` -> the metrics that it is the sum of."""
+
+NOT_SAMPLED = "fp32, fp16 and fp64 pipes, and bytes over PCIe and NVLink: nsys's general set of metrics lacks them"
+
+
+@dataclass(frozen=True)
+class _Overlap:
+    """The readings during which some of the operations ran; lengths in ns."""
+
+    rows: Int64
+    length: Int64
+    own: Int64
+    """How long the operations ran in each period."""
+    busy: Int64
+    """How long anything ran on the GPU."""
+
+
+@dataclass(frozen=True)
+class _Share:
+    mean: float
+    low: float
+    high: float
+
+
+def trace_counters(events: StageEvents) -> list[GpuCounters]:
+    """Counters of each GPU that the stage's kernels, graphs and memsets ran on; where it has none of these, its copies
+    inside a GPU.
+
+    Empty where the trace has no readings, or the stage no such work.
+    """
+    workload = events.workload
+    if workload.trace.gpu_metrics is None:
+        return []
+    wanted = events.operation[events.operation_kind != GpuOperationKind.MEMCPY]
+    if not len(wanted):
+        wanted = events.operation[stays_inside(workload.details, events.operation)]
+    return operation_counters(workload, wanted)
+
+
+def operation_counters(workload: Workload, operation: Int64) -> list[GpuCounters]:
+    """Counters of each GPU that these operations ran on; empty where the trace has no readings."""
+    metrics = workload.trace.gpu_metrics
+    if metrics is None:
+        return []
+    found = []
+    for gpu in np.unique(workload.gpus.of[operation]).tolist():
+        own = operation[workload.gpus.of[operation] == gpu]
+        found.append(_counters(workload, metrics, gpu, own))
+    return found
+
+
+def _counters(workload: Workload, metrics: GpuMetrics, gpu: int, operation: Int64) -> GpuCounters:
+    sampled = _sampled(workload, metrics, gpu)
+    if sampled is None:
+        return GpuCounters.without(gpu, "nsys", "counters of this GPU: only others were sampled")
+    line = busy_line(workload.trace.operations, operation)
+    overlap = _overlap(metrics, sampled, line, workload.busy_of[gpu])
+    covered = int(overlap.own.sum())
+    if not covered:
+        why = "counters: no reading lies in the time in which its work ran on the GPU"
+        return GpuCounters.without(gpu, "nsys", why)
+    missing = [NOT_SAMPLED]
+    shares: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    for name, parts in METRICS.items():
+        share = _share(metrics, overlap, parts)
+        if share is None:
+            missing.append(f"{name}: the GPU or this nsys has no such counter")
+            continue
+        width = (share.high - share.low) / 2
+        if width > MAX_UNCERTAINTY:
+            missing.append(
+                f"{name}: between {100 * share.low:.0f} and {100 * share.high:.0f} %, for its work fills too little of "
+                "the readings' periods"
+            )
+            continue
+        shares[name], errors[name] = share.mean, width
+    missing += _sharing(workload, gpu, operation, line)
+    return replace(
+        GpuCounters.without(gpu, "nsys", *missing),
+        seconds=covered / 1e9,
+        sm_active=shares.get("sm_active"),
+        occupancy=shares.get("occupancy"),
+        tensor=shares.get("tensor"),
+        dram=shares.get("dram"),
+        errors=errors,
+        uncertainty=max(errors.values(), default=None),
+        sm_clock_mhz=_clock_mhz(metrics, overlap),
+    )
+
+
+def _sampled(workload: Workload, metrics: GpuMetrics, gpu: int) -> Int64 | None:
+    """Rows of the readings of a GPU of the workload; None where it was not sampled."""
+    uuid = workload.gpus.facts[gpu].uuid
+    if uuid is not None and any(device.uuid is not None for device in metrics.gpus):
+        found = [position for position, device in enumerate(metrics.gpus) if device.uuid == uuid]
+    else:  # without UUIDs, one GPU can only be that one
+        found = [0] if len(metrics.gpus) == 1 and len(workload.gpus) == 1 else []
+    return np.flatnonzero(metrics.gpu == found[0]) if found else None
+
+
+def _overlap(metrics: GpuMetrics, sampled: Int64, line: BusyLine, busy: BusyLine) -> _Overlap:
+    start, end = metrics.start_ns[sampled], metrics.end_ns[sampled]
+    first, last = np.searchsorted(end, line.start[0], side="right"), np.searchsorted(start, line.end[-1])
+    rows = sampled[first:last]
+    start, end = start[first:last], end[first:last]
+    own = line.within(start, end)
+    has = own > 0
+    rows, start, end, own = rows[has], start[has], end[has], own[has]
+    return _Overlap(rows, end - start, own, np.maximum(busy.within(start, end), own))
+
+
+def _share(metrics: GpuMetrics, overlap: _Overlap, parts: tuple[GpuMetric, ...]) -> _Share | None:
+    """Mean of a counter over the operations' time, 0 to 1, and the range that it lies in."""
+    if not all(part in metrics.percent for part in parts):
+        return None
+    read = np.stack([metrics.percent[part][overlap.rows] for part in parts]).astype(np.float64)
+    known = (read >= 0).all(axis=0)
+    own, busy, length = overlap.own[known], overlap.busy[known], overlap.length[known]
+    total = float(own.sum())
+    if not total:
+        return None
+    percent = read[:, known].sum(axis=0)
+    done = _up_to(percent * length / 100, busy)
+    least = _up_to(np.maximum(percent - BELOW * len(parts), 0) * length / 100, busy)
+    most = _up_to((percent + ABOVE * len(parts)) * length / 100, busy)
+    low = np.maximum(least - (busy - own), 0)
+    return _Share(
+        mean=float((done * own / busy).sum()) / total,
+        low=float(low.sum()) / total,
+        high=float(_up_to(most, own).sum()) / total,
+    )
+
+
+def _clock_mhz(metrics: GpuMetrics, overlap: _Overlap) -> float | None:
+    if metrics.clock_mhz is None:
+        return None
+    read = metrics.clock_mhz[overlap.rows]
+    own = np.where(read > 0, overlap.own, 0)  # a clock of zero is none
+    return float((own * read).sum()) / float(own.sum()) if own.any() else None
+
+
+def _up_to(values: Float64, most: Int64) -> Float64:
+    return np.minimum(values, most.astype(np.float64))
+
+
+def _sharing(workload: Workload, gpu: int, operation: Int64, line: BusyLine) -> list[str]:
+    """Other work on the GPU during the operations: its counts are in the readings too."""
+    is_other = workload.gpus.of == gpu
+    is_other[operation] = False
+    if not is_other.any():
+        return []
+    together = int(busy_line(workload.trace.operations, is_other).within(line.start, line.end).sum())
+    if together < SHARED * line.length:
+        return []
+    return [f"its work alone: during {100 * together / line.length:.0f} % of it other work ran on the GPU as well"]

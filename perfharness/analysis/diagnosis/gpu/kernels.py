@@ -1,0 +1,173 @@
+"""Groups of equal kernels, and how much of their GPU each can use: from grid, block, registers and shared memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.gpu.gpus import Gpus
+from perfharness.analysis.timeline.grouping import group_rows
+from perfharness.model.diagnosis import KernelKind, OccupancyLimiter
+from perfharness.model.result import Float64
+from perfharness.model.trace import GpuDevice, GpuOperationKind, Int64, Integers, Trace
+from perfharness.trace.names import by_name
+
+WARP = 32
+REGISTER_UNIT = 256
+"""Registers are given to a warp in pieces of this (cuda_occupancy.h of the CUDA toolkit, compute capability 3 on)."""
+SUB_PARTITIONS = 4
+"""A multiprocessor's registers and warps are split over so many schedulers (the same file, 5.0 on; 6.0 has two)."""
+SHARED_UNIT_BYTES = 128
+"""Shared memory is given to a block in pieces of this (the same file, compute capability 8 on; 256 before)."""
+SHARED_RESERVED_BYTES = 1024
+"""The system takes this much of each block's shared memory (CUDA C++ Programming Guide, compute capability 8 on)."""
+
+
+@dataclass(frozen=True)
+class Residency:
+    """How much of its GPU each kernel can use at most; columns aligned, NaN (and -1) where the trace lacks it.
+
+    `blocks_per_sm` fit on one multiprocessor concurrently, and `limiter` (an index in `LIMITERS`) is what
+    keeps more away;
+    `waves` is how often the grid fills the GPU; `fill` the share of multiprocessors that get a block; `occupancy` the
+    share of the GPU's warps that can be resident while the grid runs.
+    """
+
+    blocks_per_sm: Float64
+    limiter: Int64
+    waves: Float64
+    fill: Float64
+    occupancy: Float64
+
+
+@dataclass(frozen=True)
+class KernelGroups:
+    """Kernels of one name, device, grid, block, registers and shared memory, a row each.
+
+    `of` is the group of each operation of the trace, -1 for what is no kernel; `example` an operation of each group;
+    `kind` an index in `KINDS_OF_KERNELS`.
+    """
+
+    of: Integers
+    example: Int64
+    kind: Integers
+    residency: Residency
+
+    def __len__(self) -> int:
+        return len(self.example)
+
+
+KINDS_OF_KERNELS = tuple(KernelKind)
+LIMITERS = (
+    OccupancyLimiter.WARPS, OccupancyLimiter.BLOCKS, OccupancyLimiter.REGISTERS, OccupancyLimiter.SHARED_MEMORY,
+    OccupancyLimiter.GRID,
+)  # fmt: skip
+
+
+KIND_PATTERNS = (
+    (KernelKind.COMMUNICATION, r"nccl|nvshmem"),
+    # Next to or after matrix products, and no products themselves; a matrix times a vector reads each weight once.
+    (KernelKind.MEMORY, r"gemv|split_?k_?reduce|im2col|col2im|nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFoldedNhwc"),
+    # nvjet: cuBLAS 12.8 and newer; xmma: cuDNN and TensorRT; s16816 and the like: shapes of tensor core instructions.
+    (KernelKind.TENSOR_CORE, r"nvjet|xmma|wgmma|[hi]mma|tensor_?op|[shi](8816|1688|16816|16832|884)(?!\d)|tcgen05"),
+    (KernelKind.TENSOR_CORE, r"(bf16bf16|f16f16|f8f8|e4m3|e5m2|tf32).*(gemm|fprop)|flash_(fwd|bwd)|flash_attn|fmha"),
+    (KernelKind.MATRIX, r"gemm|cutlass|winograd|fprop|dgrad|wgrad|implicit_conv|conv(olve|olution)?[1-3_]?d|convolve"),
+    (KernelKind.MATRIX, r"conv2d|conv_|_conv|triton_tem_|matmul"),
+    # Names of PyTorch (ATen/native/cuda), of TorchInductor's Triton kernels (poi, red, per), and of cuDNN.
+    (KernelKind.MEMORY, r"elementwise|pointwise|triton_(poi|red|per)_|reduce|reduction|softmax|norm|soft_?max"),
+    (KernelKind.MEMORY, r"copy|memcpy|memset|fill|CatArray|transpose|permute|index|gather|scatter|embedding|dropout"),
+    (KernelKind.MEMORY, r"pool|upsample|interpolate|resize|roll|flip|cumsum|scan_|DeviceScan|arange|bias|activation"),
+)
+"""Kind and what its names contain, the first that matches.
+
+Memory: a few operations for each value read and written, far below what a GPU of today needs to be kept from waiting
+for its memory (the roofline model: Williams, Waterman, Patterson, CACM 52(4), 2009; an H200 does 14 FP32 operations in
+the time of one byte). Matrix products reuse what they read, so that large ones are limited by arithmetic and small or
+narrow ones are not.
+"""
+
+
+def kind_of_name(name: str) -> KernelKind:
+    """What kind of work the kernel of this name (short or demangled) suggests: evidence, not measurement."""
+    return next((kind for kind, part in KIND_PATTERNS if re.search(part, name, re.IGNORECASE)), KernelKind.UNKNOWN)
+
+
+def group_kernels(trace: Trace, gpus: Gpus) -> KernelGroups:
+    """Group the kernels of a trace, and work out once for each group what follows from its name and shape."""
+    details = trace.details
+    at = np.flatnonzero(trace.operations.kind == GpuOperationKind.KERNEL)
+    shapes = [shape[at, axis] for shape in (details.grid, details.block) for axis in range(3)]
+    columns = [details.name[at], details.full_name[at], gpus.of[at], details.registers[at], details.shared_bytes[at]]
+    groups = group_rows(*columns, *shapes)
+    of = np.full(len(trace.operations), -1, dtype=np.int32)
+    of[at] = groups.code
+    example = at[groups.first]
+    residency = find_residency(
+        [gpus.facts[position] for position in range(len(gpus))], gpus.of[example],
+        blocks=_volume(details.grid[example]), threads=_volume(details.block[example]),
+        registers=details.registers[example], shared_bytes=details.shared_bytes[example],
+    )  # fmt: skip
+    name = np.where(details.full_name[example] >= 0, details.full_name[example], details.name[example])
+    kinds = by_name(trace.names, name, lambda text: KINDS_OF_KERNELS.index(kind_of_name(text)))
+    return KernelGroups(of, example, kinds, residency)
+
+
+def _volume(shape: Integers) -> Float64:
+    """Blocks of a grid, or threads of a block; NaN where one of the three is not known."""
+    return np.where((shape > 0).all(axis=1), shape.astype(np.int64).prod(axis=1), np.nan)
+
+
+def find_residency(
+    devices: list[GpuDevice], device: Int64, *, blocks: Float64, threads: Float64, registers: Int64,
+    shared_bytes: Int64,
+) -> Residency:  # fmt: skip
+    """How much of its GPU each grid can use at most.
+
+    The reckoning of NVIDIA's occupancy calculator (cuda_occupancy.h) for compute capability 5 and newer, with the
+    largest share of the L1 cache as shared memory; the driver may choose less, so this is an upper bound.
+
+    Args:
+        devices: the GPUs, `device` the index of each grid's own among them.
+        device: as above.
+        blocks: of the grid; NaN: not known.
+        threads: of a block; NaN: not known.
+        registers: of a thread; below 0: not known.
+        shared_bytes: of a block, static and dynamic; below 0: not known.
+    """
+
+    def fact(read: Callable[[GpuDevice], float | None]) -> Float64:
+        values = [read(each) for each in devices]
+        return np.asarray([np.nan if value is None else value for value in values], dtype=np.float64)[device]
+
+    sm_count, max_warps = fact(lambda each: each.sm_count), fact(lambda each: each.max_warps_per_sm)
+    warps = np.ceil(threads / WARP)
+    of_warp = _round_up(np.where(registers >= 0, registers, np.nan) * WARP, REGISTER_UNIT)
+    reserved = fact(lambda each: SHARED_RESERVED_BYTES if (each.compute_capability or (0, 0)) >= (8, 0) else 0)
+    of_block = _round_up(np.where(shared_bytes >= 0, shared_bytes, np.nan) + reserved, SHARED_UNIT_BYTES)
+    of_partition = np.floor(fact(lambda each: each.max_registers_per_sm) / SUB_PARTITIONS / np.maximum(of_warp, 1))
+    limits = np.stack(
+        [
+            np.floor(max_warps / warps),
+            fact(lambda each: each.max_blocks_per_sm),
+            np.where(of_warp == 0, np.inf, np.floor(of_partition * SUB_PARTITIONS / warps)),
+            np.where(of_block == 0, np.inf, np.floor(fact(lambda each: each.max_shared_bytes_per_sm) / of_block)),
+        ]
+    )
+    per_sm = np.where(limits.min(axis=0) >= 1, limits.min(axis=0), np.nan)
+    at_once = per_sm * sm_count
+    known = ~np.isnan(at_once) & ~np.isnan(blocks)
+    limiter = np.where(blocks < at_once, LIMITERS.index(OccupancyLimiter.GRID), np.argmin(limits, axis=0))
+    return Residency(
+        blocks_per_sm=per_sm,
+        limiter=np.where(known, limiter, -1),
+        waves=blocks / at_once,
+        fill=np.minimum(blocks / sm_count, 1.0),
+        occupancy=np.minimum(blocks, at_once) * warps / (max_warps * sm_count),
+    )
+
+
+def _round_up(values: Float64, unit: int) -> Float64:
+    return np.ceil(values / unit) * unit

@@ -1,0 +1,257 @@
+"""Is the GPU's own work limited by arithmetic or by memory, does it wait, or does it not fill the GPU.
+
+Counters answer it where there are any. Without them a trace holds shapes (grids against multiprocessors), bytes and
+times of copies inside the GPU and memsets, and names of kernels; each answer names its evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from perfharness.analysis.diagnosis.gpu.kernels import KINDS_OF_KERNELS, KernelGroups
+from perfharness.analysis.diagnosis.gpu.roofline import Shares, joined, roofline_point
+from perfharness.analysis.diagnosis.host.calls import stays_inside
+from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
+from perfharness.model.diagnosis import GpuCounters, GpuLimit, GpuLimits, KernelKind
+from perfharness.model.result import Float64
+from perfharness.model.trace import GpuOperationKind, Int64
+
+Basis = Literal["counters", "shape", "bandwidth", "names"]
+
+LIMIT_SHARE = 0.60
+"""Of the work's time. Above it, everything else together could not make the work 1.7 times faster."""
+FILL_SHARE = 0.50
+"""Of the multiprocessors. A grid with fewer blocks leaves at least half of the GPU without anything to do."""
+PEAK_SHARE = 0.60
+"""Of the memory's bandwidth. Nsight Compute takes less than 60 % of every peak for a sign of waiting (latency)."""
+SHORT_NS = 5_000
+"""The smallest kernels of an H200 take 0.9 to 1.3 us (tests/golden/traces): in less than this, starting and ending is a
+fifth of the time or more, whatever the kernel does."""
+SPENT_SHARE = 0.50
+"""Of the peaks of all pipes and of the memory, added up. Kernels that take turns at two peaks add up to more; below it
+nothing is near any peak for half of the time or more, so that the kernels wait for what they asked for (latency)."""
+REPORTED_SHARE = 0.25
+"""Of the work's time: less than that is not worth a sentence."""
+
+SHOWN_SHARE = 0.005
+"""A pipe that works less is not worth naming."""
+SOURCES = {"gpm": "GPM", "nsys": "nsys"}
+
+MISSING_COUNTERS = (
+    "whether its kernels are bound by arithmetic or by memory: there are no counters of them (GPM counts on GPUs from "
+    "Hopper on, nsys with --gpu-metrics-devices, Nsight Compute everywhere)"
+)
+MISSING_PIPES = "whether its kernels are bound by arithmetic: not all pipes were counted (nsys lacks fp32, GPM has it)"
+MISSING_KERNELS = "which of its kernels are near a peak: all together they are near none (annotate smaller stages)"
+MISSING_GRAPHS = "what runs in its CUDA graphs: they are traced as a whole (nsys --cuda-graph-trace=node splits them)"
+MISSING_SHAPES = "whether its kernels fill the GPU: the trace lacks grids, or what the GPU holds"
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What the work's time (ns) is made of; `near_peak` of copies and memsets, `tail` of any kernels."""
+
+    work: float
+    underfilled: float
+    short: float
+    near_peak: float
+    by_name: dict[KernelKind, float]
+    tail: float
+
+    @property
+    def products(self) -> float:
+        return self.by_name[KernelKind.TENSOR_CORE] + self.by_name[KernelKind.MATRIX]
+
+
+def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> GpuLimits:
+    """What limits the stage's own work on the GPU; times per batch. `counters` are of its kernels, by any source."""
+    workload, ms = events.workload, events.per_batch / NS_PER_MS
+    operations, groups, kernels = workload.trace.operations, workload.kernels, events.kernels
+    others = _work(workload, np.compress(events.operation_kind != GpuOperationKind.KERNEL, events.operation))
+    other_kind, other_ns = operations.kind[others], operations.end_ns[others] - operations.start_ns[others]
+    # Shapes and names are those of groups, so that most of this is a matter of few numbers.
+    time, group, whole, overlapped = (
+        kernels.length_ns, kernels.group, kernels.time_by_group, workload.overlapped_ns[kernels.operation]
+    )  # fmt: skip
+    overlapped_by_group, is_short = _by_group(groups, group, overlapped), time < SHORT_NS
+    shorts = _by_group(groups, group[is_short], time[is_short])
+    there, is_small = whole > 0, groups.residency.fill <= FILL_SHARE
+    alone = np.where(is_small, whole - overlapped_by_group, 0.0)
+    short = np.where(is_small, _by_group(groups, group[is_short], overlapped[is_short]), shorts)
+    named = np.bincount(groups.kind, weights=whole - alone - short, minlength=len(KINDS_OF_KERNELS))
+    by_name = {each: float(named[position]) for position, each in enumerate(KINDS_OF_KERNELS)}
+    fill, waves = groups.residency.fill[there], groups.residency.waves[there]
+    last_wave = np.where(waves > 1, whole[there] * (1 - waves / np.ceil(waves)), 0.0)
+    moved, moving, near_peak = _moved(workload, others)
+    peaks = {device.memory_bytes_per_s for device in workload.gpus.facts}
+    peak = peaks.pop() if len(peaks) == 1 else None
+    graphs = float(other_ns[other_kind == GpuOperationKind.GRAPH].sum())
+    work = float(time.sum() + other_ns.sum())
+    parts = _Parts(work, float(alone.sum()), float(short.sum()), near_peak or 0.0, by_name, float(last_wave.sum()))
+    counted = {gpu: shares for gpu in events.gpus_used if (shares := joined([c for c in counters if c.gpu == gpu]))}
+    shares = _mean(list(counted.values()))
+    limit, basis = _by_counters(shares) or _judge(parts)
+    by_counters = basis == "counters"
+    shapes_known = not np.isnan(fill).any()
+    return GpuLimits(
+        limit=limit,
+        basis=basis,
+        work_ms=parts.work * ms,
+        by_name_ms={each.value: value * ms for each, value in by_name.items()},
+        underfilled_ms=parts.underfilled * ms if shapes_known else None,
+        short_ms=parts.short * ms,
+        tail_ms=parts.tail * ms if not np.isnan(waves).any() else None,
+        moved_gb_per_s=moved / moving if moving else None,
+        moved_peak_share=moved / moving * 1e9 / peak if moving and peak else None,
+        at_peak_ms=None if near_peak is None else near_peak * ms,
+        evidence=[*_counted(shares), *_evidence(parts, moved / moving if moving else 0.0, with_names=not by_counters)],
+        missing=[
+            *_missing(limit, basis, shares, shapes_known=shapes_known, graphs=graphs / (parts.work or 1)),
+            *([] if by_counters else _why_not_counted(counters)),
+        ],
+        roofline=[
+            point
+            for gpu, each in counted.items()
+            if (point := roofline_point(gpu, each, workload.gpus.facts[gpu])) is not None
+        ],
+    )
+
+
+def _by_group(groups: KernelGroups, group: Int64, values: npt.NDArray[Any]) -> Float64:
+    return np.bincount(group, weights=values, minlength=len(groups)).astype(np.float64, copy=False)
+
+
+def _work(workload: Workload, operation: Int64) -> Int64:
+    """Of these operations those that run on the GPU itself: no copies from and to the host or another GPU."""
+    copies = np.flatnonzero(workload.trace.operations.kind[operation] == GpuOperationKind.MEMCPY)
+    return (
+        np.delete(operation, copies[~stays_inside(workload.details, operation[copies])]) if len(copies) else operation
+    )
+
+
+def _moved(workload: Workload, at: Int64) -> tuple[float, float, float | None]:
+    """Bytes that copies inside the GPU and memsets read and wrote, their time, and how much of it was near the peak."""
+    operations, details = workload.trace.operations, workload.details
+    at = at[(operations.kind[at] != GpuOperationKind.GRAPH) & (details.bytes[at] >= 0)]
+    duration = np.maximum(operations.end_ns[at] - operations.start_ns[at], 1).astype(np.float64)
+    traffic = details.bytes[at] * np.where(operations.kind[at] == GpuOperationKind.MEMCPY, 2.0, 1.0)
+    peaks = [device.memory_bytes_per_s for device in workload.gpus.facts]
+    peak = np.asarray([np.nan if each is None else each for each in peaks], dtype=np.float64)[workload.gpus.of[at]]
+    near = traffic / duration * 1e9 >= PEAK_SHARE * peak
+    known = not np.isnan(peak).any()
+    return (
+        float(traffic.sum()),
+        float(duration.sum()) if len(at) else 0.0,
+        float(duration[near].sum()) if known else None,
+    )
+
+
+def _mean(found: list[Shares]) -> Shares | None:
+    """Of all GPUs that it uses, each by the time of its kernels there; a counter that one of them lacks is None."""
+    if len(found) < 2:
+        return found[0] if found else None
+    seconds = sum(one.seconds for one in found)
+
+    def mean(name: str) -> float | None:
+        values = [getattr(one, name) for one in found]
+        return None if None in values else sum(one.seconds * getattr(one, name) for one in found) / seconds
+
+    return replace(
+        found[0], tensor=mean("tensor"), fp32=mean("fp32"), fp16=mean("fp16"), fp64=mean("fp64"), dram=mean("dram"),
+        sm_active=mean("sm_active"), occupancy=mean("occupancy"), seconds=seconds,
+    )  # fmt: skip
+
+
+def _by_counters(shares: Shares | None) -> tuple[GpuLimit, Basis] | None:
+    """The first rule that holds; None where what was counted does not decide it."""
+    if shares is None:
+        return None
+    pipe = 0.0 if shares.busiest is None else shares.busiest[1]
+    if shares.dram is not None and shares.dram >= max(PEAK_SHARE, pipe):
+        return GpuLimit.MEMORY, "counters"
+    if pipe >= PEAK_SHARE:
+        return GpuLimit.COMPUTE, "counters"
+    if shares.sm_active is not None and shares.sm_active <= FILL_SHARE:
+        return GpuLimit.UNDERFILLED, "counters"
+    if shares.dram is None or shares.tensor is None or shares.fp32 is None:
+        return None  # what was not counted may be at its peak
+    spent = sum(shares.pipes.values()) + shares.dram
+    return GpuLimit.LATENCY if spent < SPENT_SHARE else GpuLimit.CANNOT_TELL, "counters"
+
+
+def _counted(shares: Shares | None) -> list[str]:
+    """What the counters saw."""
+    if shares is None:
+        return []
+    named = {"tensor": "tensor cores", "fp32": "fp32", "fp16": "fp16", "fp64": "fp64"}
+    parts = [f"{named[name]} {100 * share:.0f} %" for name, share in shares.pipes.items() if share >= SHOWN_SHARE]
+    parts += [] if shares.dram is None else [f"memory {100 * shares.dram:.0f} %"]
+    parts += [] if shares.sm_active is None else [f"multiprocessors with work {100 * shares.sm_active:.0f} %"]
+    parts += [] if shares.occupancy is None else [f"warps {100 * shares.occupancy:.0f} %"]
+    sources = " and ".join(SOURCES[source] for source in dict.fromkeys(shares.sources))
+    return [f"Counted while its kernels ran ({sources}), of the peak: {', '.join(parts)}."] if parts else []
+
+
+def _why_not_counted(counters: Sequence[GpuCounters]) -> list[str]:
+    """Why the counters that were read do not decide it."""
+    reasons = dict.fromkeys(reason for one in counters if one.source == "gpm" for reason in one.missing)
+    return [f"counters of its kernels: {'; '.join(list(reasons)[:3])}"] if reasons else []
+
+
+def _judge(parts: _Parts) -> tuple[GpuLimit, Basis | None]:
+    """The first rule that holds, the surest evidence first."""
+    enough = LIMIT_SHARE * parts.work
+    if not parts.work:
+        return GpuLimit.CANNOT_TELL, None
+    if parts.underfilled >= enough:
+        return GpuLimit.UNDERFILLED, "shape"
+    if parts.near_peak >= enough:
+        return GpuLimit.MEMORY, "bandwidth"
+    if parts.near_peak + parts.by_name[KernelKind.MEMORY] >= enough:
+        return GpuLimit.MEMORY, "names"
+    if parts.products >= enough:
+        return GpuLimit.COMPUTE, "names"
+    return GpuLimit.CANNOT_TELL, None
+
+
+def _evidence(parts: _Parts, moved_gb_per_s: float, *, with_names: bool) -> list[str]:
+    by_name = parts.by_name if with_names else dict.fromkeys(parts.by_name, 0.0)
+    products = parts.products if with_names else 0.0
+    sentences = (
+        (
+            parts.underfilled,
+            "are kernels with blocks for at most half of the multiprocessors, and no other kernel concurrent with them",
+        ),
+        (parts.short, f"are kernels of less than {SHORT_NS / 1e3:.0f} us, in which starting and ending counts"),
+        (parts.near_peak, f"are copies inside the GPU and memsets near its memory's speed ({moved_gb_per_s:.0f} GB/s)"),
+        (by_name[KernelKind.MEMORY], "are kernels that, by their names, move data more than they compute"),
+        (products, "are kernels that, by their names, multiply matrices or convolve"),
+        (by_name[KernelKind.TENSOR_CORE], "are kernels that, by their names, use tensor cores"),
+        (by_name[KernelKind.COMMUNICATION], "are kernels that, by their names, exchange data with other GPUs"),
+        (parts.tail, "(about) passes in last waves, which fill the GPU only in part"),
+    )
+    return [
+        f"{100 * part / parts.work:.0f} % of its GPU time {what}."
+        for part, what in sentences
+        if part and part >= REPORTED_SHARE * parts.work
+    ]
+
+
+def _missing(
+    limit: GpuLimit, basis: Basis | None, shares: Shares | None, *, shapes_known: bool, graphs: float
+) -> list[str]:
+    missing = []
+    if limit is GpuLimit.CANNOT_TELL and basis == "counters":
+        missing.append(MISSING_KERNELS)
+    elif limit is GpuLimit.CANNOT_TELL and graphs > 1 - LIMIT_SHARE:
+        missing.append(MISSING_GRAPHS)
+    if basis == "names" or (limit is GpuLimit.CANNOT_TELL and basis is None):
+        missing.append(MISSING_COUNTERS if shares is None else MISSING_PIPES)
+    if not shapes_known:
+        missing.append(MISSING_SHAPES)
+    return missing

@@ -1,0 +1,93 @@
+"""Compilation, tuning or loading that does not end with the warm-up, by what it leaves in a trace."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfharness.analysis.diagnosis.rules.evidence import Recompiling
+from perfharness.analysis.diagnosis.workload import StageEvents
+from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
+from perfharness.model.diagnosis import HostActivity
+from perfharness.model.result import Float64
+from perfharness.model.trace import Bool, Int64
+
+MIN_BATCHES = 6
+"""With fewer, a second half says nothing about the steady state."""
+RECURS, RECURS_LATE = 3, 2
+"""Batches, and batches of the second half, in which it occurs: one late load may be a rare branch of the program."""
+MANY_TIMINGS = 3
+"""Of one batch. A program that times itself asks for one interval a batch or stage; a search, for one a candidate."""
+LOADING_SHARE = 0.02
+"""Of a batch's time in the stage. Every batch may ask for a kernel's attributes, which is no loading."""
+
+
+def find_recompiling(events: StageEvents) -> Recompiling | None:
+    """What loading modules costs, or what batches with kernels that never ran before take more than the others do."""
+    workload, rows = events.workload, events.stage.rows
+    outer = workload.stage_times.outer_batch[rows]
+    batches, of_row = np.unique(outer, return_inverse=True)
+    count = len(batches)
+    if count < MIN_BATCHES or batches[0] < 0:
+        return None
+    spent = np.bincount(of_row, weights=events.end_ns - events.start_ns, minlength=count).astype(np.float64)
+    is_load = events.call_kind == ACTIVITIES.index(HostActivity.LOAD)
+    loading = np.bincount(
+        of_row[events.call_of[is_load]], weights=workload.calls.own_ns[events.call[is_load]], minlength=count
+    )
+    candidates = []
+    loads = loading >= np.maximum(LOADING_SHARE * spent, 1)
+    if _recurs(loads):
+        candidates.append(Recompiling(float(loading.sum()), int(loads.sum()), "Modules and kernels are loaded"))
+    candidates += [*_compiling(events, batches), *_tuning(events, of_row, spent)]
+    is_new = np.zeros(count, dtype=np.bool_)
+    is_new[of_row[events.launch_of[workload.is_new_kernel[events.operation]]]] = True
+    if _recurs(is_new) and not is_new.all():
+        more = _more_than_others(spent, is_new)
+        candidates.append(Recompiling(more, int(is_new.sum()), "Kernels that had not run before appear"))
+    return max(candidates, key=lambda one: one.lost_ns, default=None)
+
+
+def _compiling(events: StageEvents, batches: Int64) -> list[Recompiling]:
+    """What torch.compile or JAX compiled, by what the recorder read in the batches (rows of stages)."""
+    readings, stages = events.workload.thread_times.compiling, events.workload.stages
+    share = events.least_share(readings)
+    if not share:
+        return []
+    begin, end = stages.start_ns[batches], stages.end_ns[batches]
+    grown = np.r_[False, (np.diff(readings.spent_ns) > 0) & (np.diff(readings.thread) == 0)]
+    at = np.sort(readings.time_ns[grown])
+    compiles = np.searchsorted(at, end, "right") > np.searchsorted(at, begin)
+    if not _recurs(compiles):
+        return []
+    lost = share * events.wall
+    sign = "torch.compile or JAX compiles"
+    return [Recompiling(lost, int(compiles.sum()), sign, min(lost, events.wall - float(events.time_in_calls.sum())))]
+
+
+def _tuning(events: StageEvents, of_row: Int64, spent: Float64) -> list[Recompiling]:
+    """Searches for the fastest kernel (cudnn.benchmark, Triton's autotuner): candidates are run and timed."""
+    timing = events.workload.roles.reads_time[events.call]
+    if not timing.any():
+        return []
+    of_batch, calls = of_row[events.call_of[timing]], events.workload.calls
+    tunes = np.bincount(of_batch, minlength=len(spent)) >= MANY_TIMINGS
+    if not _recurs(tunes):
+        return []
+    if tunes.all():  # what lies between the first and the last timing of a batch is the search
+        end = calls.end_ns[events.call[timing]]
+        first, last = np.full(len(spent), np.iinfo(np.int64).max), np.zeros(len(spent), dtype=np.int64)
+        np.minimum.at(first, of_batch, end)
+        np.maximum.at(last, of_batch, end)
+        lost = float(np.minimum(last - first, spent).sum())
+    else:
+        lost = _more_than_others(spent, tunes)
+    return [Recompiling(lost, int(tunes.sum()), "Candidates for the fastest kernel are run and timed")]
+
+
+def _more_than_others(spent: Float64, which: Bool) -> float:
+    """How much more these batches took than the median of the others, ns."""
+    return float(np.maximum(spent[which] - np.median(spent[~which]), 0).sum())
+
+
+def _recurs(occurs: Bool) -> bool:
+    return bool(occurs.sum() >= RECURS and occurs[len(occurs) // 2 :].sum() >= RECURS_LATE)

@@ -1,0 +1,1 @@
+"""Where host time goes, by what was sampled in the explaining pass."""

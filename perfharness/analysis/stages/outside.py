@@ -1,0 +1,92 @@
+"""Stages that ran outside of any batch: in a thread pool, in a task of their own, before or behind the loop.
+
+Which batch they worked for is not in a trace, so they have times per occurrence and none per batch or item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfharness.analysis.stages.roles import StageTable
+from perfharness.analysis.stages.stage_times import StageTimes
+from perfharness.analysis.statistics import summarise
+from perfharness.analysis.timeline.busy import BusyLine
+from perfharness.analysis.timeline.grouping import group_rows, rows_by_code
+from perfharness.model.result import TIMES, OutsideStage, Path, Tree
+from perfharness.model.trace import Bool, Int64, pid_of
+
+WHERE = ("other_task", "other_thread", "other_process", "no_batch_open")
+"""Where a batch of the same recorder was open when a stage began; the nearest counts."""
+
+
+def stages_outside(stages: StageTable, stage_times: StageTimes) -> list[OutsideStage]:
+    """Stages in no batch and around none, by path, where there are batches."""
+    batches = np.flatnonzero(stages.is_batch)
+    if not len(batches):
+        return []
+    holds = np.zeros(len(stages), dtype=np.bool_)
+    above = stages.parent[stage_times.outermost_batches()]
+    while len(above := np.unique(above[above >= 0])):
+        holds[above] = True
+        above = stages.parent[above]
+    rows, counts = rows_by_code(stage_times.path, (stage_times.batch < 0) & ~holds)
+    where = _where(stages, batches, rows)
+    found, begin = [], 0
+    for path, count in enumerate(counts.tolist()):
+        mine = rows[begin : begin + count]
+        positions = np.bincount(where[begin : begin + count], minlength=len(WHERE)).tolist()
+        begin += count
+        if count:
+            found.append(
+                OutsideStage(
+                    path=stages.paths.names(path),
+                    times={time: stage_times.times[time][mine] for time in TIMES},
+                    where={name: number for name, number in zip(WHERE, positions, strict=True) if number},
+                )
+            )
+    return found
+
+
+def _where(stages: StageTable, batches: Int64, rows: Int64) -> Int64:
+    """The index in `WHERE` for each row."""
+    owner, pid, start_ns, end_ns = stages.owner, pid_of(stages.thread), stages.start_ns, stages.end_ns
+    found = np.full(len(rows), WHERE.index("no_batch_open"), dtype=np.int64)
+    if not len(rows):
+        return found
+    for position, keys in ((2, (owner,)), (1, (owner, pid)), (0, (owner, stages.thread))):
+        group = group_rows(*(np.r_[key[batches], key[rows]] for key in keys)).code.astype(np.int64)
+        of_batch, of_row = group[: len(batches)], group[len(batches) :]
+        found[_begins_inside(of_row, start_ns[rows], of_batch, start_ns[batches], end_ns[batches])] = position
+    return found
+
+
+def _begins_inside(group: Int64, moment: Int64, of_interval: Int64, start: Int64, end: Int64) -> Bool:
+    """Whether each moment lies in an interval of its group; the groups are laid one behind the other."""
+    times, rank = np.unique(np.r_[start, end, moment], return_inverse=True)
+    starts, ends, moments = np.split(rank.ravel().astype(np.int64), [len(start), 2 * len(start)])
+    span = len(times) + 1
+    line = BusyLine(of_interval * span + starts, of_interval * span + ends)
+    at = group * span + moments
+    return np.asarray(line.until(at + 1) > line.until(at))
+
+
+def outside_tree(processes: Sequence[list[OutsideStage]]) -> list[Tree]:
+    """The stages of all processes together, as they stand in the files; times in ms, one value an occurrence."""
+    by_path: dict[Path, list[OutsideStage]] = {}
+    for stage in (stage for process in processes for stage in process):
+        by_path.setdefault(stage.path, []).append(stage)
+    return [_tree(path, parts) for path, parts in by_path.items()]
+
+
+def _tree(path: Path, parts: list[OutsideStage]) -> Tree:
+    tree: Tree = {"path": list(path), "count": sum(len(part.times[TIMES[0]]) for part in parts), "where": {}}
+    for name in WHERE:
+        if number := sum(part.where.get(name, 0) for part in parts):
+            tree["where"][name] = number
+    for time in TIMES:
+        values = np.concatenate([part.times[time] for part in parts])
+        total = float(values.sum())
+        tree[time] = {"total": None if np.isnan(total) else round(total, 6), **summarise(values).to_json()}
+    return tree

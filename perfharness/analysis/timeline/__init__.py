@@ -1,0 +1,1 @@
+"""Ranges, calls and operations on their time axis: nesting, projection, busy time."""

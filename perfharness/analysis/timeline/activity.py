@@ -1,0 +1,127 @@
+"""What processes were doing over time, in bins: readable whether there are ten batches or a million."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfharness.analysis.energy.work import Batches
+from perfharness.analysis.stages.roles import StageTable
+from perfharness.analysis.stages.stage_times import StageTimes
+from perfharness.model.result import BatchLoop
+from perfharness.model.telemetry import Float64
+from perfharness.model.trace import Int64
+from perfharness.model.trace_clock import TraceClock
+
+OUTSIDE_STAGES = "batch, outside of its stages"
+
+
+@dataclass(frozen=True)
+class ProcessActivity:
+    """One process: UTC of its batches and of the stages right below them; `stage` indexes `names`.
+
+    `measured` holds the windows (start, end) of its loops, `warmup` what lies between them and before and after.
+    """
+
+    names: list[str]
+    stage: Int64
+    stage_start_ns: Int64
+    stage_end_ns: Int64
+    batch_start_ns: Int64
+    batch_end_ns: Int64
+    warmup: list[tuple[int, int]]
+    measured: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """`share` has shape (names, bins): of the processes' time in a bin, that in each stage. `edges_ns` has one more."""
+
+    names: list[str]
+    edges_ns: Int64
+    share: Float64
+
+
+def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceClock) -> ProcessActivity | None:
+    """What a process did, of a trace whose clock is tied to UTC; None where it had no batch."""
+    batches = np.flatnonzero(stages.is_batch & (stage_times.outer_batch == np.arange(len(stages))))
+    if not len(batches):
+        return None
+    batches = batches[np.argsort(stages.start_ns[batches], kind="stable")]
+    below = np.flatnonzero((stages.parent >= 0) & ~stages.is_batch)
+    below = below[np.isin(stages.parent[below], batches)]
+    codes, stage = np.unique(stages.name[below], return_inverse=True)
+    start = clock.to_unix(stages.start_ns)
+    end = clock.to_unix(stages.end_ns)
+    loops = [
+        BatchLoop(
+            stages.paths.of_row(int(rows[0])),
+            start[rows],
+            end[rows],
+            stage_times.items[rows],
+            stage_times.only_warmup[rows],
+        )
+        for rows in stage_times.rows_of_loops
+    ]
+    measured = list(Batches.of(loops).windows)
+    return ProcessActivity(
+        names=[stages.names[code] for code in codes],
+        stage=stage.ravel(),
+        stage_start_ns=start[below],
+        stage_end_ns=end[below],
+        batch_start_ns=start[batches],
+        batch_end_ns=end[batches],
+        warmup=_warmup_windows(start[batches], end[batches], measured),
+        measured=measured,
+    )
+
+
+def shares_over_time(processes: list[ProcessActivity], edges_ns: Int64) -> Shares:
+    """Of the time of all processes together, the share that each stage had in each bin; stages as they first began.
+
+    What batches did outside of their stages comes last.
+    """
+    began = [
+        (int(process.stage_start_ns[process.stage == code].min()), name)
+        for process in processes
+        for code, name in enumerate(process.names)
+        if (process.stage == code).any()
+    ]
+    names = list(dict.fromkeys(name for _, name in sorted(began)))
+    share = np.zeros((len(names) + 1, len(edges_ns) - 1))
+    for process in processes:
+        in_stages = np.zeros(len(edges_ns) - 1)
+        for code, name in enumerate(process.names):
+            which = process.stage == code
+            if not which.any():
+                continue
+            inside = _time_inside(process.stage_start_ns[which], process.stage_end_ns[which], edges_ns)
+            share[names.index(name)] += inside
+            in_stages += inside
+        batch = _time_inside(process.batch_start_ns, process.batch_end_ns, edges_ns)
+        share[-1] += np.maximum(0.0, batch - in_stages)
+    share /= np.diff(edges_ns) * max(1, len(processes))
+    return Shares([*names, OUTSIDE_STAGES], edges_ns, share)
+
+
+def _time_inside(start_ns: Int64, end_ns: Int64, edges_ns: Int64) -> Float64:
+    """How much of each bin the intervals take, overlaps counted as often as they are."""
+    bins = len(edges_ns) - 1
+    start_ns, end_ns = np.clip(start_ns, edges_ns[0], edges_ns[-1]), np.clip(end_ns, edges_ns[0], edges_ns[-1])
+    first = np.minimum(np.searchsorted(edges_ns, start_ns, side="right") - 1, bins - 1)
+    last = np.minimum(np.searchsorted(edges_ns, end_ns, side="right") - 1, bins - 1)
+    one = first == last
+    many = ~one
+    spent = np.zeros(bins)
+    spent += np.bincount(first[one], (end_ns - start_ns)[one], bins)
+    spent += np.bincount(first[many], (edges_ns[first + 1] - start_ns)[many], bins)
+    spent += np.bincount(last[many], (end_ns - edges_ns[last])[many], bins)
+    begun = np.bincount(first[many] + 1, minlength=bins + 1) - np.bincount(last[many], minlength=bins + 1)
+    whole: Float64 = spent + np.cumsum(begun)[:bins] * np.diff(edges_ns)
+    return whole
+
+
+def _warmup_windows(start_ns: Int64, end_ns: Int64, measured: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    edges = [int(start_ns.min()), *(edge for window in measured for edge in window), int(end_ns.max())]
+    return [window for window in zip(edges[::2], edges[1::2], strict=True) if window[1] > window[0]]

@@ -1,0 +1,229 @@
+"""What is not in a trace: GPU work that was started and left no record, seen from the trace alone.
+
+A trace that lost events seems complete (nsys 2023.4 on CUDA 13 writes such files). Three signs show it: launching
+calls without an operation, operations without a call, and CUDA calls that stop while the ranges go on.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from perfharness.analysis.timeline import cuda_calls
+from perfharness.analysis.timeline.busy import ThreadOrder
+from perfharness.analysis.timeline.cuda_calls import CudaCalls
+from perfharness.analysis.timeline.grouping import distinct, group_rows
+from perfharness.analysis.timeline.projection import Launches
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.nsys_schema import CUPTI_FORKED, CUPTI_NOT_STARTED, CUPTI_STALLED, ONLY_RANGES
+from perfharness.model.trace import ApiCalls, Bool, GpuOperationKind, Int64, NvtxRanges, Trace, pid_of
+
+MIN_SILENT_RANGES = 3
+"""Fewer ranges than this without CUDA calls, at the end of a run, may be a pipeline that winds down."""
+
+CUDA_OF_NSYS = (((2025, 3), 13), ((2022, 4), 12))
+"""Newest CUDA major version that an nsys release knows: from (year, release) on. Older CUPTI loses events silently."""
+
+_UNTRACED = {
+    ONLY_RANGES: (Severity.NOTE, ""),
+    CUPTI_FORKED: (Severity.ERROR, "Start the workers by `spawn` or `forkserver`, or measure with `--tracer nsys`."),
+    CUPTI_NOT_STARTED: (Severity.ERROR, "Leave CUDA_INJECTION64_PATH as it is in the script, or use `--tracer nsys`."),
+    CUPTI_STALLED: (Severity.ERROR, "Measure again; where it happens again, use `--tracer nsys`."),
+}
+"""How bad it is and what to do, by the reason."""
+
+
+def find_untraced_work(trace: Trace, launches: Launches) -> tuple[Bool, list[Finding]]:
+    """Which ranges' GPU times can be trusted (False: not), and the findings with the reasons."""
+    known = np.ones(len(trace.ranges), dtype=np.bool_)
+    findings = _driver_newer_than_nsys(trace)
+    if trace.meta.gpu_coverage == "untraced":
+        reason = trace.meta.gpu_coverage_reason
+        severity, hint = _UNTRACED.get(
+            reason, (Severity.WARNING, "Run `perfharness doctor` to see what GPU tracing needs here.")
+        )
+        findings.append(Finding("gpu-not-traced", severity, f"GPU times are null: {reason}.", hint))
+        return np.zeros_like(known), findings
+    calls, started = CudaCalls(trace.api, trace.names), np.zeros(len(trace.api), dtype=np.bool_)
+    started[launches.call] = True
+    # The embedded tracer keeps only calls whose operation it saw.
+    by_call = () if trace.meta.tracer == "embedded" else (_launches_without_operation, _copies_without_operation)
+    for affected, finding in [*(check(trace, calls, started) for check in by_call), _calls_that_stop(trace)]:
+        if finding is not None:
+            known &= ~affected
+            findings.append(finding)
+    findings.extend(_operations_without_call(trace, launches))
+    return known, findings
+
+
+def _launches_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -> tuple[Bool, Finding | None]:
+    """Launches that started nothing, except failed and captured ones.
+
+    A runtime launch encloses the driver launch that carries the operation, or the other way round, so one that holds or
+    lies in a launch with an operation is none. The nearest such launches of its thread, before and after, decide.
+    """
+    is_launch = calls.of(cuda_calls.STARTS_KERNEL) & (trace.api.return_value == 0)
+    lost = np.flatnonzero(is_launch & ~started)
+    if len(lost):
+        lost = lost[~_near_complete_call(trace.api, lost, np.flatnonzero(is_launch & started))]
+        lost = lost[~_captured(trace.api, calls, lost)]
+    if not len(lost):
+        return np.zeros(len(trace.ranges), dtype=np.bool_), None
+    affected = _contains_any(trace.ranges, trace.api, lost)
+    return affected, Finding(
+        "trace-missing-kernels",
+        Severity.ERROR,
+        f"{len(lost)} of {int(is_launch.sum())} kernel launches have no kernel in the trace; the GPU times of "
+        f"the {int(affected.sum())} ranges around them are null.",
+        "The tracer lost GPU events: use an nsys that knows this driver's CUDA, or `--tracer embedded`.",
+    )
+
+
+def _near_complete_call(api: ApiCalls, missing: Int64, complete: Int64) -> Bool:
+    """Which of the calls hold or lie in a complete one of their thread."""
+    near = np.zeros(len(missing), dtype=np.bool_)
+    for thread in distinct(np.sort(api.thread[missing])):
+        theirs = complete[api.thread[complete] == thread]
+        if not len(theirs):
+            continue
+        theirs = theirs[np.argsort(api.start_ns[theirs], kind="stable")]
+        start, end = api.start_ns[theirs], api.end_ns[theirs]
+        mine = np.flatnonzero(api.thread[missing] == thread)
+        my_start, my_end = api.start_ns[missing[mine]], api.end_ns[missing[mine]]
+        after = np.minimum(np.searchsorted(start, my_start), len(start) - 1)
+        before = np.maximum(after - 1, 0)
+        encloses = (start[after] >= my_start) & (end[after] <= my_end)
+        near[mine] = encloses | ((start[before] <= my_start) & (end[before] >= my_end))
+    return near
+
+
+def _captured(api: ApiCalls, calls: CudaCalls, some: Int64) -> Bool:
+    """Which of some calls were made while their thread captured a CUDA graph: they record a node and start nothing."""
+    captured = np.zeros(len(some), dtype=np.bool_)
+    begins, ends = (np.flatnonzero(calls.of(name)) for name in (cuda_calls.BEGINS_CAPTURE, cuda_calls.ENDS_CAPTURE))
+    for thread in distinct(np.sort(api.thread[begins])):
+        begun, ended = begins[api.thread[begins] == thread], ends[api.thread[ends] == thread]
+        stops = np.append(np.sort(api.start_ns[ended]), np.iinfo(np.int64).max)
+        mine = np.flatnonzero(api.thread[some] == thread)
+        start = api.start_ns[some[mine]]
+        for begin, begin_end in zip(api.start_ns[begun].tolist(), api.end_ns[begun].tolist(), strict=True):
+            captured[mine] |= (start >= begin) & (start <= stops[np.searchsorted(stops, begin_end)])
+    return captured
+
+
+def _copies_without_operation(trace: Trace, calls: CudaCalls, started: Bool) -> tuple[Bool, Finding | None]:
+    """Copies or memsets were called for, and the trace holds not one of them: their table is gone.
+
+    One without an operation is no loss: a copy of nothing starts nothing.
+    """
+    affected = np.zeros(len(trace.ranges), dtype=np.bool_)
+    lost = []
+    for what, names in (("copies", cuda_calls.STARTS_COPY), ("memsets", cuda_calls.STARTS_MEMSET)):
+        made = np.flatnonzero(calls.of(names) & (trace.api.return_value == 0))
+        if not len(made) or started[made].any():
+            continue
+        made = made[~_captured(trace.api, calls, made)]
+        if len(made):
+            affected |= _contains_any(trace.ranges, trace.api, made)
+            lost.append(f"{len(made)} {what}")
+    if not lost:
+        return affected, None
+    return affected, Finding(
+        "trace-missing-copies",
+        Severity.ERROR,
+        f"The trace holds the calls of {' and '.join(lost)} and none of their operations; the GPU times of the "
+        f"{int(affected.sum())} ranges around them are null.",
+        "The tracer lost GPU events, or a table was removed from the file: export it again, or measure again.",
+    )
+
+
+def _contains_any(ranges: NvtxRanges, api: ApiCalls, calls: Int64) -> Bool:
+    """Ranges in which at least one of these calls begins, on the same thread."""
+    lines = ThreadOrder(api.thread[calls], api.start_ns[calls], api.end_ns[calls])
+    first, last = lines.slices(ranges.thread, ranges.start_ns, ranges.end_ns)
+    return np.asarray(last > first, dtype=np.bool_)
+
+
+def _calls_that_stop(trace: Trace) -> tuple[Bool, Finding | None]:
+    """Stages that always made CUDA calls make none any more, from one moment to the end of the run."""
+    ranges = trace.ranges
+    affected = np.zeros(len(ranges), dtype=np.bool_)
+    silent_names: set[str] = set()
+    last_call_ns = 0
+    range_pid, made_calls = pid_of(ranges.thread), None
+    for process, last_ns in _last_calls(trace.api):
+        mine = range_pid == process
+        later = mine & (ranges.start_ns > last_ns)
+        if np.count_nonzero(later) < MIN_SILENT_RANGES:
+            continue
+        if made_calls is None:
+            made_calls = _contains_any(ranges, trace.api, np.arange(len(trace.api)))
+        earlier = mine & (ranges.start_ns <= last_ns)
+        always = np.setdiff1d(ranges.name[earlier & made_calls], ranges.name[earlier & ~made_calls])
+        silent = later & np.isin(ranges.name, always)
+        if silent.sum() >= MIN_SILENT_RANGES:
+            affected |= mine & (ranges.end_ns > last_ns)
+            silent_names |= {trace.names[code] for code in np.unique(ranges.name[silent])}
+            last_call_ns = last_ns
+    if not silent_names:
+        return affected, None
+    shown = ", ".join(f"'{name}'" for name in sorted(silent_names)[:5])
+    return affected, Finding(
+        "trace-cuda-calls-stop",
+        Severity.ERROR,
+        f"No CUDA call is recorded after {last_call_ns / 1e6:.3f} ms, although ranges go on until "
+        f"{int(ranges.end_ns.max()) / 1e6:.3f} ms and {shown} made CUDA calls before; "
+        f"the GPU times of {int(affected.sum())} ranges are null.",
+        "The tracer lost CUDA events: use an nsys that knows this driver's CUDA, or `--tracer embedded`.",
+    )
+
+
+def _last_calls(api: ApiCalls) -> list[tuple[int, int]]:
+    """Start of the last call of each process, by pid."""
+    pids = pid_of(api.thread)
+    groups = group_rows(pids)
+    last_ns = np.full(len(groups), np.iinfo(np.int64).min)
+    np.maximum.at(last_ns, groups.code, api.start_ns)
+    return sorted(zip(pids[groups.first].tolist(), last_ns.tolist(), strict=True))
+
+
+def _operations_without_call(trace: Trace, launches: Launches) -> list[Finding]:
+    """Copies that the driver makes by itself (managed memory) have none: their id is 0."""
+    operations = trace.operations
+    lost = np.ones(len(operations), dtype=np.bool_)
+    lost[launches.operation] = False
+    lost &= (operations.kind != GpuOperationKind.MEMCPY) | (operations.correlation != 0)
+    without_call = int(lost.sum())
+    if not without_call:
+        return []
+    return [
+        Finding(
+            "trace-missing-calls",
+            Severity.ERROR,
+            f"{without_call} of {len(operations)} GPU operations have no API call in the trace, "
+            "so they are in no range; GPU times may be too small.",
+            "Trace CUDA API calls too (`nsys profile --trace cuda`), or use `--tracer embedded`.",
+        )
+    ]
+
+
+def _driver_newer_than_nsys(trace: Trace) -> list[Finding]:
+    meta = trace.meta
+    release = re.match(r"(\d{4})\.(\d+)", meta.tracer_version or "")
+    if meta.tracer != "nsys" or release is None or meta.cuda_driver is None or not len(trace.api):
+        return []
+    version = (int(release[1]), int(release[2]))
+    newest = next((cuda for since, cuda in CUDA_OF_NSYS if version >= since), None)
+    driver = meta.cuda_driver // 1000
+    if newest is None or driver <= newest:
+        return []
+    return [
+        Finding(
+            "nsys-older-than-driver",
+            Severity.ERROR,
+            f"nsys {meta.tracer_version} knows CUDA up to {newest}, the driver has CUDA {driver}; such a pair loses "
+            "GPU events silently.",
+            "Use a newer nsys, or `--tracer embedded`.",
+        )
+    ]

@@ -1,0 +1,367 @@
+"""A load test of a run folder as the run store, comparisons and gates see it, whoever made the load: `perfharness
+stress`, or MLPerf LoadGen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from perfharness.errors import ResultError
+from perfharness.files import read_regular
+from perfharness.model.findings import Finding
+from perfharness.model.load import LOAD_NAME, PERCENTILES, LoadFigure, LoadResult, PhaseResult, Status, TargetRecord
+from perfharness.model.mlperf import MLPERF_NAME, MlperfResult
+from perfharness.model.secrets import mask_text
+from perfharness.runs.comparison.compared_figure import ACCURACY, PHASES, Figure
+
+ERRORS = "errors"
+NO_OBJECTIVE = "it had no --objective"
+CLOSED = "a closed loop asks for no rate"
+NO_ANSWER = "nothing was answered"
+OFFLINE_LATENCY = "Offline has one query with everything"
+SHORT_DIGEST = 12
+
+CODES: dict[Status, int] = {"ok": 0, "stopped-by-errors": 3}
+"""With which exit code the command ends; any other status: 1."""
+
+ESTIMATED = ("target_qps",)
+"""Of LoadGen's settings: what perfharness says after the warm-up where nobody else does; of Server somebody does."""
+
+ESTIMATED_OFFLINE = (*ESTIMATED, "samples_per_query", "min_sample_count")
+SHOWN = {
+    "min_duration_ms": "min ms", "max_duration_ms": "max ms", "min_query_count": "min queries",
+    "max_query_count": "max queries", "qsl_rng_seed": "seed",
+}  # fmt: skip
+"""Of LoadGen's settings: what a text about the load names where it is not 0."""
+
+LOADGEN_DATA = ("dataset", "samples")
+"""Of the settings that were asked for: what LoadGen draws from."""
+
+NO_SETTINGS = frozenset({
+    "model", "scenario", "mode", "target_qps", "target_latency_ms", "min_duration_s", "max_duration_s", "min_queries",
+    "max_queries", "samples_per_query", "seed", "log_queries", "benchmark", "user_conf", "submission", "submitter",
+    "system", "division", *LOADGEN_DATA,
+})  # fmt: skip
+"""Of the settings that were asked for: what is no setting of the system under test."""
+
+
+@dataclass(frozen=True)
+class LoadValue:
+    """A figure of a load test.
+
+    Args:
+        low, high: its 95 % interval; of a knee that is proven, the rate and the lowest one that misses it.
+        count: of the answers that it is of.
+        reason: why there is no value, or what is in doubt.
+    """
+
+    value: float | None
+    reason: str | None = None
+    low: float | None = None
+    high: float | None = None
+    count: int | None = None
+
+
+Values = Mapping[Figure, LoadValue]
+
+
+@dataclass(frozen=True)
+class LoadTest:
+    """What a load test comes to.
+
+    Attributes:
+        kind: the verb.
+        target: what was under load, by the name that was given; secrets masked.
+        arguments: settings of the target: not those of the load; None: those of the program that was launched.
+        load: the load in short, with a digest of all that has to be equal for its figures to be comparable.
+        facts: of the load, for tables.
+        verdict: what the test says of itself: `ok` or how it ended; `VALID` or `INVALID` by LoadGen.
+        verdict_reason: why it is that.
+        figures: of the longest phase that counts.
+        phases: figures of each phase that counts, by its name.
+        findings: about the load.
+        of_no_concern: codes of findings of the run that say nothing about the target.
+        exit_code: of what became of the load alone: 0, 1, or 3.
+        problem: why it cannot stand for a side of a comparison.
+        invalid: why its figures are not to be compared, by its own verdict.
+    """
+
+    kind: Literal["stress", "mlperf"]
+    target: str
+    load: str
+    verdict: str
+    figures: Values
+    arguments: Sequence[str] | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    verdict_reason: str | None = None
+    phases: Mapping[str, Values] = field(default_factory=dict)
+    findings: Sequence[Finding] = ()
+    of_no_concern: frozenset[str] = frozenset()
+    exit_code: int = 0
+    problem: str | None = None
+    invalid: str | None = None
+
+    @property
+    def figures_of_phases(self) -> Values:
+        """At the path of each phase."""
+        return {
+            Figure((PHASES, name, *of.path), of.metric): one
+            for name, found in self.phases.items()
+            for of, one in found.items()
+        }
+
+    @property
+    def short_target(self) -> str:
+        """Without the folder of a file."""
+        return self.target if "://" in self.target else Path(self.target).name or self.target
+
+
+def read_load_test(folder: Path) -> LoadTest | None:
+    """That of a run folder; None: the run was under no load. Raises `ResultError` where its file cannot be read."""
+    load = read_load_file(folder)
+    if load is not None:
+        return stress_test(load)
+    found = _read(folder / MLPERF_NAME, MlperfResult)
+    return None if found is None else loadgen_test(found)
+
+
+def read_load_file(folder: Path) -> LoadResult | None:
+    """`load.json`; None: there is none. Raises `ResultError` where it cannot be read."""
+    return _read(folder / LOAD_NAME, LoadResult)
+
+
+def read_mlperf_file(folder: Path) -> MlperfResult | None:
+    """`mlperf.json`; None: there is none. Raises `ResultError` where it cannot be read."""
+    return _read(folder / MLPERF_NAME, MlperfResult)
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def _read(path: Path, model: type[ModelT]) -> ModelT | None:
+    try:
+        return model.model_validate_json(read_regular(path, follow=False))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); run the load test again") from error
+
+
+# ---- perfharness stress ----
+
+
+def stress_test(load: LoadResult) -> LoadTest:
+    """Of `load.json`."""
+    counting = [one for one in load.phases if not one.is_warmup]
+    is_search = load.knee is not None  # its phases are those of other rates
+    problem = None
+    if load.status != "ok":
+        problem = f"its load ended early: {load.status}" + (f" ({load.status_reason})" if load.status_reason else "")
+    return LoadTest(
+        kind="stress",
+        target=mask_text(load.target.name),
+        arguments=_arguments(load.target),
+        load=load_text(load),
+        facts={"target kind": load.target.kind},
+        verdict=load.status,
+        verdict_reason=load.status_reason,
+        figures=load_figures(load),
+        phases={} if is_search else {one.name: phase_figures(one) for one in counting},
+        findings=[record.to_finding() for record in load.findings],
+        of_no_concern=of_no_concern(load),
+        exit_code=CODES.get(load.status, 1),
+        problem=problem,
+    )
+
+
+def of_no_concern(load: LoadResult) -> frozenset[str]:
+    """Codes of findings of the run that say nothing about the target: over HTTP the launched process is the generator,
+    or the server; and what the load test says itself, of the phase that counts.
+    """
+    target = load.target
+    if target.started is not None:
+        return frozenset({"no-ranges"})  # requests-not-traced says what is missing
+    if target.kind in ("callable", "backend"):
+        said = {
+            "recorder-not-finalized": any(phase.unanswered for phase in load.phases),  # a batch that nobody ends
+            "memory-grows": load.sustained is not None or load.tracer is None,  # without a trace, of loading too
+            "not-traced": load.tracer is None,
+        }
+        return frozenset(code for code, is_said in said.items() if is_said)
+    return frozenset({"not-traced", "memory-grows"}) if target.kind == "http" else frozenset()
+
+
+def _arguments(target: TargetRecord) -> list[str] | None:
+    """Of a model how it is run, of a server its command; a script's are those of the launch."""
+    if target.kind == "script":
+        return None
+    settings = [f"{name}={_setting(value)}" for name, value in (target.model or {}).items() if value]
+    return [*settings, *(target.started or ())]
+
+
+def load_figures(load: LoadResult) -> dict[Figure, LoadValue]:
+    """The figures of the longest phase that counts, or of the search for the knee."""
+    figures: dict[Figure, LoadValue] = {}
+    knee = load.knee
+    phase = max((one for one in load.phases if not one.is_warmup), key=lambda one: one.duration_s, default=None)
+    if knee is not None:
+        ends = (knee.rate, knee.misses_at) if knee.proven else (None, None)
+        doubt = None if knee.proven else knee.reason or f"not proven: the search ended by {knee.ended_by}"
+        figures[Figure((), "knee_rate")] = LoadValue(knee.rate, doubt, *ends)
+    elif phase is not None:
+        figures |= phase_figures(phase)
+        figures |= {
+            Figure((ERRORS, kind), "error_share"): LoadValue(count / _ended(phase), count=count)
+            for kind, count in phase.errors.items()
+        }
+    slope = _largest_slope(load)
+    if slope is not None:
+        figures[Figure((), "memory_slope")] = slope
+    return figures
+
+
+def phase_figures(phase: PhaseResult) -> dict[Figure, LoadValue]:
+    """The rates, latencies and errors of a phase."""
+    times, ended = phase.latency, _ended(phase)
+    found = {f"load_{name}": _of(getattr(times, name), times.count, times.reason) for name in ("mean", *PERCENTILES)}
+    found["asked_rate"] = LoadValue(phase.asked_rate, CLOSED if phase.asked_rate is None else None)
+    found["achieved_rate"] = LoadValue(phase.achieved_rate, NO_ANSWER if phase.achieved_rate is None else None)
+    found["goodput"] = LoadValue(phase.goodput, NO_OBJECTIVE if phase.within_objective is None else None)
+    errors = sum(phase.errors.values())
+    found["error_rate"] = LoadValue(errors / ended, count=ended) if ended else LoadValue(None, NO_ANSWER)
+    return {Figure((), name): value for name, value in found.items()}
+
+
+def _ended(phase: PhaseResult) -> int:
+    """Requests of which it is known how they ended."""
+    return phase.ok + sum(phase.errors.values())
+
+
+def _of(figure: LoadFigure, count: int, otherwise: str | None) -> LoadValue:
+    reason = None if figure.value is not None else figure.reason or otherwise or NO_ANSWER
+    return LoadValue(figure.value, reason, figure.low, figure.high, count)
+
+
+def _largest_slope(load: LoadResult) -> LoadValue | None:
+    """Of the memory of the processes, the one that grows the most; None: it was not judged."""
+    if load.sustained is None or not load.sustained.memory:
+        return None
+    known = [one for one in load.sustained.memory if one.slope_mb_per_s.value is not None]
+    if not known:
+        one = load.sustained.memory[0]
+        return LoadValue(None, one.reason or one.slope_mb_per_s.reason or one.verdict)
+    most = max(known, key=lambda one: one.slope_mb_per_s.value or 0.0)
+    slope = most.slope_mb_per_s
+    return LoadValue(slope.value, f"{most.of}: {most.verdict}", slope.low, slope.high)
+
+
+def load_text(load: LoadResult) -> str:
+    """The profile and the target's kind in short, with a digest of the whole profile."""
+    phases = [
+        f"{one.name} {'closed' if one.asked_rate is None else f'{one.asked_rate:.4g}/s'} for {one.duration_s:.4g} s"
+        for one in load.phases
+        if not one.is_warmup
+    ]
+    shown = ", ".join(phases[:2]) + (f" and {len(phases) - 2} more" if len(phases) > 2 else "")
+    return f"{load.target.kind}, {'a search for the knee' if load.knee else shown} ({_digest(load.profile)})"
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    return sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()[:SHORT_DIGEST]
+
+
+# ---- MLPerf LoadGen ----
+
+
+def loadgen_test(result: MlperfResult) -> LoadTest:
+    """Of `mlperf.json`."""
+    verdict, why, invalid = loadgen_verdict(result)
+    own = {name: value for name, value in result.asked.items() if name not in NO_SETTINGS}
+    return LoadTest(
+        kind="mlperf",
+        target=mask_text(result.model),
+        arguments=[f"{name}={_setting(value)}" for name, value in {"backend": result.backend, **own}.items()],
+        load=loadgen_text(result),
+        facts={"scenario": result.scenario, "mode": result.mode},
+        verdict=verdict,
+        verdict_reason=why,
+        figures=dict(loadgen_figures(result)),
+        findings=[record.to_finding() for record in result.findings],
+        exit_code=0 if result.status == "ok" else 1,
+        problem=None if result.status == "ok" else f"the test of LoadGen did not come to its end: {result.status}",
+        invalid=invalid,
+    )
+
+
+def loadgen_verdict(result: MlperfResult) -> tuple[str, str | None, str | None]:
+    """The verdict, why it is that, and why the figures are not to be compared."""
+    if result.status != "ok":
+        return result.status, result.sut.problem if result.sut is not None else None, None
+    if result.validity is None:
+        if result.mode == ACCURACY:
+            return "ok", "an accuracy test has no verdict", None
+        reason = "LoadGen gave no verdict"
+        return "no verdict", reason, reason
+    if result.validity == "VALID":
+        return "VALID", None, None
+    reason = ", ".join(result.invalid_reasons) or "it names nothing"
+    return "INVALID", reason, f"LoadGen's verdict is INVALID; not satisfied: {reason}"
+
+
+def loadgen_figures(result: MlperfResult) -> Iterator[tuple[Figure, LoadValue]]:
+    """LoadGen's figures, as it reports them."""
+    metric = result.metric
+    if metric is not None:
+        name = "loadgen_latency" if metric.unit == "ms" else "loadgen_rate"
+        why = None if metric.value is not None else metric.reason or "LoadGen reported none"
+        yield Figure((), name), LoadValue(metric.value, why, count=result.queries)
+        if metric.unit == "ms":
+            early = metric.early_stopping_ms
+            yield Figure((), "loadgen_early_stopping"), LoadValue(early, metric.reason if early is None else None)
+    if result.percentiles:
+        is_offline = result.scenario == "Offline"
+        mean = None if is_offline else result.mean_latency_ms
+        no_mean = OFFLINE_LATENCY if is_offline else "LoadGen reported none"
+        yield Figure((), "load_mean"), LoadValue(mean, no_mean if mean is None else None, count=result.queries)
+        for one in result.percentiles:
+            percentile = next((name for name, percent in PERCENTILES.items() if percent == one.percent), None)
+            if percentile is not None:
+                unknown = OFFLINE_LATENCY if is_offline else one.reason
+                yield Figure((), f"load_{percentile}"), LoadValue(one.latency_ms, unknown, count=result.queries)
+    if result.over_latency is not None and result.queries:
+        yield Figure((), "over_latency_share"), LoadValue(result.over_latency / result.queries, count=result.queries)
+    for name, found in result.accuracy.items():
+        yield Figure((ACCURACY, name), ACCURACY), LoadValue(found.value, found.reason, count=result.accuracy_samples)
+
+
+def loadgen_text(result: MlperfResult) -> str:
+    """Scenario and mode, with a digest of LoadGen's settings and of its data.
+
+    What perfharness tells LoadGen to expect after the warm-up differs from launch to launch, and is no setting.
+    """
+    estimated = {"Server": (), "Offline": ESTIMATED_OFFLINE}.get(result.scenario, ESTIMATED)
+    settings = {name: value for name, value in result.settings.items() if name not in estimated}
+    data = {name: result.asked.get(name) for name in LOADGEN_DATA}
+    rules = {name: result.asked.get(name) for name in ("benchmark",)}
+    shown = [
+        f"{label} {value}"
+        for label, value in (
+            ("target qps", result.settings.get("target_qps") if result.scenario == "Server" else None),
+            ("samples a query", result.settings.get("samples_per_query") if result.scenario == "MultiStream" else None),
+            *((label, result.settings.get(name) or None) for name, label in SHOWN.items()),
+        )
+        if value is not None
+    ]
+    digest = _digest({"scenario": result.scenario, "mode": result.mode, **settings, **data, **rules})
+    return f"LoadGen {', '.join([result.scenario, result.mode, *shown])} ({digest})"
+
+
+def _setting(value: object) -> str:
+    return mask_text(",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))

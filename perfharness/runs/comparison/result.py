@@ -1,0 +1,239 @@
+"""What a comparison of versions says. Written as JSON, so validated."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from perfharness.model.checks import PrintableText
+from perfharness.model.notebook import notebook_html
+from perfharness.model.secrets import mask_arguments
+from perfharness.runs.comparison.compared_figure import Unit
+from perfharness.runs.comparison.limits import LimitResult
+
+COMPARISON_NAME = "comparison.json"
+COMPARISON_VERSION = 1
+
+Verdict = Literal["faster", "slower", "same", "undecided", "not-comparable"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Order = Literal["in-turns", "one-after-the-other", "unknown"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+
+class CompareRule(_Model):
+    """How the verdicts are made."""
+
+    alpha: float = Field(default=0.05, gt=0, lt=0.5)
+    """highest rate of false alarms, over all rows together"""
+
+    min_effect: float = Field(default=0.02, ge=0)
+    """smallest relative difference that counts"""
+
+    min_abs: dict[Unit, float] = Field(default_factory=dict)
+    """smallest difference that counts, by unit"""
+
+    spread: float | None = Field(default=None, gt=0)
+    """relative standard deviation between launches, as the user stated it; null: only what was seen counts"""
+
+    allow_drift: bool = True
+    """whether intervals allow for a machine that drifts, where one side was measured after the other"""
+
+
+class ComparedLaunch(_Model):
+    """One launch of a side."""
+
+    folder: PrintableText
+    run_id: str
+    created: str | None
+    problem: str | None = None
+    """why it was left out; null: it was used"""
+
+    errors: list[str] = Field(default_factory=list)
+    """codes of the findings that put numbers of it in doubt"""
+
+
+class ComparedSide(_Model):
+    """The launches of a version."""
+
+    name: PrintableText
+    launches: list[ComparedLaunch]
+
+    @property
+    def used(self) -> int:
+        """How many launches were used."""
+        return sum(launch.problem is None for launch in self.launches)
+
+
+class EnvironmentDifference(_Model):
+    """Something that is not the same on both sides, or not in all launches of one."""
+
+    name: str
+    base: list[str | None]
+    """each value that a launch has; null: not recorded"""
+
+    new: list[str | None]
+    decides: bool
+    """whether it makes the comparison meaningless"""
+
+    allowed: bool = False
+    """whether the user said that it may differ"""
+
+    reason: str | None = None
+    """why it makes the comparison meaningless"""
+
+    @property
+    def is_deciding(self) -> bool:
+        """Whether nothing can be compared for it."""
+        return self.decides and not self.allowed
+
+
+class SideFigures(_Model):
+    """A figure of one side."""
+
+    mean: float | None
+    """geometric mean of the launches; null: not measured"""
+
+    spread: float | None
+    """relative standard deviation between launches; null: of one launch it is not known"""
+
+    launches: list[float | None]
+    """each launch's"""
+
+
+class RatioInterval(_Model):
+    """An interval of a ratio."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+class ComparedRow(_Model):
+    """One figure of a stage, or of the run."""
+
+    stage: str
+    """path in the base; empty: of the whole run"""
+
+    new_stage: str | None = None
+    """path in the new version, where it is another one"""
+
+    metric: str
+    unit: Unit
+    base: SideFigures
+    new: SideFigures
+    verdict: Verdict = "not-comparable"
+    """of memory and energy, `slower` means more of it"""
+
+    ratio: float | None = None
+    """new over base"""
+
+    interval: RatioInterval | None = None
+    """of this row alone"""
+
+    judged_by: RatioInterval | None = None
+    """the interval that the verdict rests on: corrected for the number of rows"""
+
+    threshold: float | None = None
+    """relative difference that had to be exceeded, both thresholds together"""
+
+    p_different: float | None = None
+    """that it is within the threshold, adjusted for the number of rows"""
+
+    p_same: float | None = None
+    """that it is beyond the threshold, adjusted for the number of rows"""
+
+    reason: str | None = None
+    """of `undecided` and `not-comparable`"""
+
+    launches_needed: int | None = None
+    """launches a side that would probably decide it; null: it is decided, more than a thousand, or not known"""
+
+
+class NotCompared(_Model):
+    """A figure that is in one version only, or in neither measured."""
+
+    stage: str
+    metric: str
+    reason: str
+
+
+class UnmatchedStage(_Model):
+    """A stage that one version has alone."""
+
+    side: Literal["base", "new"]
+    stage: str
+    cpu_ms: float | None
+    """mean of a batch over the launches; null: not measured"""
+
+    gpu_ms: float | None
+
+
+class ComparedVersion(_Model):
+    """One version against the base."""
+
+    side: ComparedSide
+    order: Order
+    """whether the launches of both sides were made in turns"""
+
+    allows_drift: bool
+    """whether the intervals are made wider for a machine that drifts"""
+
+    by_rounds: bool = False
+    """whether the two launches of a round were compared with each other"""
+
+    differences: list[EnvironmentDifference]
+    rows: list[ComparedRow]
+    not_compared: list[NotCompared]
+    only_in_base: list[str]
+    """stages"""
+
+    only_in_new: list[str]
+    unmatched: list[UnmatchedStage] = Field(default_factory=list)
+    """the same stages with their times"""
+
+    remarks: list[PrintableText]
+    """what a reader must know of the whole"""
+
+    @property
+    def deciding(self) -> list[EnvironmentDifference]:
+        """Differences that make the comparison meaningless."""
+        return [one for one in self.differences if one.is_deciding]
+
+
+class Comparison(_Model):
+    """What `perfharness compare` says. Times are milliseconds."""
+
+    schema_version: int = COMPARISON_VERSION
+    created: str
+    """UTC, ISO 8601"""
+
+    command: Annotated[list[PrintableText], AfterValidator(mask_arguments)] = Field(default_factory=list)
+    rule: CompareRule
+    rows_tested: int
+    """how many rows the verdicts are corrected for"""
+
+    base: ComparedSide
+    versions: list[ComparedVersion]
+
+    limits: list[LimitResult] = Field(default_factory=list)
+
+    @property
+    def sides(self) -> list[ComparedSide]:
+        """The base, and each version."""
+        return [self.base, *(version.side for version in self.versions)]
+
+    @property
+    def has_nothing(self) -> bool:
+        """Whether no row of any version could be compared."""
+        return self.verdicts() <= {"not-comparable"}
+
+    def verdicts(self) -> set[Verdict]:
+        """All that occur."""
+        return {row.verdict for version in self.versions for row in version.rows}
+
+    def _repr_html_(self) -> str | None:
+        return notebook_html(self)

@@ -1,0 +1,154 @@
+"""Results of trtexec as launches of a comparison: the file of `--exportTimes`, or the log.
+
+    trtexec              h2d + compute + d2h of a query, on the GPU: its "Latency"
+    trtexec/h2d, compute, d2h    between CUDA events
+    trtexec/enqueue      of the host
+
+Its warm-up is left out by trtexec itself. A query is a batch; how many items it has, neither file says.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from perfharness.analysis.statistics import summarise
+from perfharness.errors import ResultError
+from perfharness.files import read_regular
+from perfharness.model.result import Float64
+from perfharness.model.result import Path as StagePath
+from perfharness.runs.comparison.compared_figure import Figure
+from perfharness.runs.comparison.compared_launch import LaunchFigures
+
+ROOT: StagePath = ("trtexec",)
+
+TIMES_OF = {
+    "latencyMs": ROOT,
+    "h2dMs": (*ROOT, "h2d"),
+    "inMs": (*ROOT, "h2d"),  # before TensorRT 8.5
+    "computeMs": (*ROOT, "compute"),
+    "d2hMs": (*ROOT, "d2h"),
+    "outMs": (*ROOT, "d2h"),
+}
+"""Keys of `--exportTimes` and their stages."""
+
+SUMMARY = "=== Performance summary ==="
+LINES_OF = {
+    "Latency": ROOT,
+    "H2D Latency": (*ROOT, "h2d"),
+    "GPU Compute Time": (*ROOT, "compute"),
+    "D2H Latency": (*ROOT, "d2h"),
+    "Enqueue Time": (*ROOT, "enqueue"),
+}
+"""Lines of the log's summary and their stages."""
+
+LINE = re.compile(rf"({'|'.join(LINES_OF)}): min = .*", re.MULTILINE)
+FIGURE = re.compile(r"(mean|median|percentile\(\d+%\)) = ([\d.eE+-]+) ms")
+DEVICE = re.compile(r"Selected Device: *(.+)")
+VERSION = re.compile(r"TensorRT version: *([\d.]+)|\[TensorRT v(\d+)\]")
+UNSTABLE = "GPU compute time is unstable"
+
+NO_ITEMS = "trtexec counts queries, and how many items a query has is not known"
+
+
+def is_trtexec(path: Path) -> bool:
+    """Whether a file is one of trtexec's, by its content."""
+    try:
+        with path.open("rb") as file:
+            head = _utf8(file.read(4096)).lstrip()
+    except OSError:
+        return False
+    return (head.startswith(b"[") and b'"computeMs"' in head) or b"TensorRT.trtexec" in head or b"[I] === " in head
+
+
+def _utf8(content: bytes) -> bytes:
+    """PowerShell redirects output in UTF-16, and editors of Windows begin a file with a mark."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16", "replace").encode()
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
+def read_trtexec(path: Path) -> LaunchFigures:
+    """A run of trtexec as a launch. Raises `ResultError` where the file cannot be read."""
+    try:
+        content = _utf8(read_regular(path))
+    except OSError as error:
+        raise ResultError(f"{path} cannot be read ({error})") from error
+    times = content.lstrip().startswith(b"[") and b'"computeMs"' in content
+    figures, environment, errors = (
+        _exported(path, content) if times else _logged(path, content.decode("utf-8", "replace"))
+    )
+    return LaunchFigures(
+        folder=path,
+        run_id=f"trtexec-{hashlib.sha256(content).hexdigest()[:16]}",
+        created=None,
+        problem=None,
+        figures={**figures, Figure((), "throughput"): None},
+        reasons={Figure((), "throughput"): NO_ITEMS},
+        environment=environment,
+        errors=errors,
+    )
+
+
+Read = tuple[dict[Figure, float | None], Mapping[str, str | None], tuple[str, ...]]
+
+
+def _exported(path: Path, content: bytes) -> Read:
+    try:
+        rows: list[dict[str, Any]] = orjson.loads(content)
+        columns = {key: np.asarray([row[key] for row in rows], dtype=np.float64) for key in TIMES_OF if key in rows[0]}
+        if "startEnqMs" in rows[0]:
+            columns["enqueue"] = np.asarray([row["endEnqMs"] - row["startEnqMs"] for row in rows], dtype=np.float64)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise ResultError(f"{path} is no file of trtexec --exportTimes ({type(error).__name__}: {error})") from error
+    figures: dict[Figure, float | None] = {}
+    for key, values in columns.items():
+        found = _summary(values)
+        figures |= dict(_figures(TIMES_OF.get(key, (*ROOT, "enqueue")), found))
+    return figures, {}, ()
+
+
+def _summary(values: Float64) -> dict[str, float | None]:
+    statistics = summarise(values)
+    return {"mean": statistics.mean, "p50": statistics.p50, "p95": statistics.p95, "p99": statistics.p99}
+
+
+def _logged(path: Path, text: str) -> Read:
+    summary = text.rpartition(SUMMARY)[2] if SUMMARY in text else ""
+    lines = {found[1]: dict(FIGURE.findall(found[0])) for found in LINE.finditer(summary)}
+    if "GPU Compute Time" not in lines:
+        raise ResultError(
+            f"{path} has no '{SUMMARY}' with a GPU Compute Time; give the whole log of a trtexec that timed the engine "
+            "(TensorRT 8 or newer), or its --exportTimes file"
+        )
+    figures: dict[Figure, float | None] = {}
+    for name, path_of in LINES_OF.items():
+        if name in lines:
+            figures |= dict(_figures(path_of, _of_line(lines[name])))
+    device, version = DEVICE.search(text), VERSION.search(text)
+    environment = {
+        "gpu": f"1 x {device[1].strip()}" if device else None,
+        "package tensorrt": (version[1] or version[2]) if version else None,
+    }
+    return figures, environment, ("gpu-compute-time-unstable",) if UNSTABLE in summary else ()
+
+
+def _of_line(found: Mapping[str, str]) -> dict[str, float | None]:
+    names = {"mean": "mean", "p50": "median", "p95": "percentile(95%)", "p99": "percentile(99%)"}
+    return {name: float(found[key]) if key in found else None for name, key in names.items()}
+
+
+def _figures(path: StagePath, found: Mapping[str, float | None]) -> Iterator[tuple[Figure, float | None]]:
+    yield Figure(path, "cpu_time" if path[-1] == "enqueue" else "gpu_time"), found["mean"]
+    if path == ROOT:
+        yield Figure(path, "latency_p50"), found["p50"]
+        yield Figure(path, "latency_p95"), found["p95"]
+    for name in ("p50", "p95", "p99"):
+        yield Figure(path, f"stage_{name}"), found[name]

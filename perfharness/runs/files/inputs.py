@@ -1,0 +1,181 @@
+"""What a user may name: a run, a process of one, several runs, or a trace, as sqlite, Parquet or `.nsys-rep`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfharness.errors import PerfHarnessError, ResultError
+from perfharness.files import is_plain, is_plain_folder
+from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
+from perfharness.model.measured import is_part_of
+from perfharness.model.nsys_schema import TRACE_NAME
+from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.run_swap import settle
+from perfharness.runs.files.run_folder import read_manifest
+from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, repeated_launches
+from perfharness.runs.share.archive import is_archive, unpacked
+from perfharness.telemetry.protocol import SPOOL_NAME
+from perfharness.trace.database import SQLITE_MAGIC
+from perfharness.trace.parquet_folder import is_parquet_trace
+from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.nsys.collect import REPORT_SUFFIX, collect, sqlite_of
+from perfharness_launcher.nsys.command_line import REPORT_STEM
+from perfharness_launcher.nsys.probe import find_nsys
+
+REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")
+REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
+"""How an `.nsys-rep` begins (nsys 2023.4 to 2024.2)."""
+
+PARQUET_ENDING = "_pqtdir"
+"""What nsys adds to the name of a Parquet folder when no name is given."""
+
+RUN_OF_SERIES = re.compile(r"(np|cold|warm)_(\d+)|first")
+"""Folders of the runs that `launch --np-sweep` and `launch --cold-start` make."""
+
+LEVELS_OF_PROCESSES = 3
+"""How deep a process's folder may be below its run's."""
+
+EXPECTED_PATHS = (
+    "give a run folder (what was passed to `perfharness launch -o`), the folder of one of its processes, the folder of "
+    "a repeat, a sweep or cold starts, a run that `perfharness share` wrote, or a trace: a file, or a folder that "
+    "`nsys export --type parquetdir` wrote"
+)
+
+
+@dataclass(frozen=True)
+class Located:
+    """What a path names: run folders, or a trace.
+
+    Args:
+        path: as it was named.
+        runs: one run; of a repeat, a sweep or cold starts, all of them, in order. Empty for a trace.
+        process: of a process's folder, its folder in the one run.
+        trace: the trace itself, where it is in no run.
+        name: what it is called in results.
+    """
+
+    path: Path
+    runs: tuple[Path, ...] = ()
+    process: str | None = None
+    trace: Path | None = None
+    name: str = ""
+
+    @property
+    def is_series(self) -> bool:
+        """Whether it is a folder of runs."""
+        return bool(self.runs) and self.runs != (self.path,) and self.process is None
+
+    def names_process(self, folder: str) -> bool:
+        """Whether a measured process of a run is meant; the folder of a launched one means all that it started too."""
+        return is_part_of(self.process, folder)
+
+    def processes_of(self, run_dir: Path, manifest: RunManifest) -> Iterator[tuple[str, ProcessRecord]]:
+        """The measured processes of one of the runs that were named; of several runs, names begin with the run's."""
+        for record in manifest.measured_processes:
+            if self.names_process(record.folder):
+                yield (f"{run_dir.name}/{record.folder}" if self.is_series else record.folder), record
+
+
+def locate(path: Path, nsys: Path | None = None) -> Located:
+    """What the path names; an `.nsys-rep` is exported by nsys next to it, a shared run is unpacked next to it.
+
+    Of `launch --overhead`, the traced launches.
+
+    Raises:
+        ResultError: that is no result or trace, or a manifest cannot be read.
+        ToolNotFoundError, TraceFormatError: an `.nsys-rep` cannot be exported.
+    """
+    if not path.exists():
+        raise ResultError(f"There is nothing at {path}; {EXPECTED_PATHS}.")
+    if not path.is_dir() and is_archive(path):
+        path = unpacked(path)
+    if not path.is_dir() and not path.is_file():
+        raise ResultError(f"{path} is no regular file and no folder; {EXPECTED_PATHS}.")
+    if not path.is_dir():
+        trace = sqlite_of(path, lambda: find_nsys(nsys, os.environ)) if _is_report(path) else path
+        return Located(path, trace=trace, name=path.stem)
+    settle(path)  # of a run that was being replaced when its launcher was killed, the manifest comes last
+    if (path / MANIFEST_NAME).is_file():
+        return Located(path, runs=(path,), name=path.name)
+    if (path / OVERHEAD_NAME).is_file() and is_plain_folder(path / TRACED):
+        path = path / TRACED
+    if is_parquet_trace(path):
+        return Located(path, trace=path, name=path.name.removesuffix(PARQUET_ENDING))
+    if (found := _run_around(path)) is not None:
+        return Located(path, runs=(found[0],), process=found[1], name=path.name)
+    if (path / TRACE_NAME).is_file():
+        return Located(path, trace=path / TRACE_NAME, name=path.resolve().name)
+    if runs := _runs_in(path):
+        return Located(path, runs=runs, name=path.name)
+    if cases := [child.name for child in sorted(path.iterdir()) if is_plain_folder(child) and repeated_launches(child)]:
+        raise ResultError(f"{path} holds the launches of several cases; name one of them, as {path / cases[0]}.")
+    raise ResultError(f"{path} holds no {MANIFEST_NAME}, so it is not a run folder; {EXPECTED_PATHS}.")
+
+
+def _is_report(path: Path) -> bool:
+    """By its content; by its name where the file is empty or cannot be read."""
+    if path.suffix == ".sqlite":
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(REPORT_MAGIC))
+    except OSError:
+        head = b""
+    return head == REPORT_MAGIC or (path.suffix == REPORT_SUFFIX and not head.startswith(SQLITE_MAGIC))
+
+
+def _run_around(folder: Path) -> tuple[Path, str] | None:
+    """The run that a process's folder is in, and the process's folder in it."""
+    folder = folder.resolve()
+    for run in folder.parents[:LEVELS_OF_PROCESSES]:
+        if (run / MANIFEST_NAME).is_file():
+            name = folder.relative_to(run).as_posix()
+            manifest = read_manifest(run)
+            known = any(process.folder == name for process in [*manifest.processes, *manifest.measured_processes])
+            return (run, name) if known else None
+    return None
+
+
+def _runs_in(folder: Path) -> tuple[Path, ...]:
+    """The runs of a repeat, a sweep or cold starts, in the order in which they were made."""
+    if launches := repeated_launches(folder):
+        return launches
+    runs = [
+        (int(match[2] or -1), match[1] or "", child)
+        for child in folder.iterdir()
+        if (match := RUN_OF_SERIES.fullmatch(child.name))
+        and not child.is_symlink()
+        and (child / MANIFEST_NAME).is_file()
+    ]
+    return tuple(child for _, _, child in sorted(runs))
+
+
+def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
+    """Of a run whose launcher was killed, make readable files of what its tracers and its sampler left.
+
+    What cannot be made is skipped: the analysis reports processes without a trace.
+    """
+    manifest = read_manifest(folder)
+    if manifest.complete:
+        return
+    if manifest.tracer.kind == "nsys":
+        left = {folder / process.folder: process.pid for process in manifest.processes}
+        reports = {
+            place: pid
+            for place, pid in left.items()
+            if any(is_plain(place / f"{REPORT_STEM}{end}") for end in REPORT_ENDS)
+        }
+        usable = [found for found in find_nsys(nsys, os.environ) if found.usable] if reports else []
+        if usable:
+            collect(usable[0], reports, Interrupts())
+    spool = folder / SPOOL_NAME
+    if is_plain(spool) and not os.path.lexists(folder / TELEMETRY_NAME):
+        from perfharness.telemetry.spool import finish_spool
+
+        with contextlib.suppress(PerfHarnessError, OSError):
+            finish_spool(spool, folder / TELEMETRY_NAME)

@@ -1,0 +1,563 @@
+"""A run folder, from the traces in it to benchmark.json per process and benchmark_mean.json.
+
+Needs no GPU, CUDA, nsys or torch: everything is recomputed from what is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from pydantic import ValidationError
+
+from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.counters.readings import GpmReadings
+from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
+from perfharness.analysis.diagnosis.host.cpu_time import CpuTime
+from perfharness.analysis.diagnosis.passes import Pass
+from perfharness.analysis.energy.work import gpu_work
+from perfharness.analysis.host_samples.host_profile import on_trace_clock
+from perfharness.analysis.metrics.clocks import Throttling
+from perfharness.analysis.ranks.results import RunRanks
+from perfharness.analysis.stages.combine import combine
+from perfharness.analysis.stages.outside import outside_tree
+from perfharness.analysis.stages.stage_findings import without_consequences
+from perfharness.analysis.stages.startup import first_cuda, startup
+from perfharness.analysis.stages.tabulate import tabulate
+from perfharness.analysis.timeline.trace_clock import clock_findings
+from perfharness.errors import ResultError, TraceError, UsageError
+from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
+from perfharness.model.environment import LOGGING_TRACERS
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
+from perfharness.model.nsys_schema import TRACE_NAME
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
+from perfharness.model.telemetry import ClockTieRecord
+from perfharness.model.trace import Trace, TraceMeta
+from perfharness.run_swap import settle
+from perfharness.runs.clocks import machine_clock, on_utc
+from perfharness.runs.explain import (
+    FAILED,
+    explaining_findings,
+    explaining_folder,
+    explaining_pass_failed,
+    explaining_pass_missing,
+    pass_of,
+    usable_processes,
+    with_explained,
+)
+from perfharness.runs.files.journals import Journals, host_probe_of, journals_of
+from perfharness.runs.files.meta import mean_meta, process_meta
+from perfharness.runs.files.process_traces import ProcessTraces
+from perfharness.runs.files.result_files import ResultFiles, size_of
+from perfharness.runs.gpu_sharing import GpuSharing
+from perfharness.runs.ranks import RankComparison, sharing_of, with_ranks
+from perfharness.runs.telemetry import RunTelemetry
+from perfharness.trace import open_trace
+from perfharness.trace.host_samples import RecordedProbe
+from perfharness_launcher.measured import with_measured
+
+
+@dataclass(frozen=True)
+class ReadAs:
+    """How runs and traces are read; None: as launched, and of a bare trace without warm-up."""
+
+    warmup_batches: int | None = None
+    domain: str | None = None
+    batch_pattern: str | None = None
+    reject_throttled: bool | None = None
+    parallel: Literal["auto", "data", "model"] | None = None
+
+    def options(self, launched: RunManifest | None = None) -> AnalysisOptions:
+        """With those of the launch where none is given. Raises `UsageError`."""
+        if self.warmup_batches is not None and self.warmup_batches < 0:
+            raise UsageError(f"warmup_batches is {self.warmup_batches}; give 0 or more.")
+        names = [field.name for field in fields(self)]
+        values = {} if launched is None else {name: getattr(launched, name) for name in names}
+        given = {name: value for name in names if (value := getattr(self, name)) not in (None, "")}
+        return AnalysisOptions(**{**values, **given})
+
+
+AS_LAUNCHED = ReadAs()
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The results of a run: the mean tree, those of each process, and all findings."""
+
+    folder: Path
+    mean: Tree
+    results: dict[str, ProcessResult]
+    findings: list[Finding]
+    not_written: str | None = None
+    """Why the files could not be written, in a sentence; None where they were, or earlier results are better."""
+
+    is_kept: bool = False
+    """Whether earlier results stayed, for they were made from more than exists now."""
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """What the trace of a process comes to."""
+
+    result: ProcessResult
+    trace_meta: TraceMeta
+    journals: Journals
+    trace_bytes: int
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """The run folder, in which no other command writes meanwhile. Raises `ResultError` where one does."""
+    settle(folder)
+    try:
+        with locked(folder):
+            yield
+    except BlockingIOError as error:
+        raise ResultError(f"another perfharness is writing to {folder}; wait until it is done") from error
+
+
+def read_manifest(folder: Path) -> RunManifest:
+    """The run's manifest; what a killed command left half done in the folder is finished first.
+
+    Of a run whose launcher was killed, it lists the traces that exist and marks the run as cut off.
+
+    Raises `ResultError` where the folder holds none, it cannot be read, or it leads out of the folder.
+    """
+    settle(folder)
+    path = folder / MANIFEST_NAME
+    try:
+        manifest = RunManifest.model_validate_json(read_regular(path, follow=False))
+    except FileNotFoundError:
+        raise ResultError(
+            f"{folder} holds no {MANIFEST_NAME}, so it is not a run folder; give the folder that was passed to "
+            "`perfharness launch -o`, or a trace: a file, or a folder that `nsys export --type parquetdir` wrote."
+        ) from None
+    except (OSError, ValidationError) as error:
+        raise ResultError(
+            f"{path} cannot be read ({_why(error)}); it was written by another program, or is damaged."
+        ) from error
+    for process in [*manifest.processes, *manifest.measured_processes]:
+        _refuse_links(folder, process)
+    manifest = _with_imported_logs(folder, manifest)
+    return manifest if manifest.complete else _cut_off(folder, manifest)
+
+
+def _why(error: OSError | ValidationError) -> str:
+    """In a line: of a field its name and what is wrong with it."""
+    if isinstance(error, OSError):
+        return reason_of(error)
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
+
+
+def _refuse_links(folder: Path, process: ProcessRecord) -> None:
+    """A run folder may come from anybody: nothing is read or written where a link in it leads to."""
+    parts = PurePosixPath(process.folder)
+    for part in (*parts.parents, parts):
+        if os.path.lexists(folder / part) and not (str(part) == "." or is_plain_folder(folder / part)):
+            raise ResultError(f"{folder / part} is no folder but a link or a file; no launch writes that.")
+    if (trace := process.trace_path(folder)) is None:
+        return
+    for file in trace.iterdir() if is_plain_folder(trace) else [trace]:
+        if os.path.lexists(file) and not is_plain(file):
+            raise ResultError(f"{file} is no regular file; no launch writes that.")
+
+
+def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:
+    """The manifest with the traces of range logs that the launch could not turn into traces: it was killed, or the disk
+    was full.
+    """
+    if manifest.tracer.kind not in LOGGING_TRACERS:
+        return manifest
+    from perfharness.tracer.output import complete_traces, log_paths  # here, for other runs need no tracer
+
+    imported = set()
+    for record in manifest.processes:
+        process = folder / record.folder
+        if not is_plain_folder(process):
+            continue
+        if log_paths(process):
+            with contextlib.suppress(OSError, sqlite3.Error):  # a folder that cannot be written to is read as it is
+                complete_traces(process, record.pid, of_running=False)
+                imported.add(record.folder)
+        if record.trace is None and is_plain(process / TRACE_NAME):
+            imported.add(record.folder)
+    if not imported:
+        return manifest
+    records = [
+        _with_traces(folder, record, manifest) if record.folder in imported else record for record in manifest.processes
+    ]
+    findings = [
+        finding
+        for finding in manifest.findings
+        if not (finding.process in imported and finding.code in ("trace-missing", "trace-import-failed"))
+    ]
+    return manifest.model_copy(update={"processes": records, "findings": findings})
+
+
+def _cut_off(folder: Path, manifest: RunManifest) -> RunManifest:
+    """The manifest of a run whose launcher was killed, with the traces that exist."""
+    records = [_with_traces(folder, record, manifest) for record in manifest.processes]
+    found = FindingRecord(
+        code="run-cut-off",
+        severity=Severity.ERROR,
+        message="The launcher was killed, so how the processes ended is not known and traces may lack their end.",
+    )
+    return manifest.model_copy(update={"processes": records, "findings": [*manifest.findings, found]})
+
+
+def _with_traces(folder: Path, record: ProcessRecord, manifest: RunManifest) -> ProcessRecord:
+    """The record of a launched process with the traces that its processes left, each in its folder."""
+    trace = TRACE_NAME if is_plain(folder / record.folder / TRACE_NAME) else None
+    record = record.model_copy(update={"trace": trace})
+    if record.pid is None or not is_plain_folder(folder / record.folder):
+        return record
+    with contextlib.suppress(OSError):  # a folder that cannot be written to is read as it is
+        return with_measured(folder, record, share_trace=manifest.tracer.kind == "nsys")
+    return record
+
+
+Visit = Callable[[str, Analysis], None]
+"""Sees the analysis of a process, by its folder, before it is released."""
+
+
+def analyze_run(
+    run_dir: Path,
+    manifest: RunManifest,
+    read_as: ReadAs = AS_LAUNCHED,
+    *,
+    write: bool = True,
+    visit: Visit | None = None,
+) -> RunSummary:
+    """Recompute both kinds of JSON files of a run.
+
+    Processes without a readable trace get no benchmark.json; the others' are written nevertheless. All files are put in
+    place together, at the end; results that were made from more than exists now stay (`results-kept`).
+
+    Args:
+        write: False: only read. The files stay as they are, and the mean has no `mean_all_batches`.
+        visit: sees each process of the measured pass.
+    """
+    findings = [record.to_finding() for record in manifest.findings] + explaining_pass_missing(run_dir, manifest)
+    explaining: dict[str, Pass] = {}
+    if (explaining_dir := explaining_folder(run_dir, manifest)) is not None:
+        findings = [finding for finding in findings if finding.code != FAILED]  # of one that was run again since
+        explaining, problems = _analyze_explaining(explaining_dir, manifest, read_as, write=write)
+        findings += problems
+    all_analysed: dict[str, Analysed] = {}
+    analyzer = ProcessAnalyzer(run_dir, manifest, read_as, visit)
+    for process in manifest.measured_processes:
+        analysed, problems = analyzer.analyze(process)
+        findings.extend(problems)
+        if analysed is not None and process.folder in explaining:
+            result, found = with_explained(process.folder, analysed.result, explaining[process.folder])
+            analysed = replace(analysed, result=result)
+            findings.extend(found)
+        if analysed is not None:
+            all_analysed[process.folder] = analysed
+    results = {folder: analysed.result for folder, analysed in all_analysed.items()}
+    ranks = analyzer.compare_ranks()
+    results, found = with_ranks(results, ranks)
+    findings.extend(found)
+    options = analyzer.options
+    machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled)
+    findings.extend(machine.findings)
+    files = ResultFiles(run_dir, [process.folder for process in manifest.measured_processes]) if write else None
+    for process in manifest.measured_processes:
+        if (analysed := all_analysed.get(process.folder)) is None:
+            continue
+        own = [finding for finding in findings if finding.process == process.folder]
+        meta = process_meta(
+            manifest, process, analysed.result, analysed.trace_meta, analysed.journals.main, options.warmup_batches, own
+        )
+        meta["sources"]["trace_bytes"] = analysed.trace_bytes
+        results[process.folder] = replace(results[process.folder], meta=meta)
+        if files is not None:
+            body = {
+                **benchmark_tree(results[process.folder]),
+                **machine.process_tree(process.folder),
+                **({} if manifest.capture_batches else _startup(process, analysed)),  # its first CUDA call is not known
+            }
+            files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
+    included, partial = _included(manifest, results)
+    findings.extend(partial)
+    mean = {
+        **combine(included, with_data=write, failed=_failed(manifest), sharing=sharing_of(ranks)),
+        **_pooled_diagnosis(included),
+        **({} if ranks is None else {"ranks": ranks.to_json()}),
+        **machine.mean_tree(),
+        "meta": mean_meta(manifest, included, options.warmup_batches, findings),
+    }
+    if files is None:
+        return RunSummary(run_dir, mean, results, findings)
+    files.write(BENCHMARK_MEAN_NAME, mean)
+    losses = list(files.losses({folder: analysed.trace_bytes for folder, analysed in all_analysed.items()}))
+    if losses:
+        files.discard()
+        findings.append(
+            Finding(
+                "results-kept",
+                Severity.ERROR,
+                f"The results in {run_dir} stay as they were, for they were made of more than is there now: "
+                f"{'; '.join(losses)}.",
+                f"Bring it back; or remove {BENCHMARK_MEAN_NAME} and every {BENCHMARK_NAME}, and analyze again.",
+            )
+        )
+    else:
+        files.put_in_place()
+    return RunSummary(run_dir, mean, results, findings, files.problem, is_kept=bool(losses))
+
+
+def _analyze_explaining(
+    folder: Path, measured: RunManifest, read_as: ReadAs, *, write: bool
+) -> tuple[dict[str, Pass], list[Finding]]:
+    """Analyse the explaining pass of a run: what it adds to each process, and what of it is missing."""
+    try:
+        manifest = read_manifest(folder)
+        with alone_in(folder) if write else contextlib.nullcontext():
+            results = analyze_run(folder, manifest, read_as, write=write).results
+    except ResultError as error:
+        return {}, [explaining_pass_failed(str(error))]
+    usable = usable_processes(measured, manifest)
+    passes = {name: one for name in usable if name in results and (one := pass_of(results[name])) is not None}
+    return passes, explaining_findings(measured, manifest, passes)
+
+
+class ExplainingPass:
+    """What the explaining pass of a run adds to its processes, each analysed when it is asked for; nothing is written.
+
+    Where there is none, or it cannot be read, that is nothing.
+    """
+
+    def __init__(self, run_dir: Path, measured: RunManifest, read_as: ReadAs) -> None:
+        self._processes: dict[str, ProcessRecord] = {}
+        folder = explaining_folder(run_dir, measured)
+        if folder is None:
+            return
+        with contextlib.suppress(ResultError):
+            manifest = read_manifest(folder)
+            self._analyzer = ProcessAnalyzer(folder, manifest, read_as)
+            self._processes = usable_processes(measured, manifest)
+
+    def explain(self, folder: str, result: ProcessResult) -> tuple[ProcessResult, list[Finding]]:
+        """The result of one process with what the explaining pass adds; and what was found in the comparison."""
+        process = self._processes.get(folder)
+        if process is None:
+            return result, []
+        analysed, _ = self._analyzer.analyze(process)
+        explaining = None if analysed is None else pass_of(analysed.result)
+        return (result, []) if explaining is None else with_explained(folder, result, explaining)
+
+
+def benchmark_tree(result: ProcessResult) -> Tree:
+    """The body of benchmark.json."""
+    diagnosis = {} if result.diagnosis is None else {"diagnosis": result.diagnosis.to_json()}
+    return {
+        "data": result.entries,
+        "mean_data": result.mean_data,
+        "stats_minus_warmup": result.stats_minus_warmup,
+        "outside_batches": outside_tree([result.outside]),
+        **diagnosis,
+        "meta": result.meta,
+    }
+
+
+def _startup(process: ProcessRecord, analysed: Analysed) -> Tree:
+    if process.start_unix_ns is None or process.folder != process.launched_folder:
+        return {}
+    result = analysed.result
+    found = startup(
+        process.start_unix_ns, analysed.journals.main, result.loops, result.first_cuda, clock_is_utc=result.clock_is_utc
+    )
+    return {"startup": found.to_json()}
+
+
+def _pooled_diagnosis(results: dict[str, ProcessResult]) -> Tree:
+    diagnoses = {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
+    return {"diagnosis": pool(diagnoses).to_json()} if diagnoses else {}
+
+
+class ProcessAnalyzer:
+    """Analyses the processes of a run, one at a time; what they share is read once. Raises `UsageError`.
+
+    Attributes:
+        options: how their traces are read.
+    """
+
+    def __init__(self, run_dir: Path, manifest: RunManifest, read_as: ReadAs, visit: Visit | None = None) -> None:
+        self.options = read_as.options(manifest)
+        self._visit = visit
+        self._ranks = RankComparison(manifest, None if self.options.parallel == "auto" else self.options.parallel)
+        self.telemetry = RunTelemetry(run_dir, manifest)
+        self._manifest = manifest
+        self._traces = ProcessTraces(run_dir)
+        self._sharing = GpuSharing(self._traces, manifest)
+
+    def analyze(self, process: ProcessRecord) -> tuple[Analysed | None, list[Finding]]:
+        """What a process left, and what was found; None where it left no trace that can be read."""
+        traces, telemetry = self._traces, self.telemetry
+        path = process.trace_path(traces.run_dir)
+        if path is None:
+            return None, _no_trace(self._manifest, process)
+        journals = traces.journals(process)
+        try:
+            others = self._sharing.others_of(process)
+            result, trace_meta = analyze_opened(
+                traces.open(process),
+                self.options,
+                journals,
+                others=others,
+                host_probe=traces.host_probe(process),
+                machine=machine_clock(self._manifest),
+                throttling=telemetry.throttling(process),
+                gpu_work_on=None if telemetry.log is None else process.used_gpus,
+                gpm=telemetry.gpm,
+                used_cpu=telemetry.cpu_time(process),
+                visit=partial(self._see, process),
+            )
+        except TraceError as error:
+            unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
+            return None, [unreadable]
+        own = without_consequences(result.findings, ended_well=process.ended == "ok")
+        findings = [replace(finding, process=process.folder) for finding in own]
+        return Analysed(result, trace_meta, journals, size_of(path)), findings
+
+    def _see(self, process: ProcessRecord, analysis: Analysis) -> None:
+        self._ranks.visit(process, analysis)
+        if self._visit is not None:
+            self._visit(process.folder, analysis)
+
+    def compare_ranks(self) -> RunRanks | None:
+        """The ranks of the run side by side, those too that were not analysed; None where there are not two."""
+        if self._manifest.explaining:
+            return None  # what the measured pass shows counts: this one slows ranks down unevenly
+        for process in self._ranks.unseen():
+            with contextlib.suppress(TraceError):
+                trace = on_utc(self._traces.open(process), machine_clock(self._manifest))
+                self._ranks.visit(process, Analysis(trace, self.options))
+        return self._ranks.compare()
+
+
+def analyze_trace(
+    path: Path,
+    options: AnalysisOptions,
+    journals: Journals | None = None,
+    others: OtherProcesses | None = ALONE,
+    *,
+    visit: Callable[[Analysis], None] | None = None,
+) -> tuple[ProcessResult, TraceMeta]:
+    """The result of one trace file, all of its processes together; the arguments are those of `analyze_opened`.
+
+    Args:
+        journals: None: those next to the trace.
+    """
+    journals = journals_of(path) if journals is None else journals
+    trace = open_trace(path, parents=journals.parents, with_details=others is not None)
+    return analyze_opened(
+        trace, options, journals, others, host_probe=None if others is None else host_probe_of(path), visit=visit
+    )
+
+
+def analyze_opened(
+    trace: Trace,
+    options: AnalysisOptions,
+    journals: Journals,
+    others: OtherProcesses | Callable[[Trace], OtherProcesses] | None = ALONE,
+    *,
+    host_probe: RecordedProbe | None = None,
+    machine: ClockTieRecord | None = None,
+    throttling: Throttling | None = None,
+    gpu_work_on: Sequence[str] | None = None,
+    gpm: Mapping[str, GpmReadings] | None = None,
+    used_cpu: CpuTime | None = None,
+    visit: Callable[[Analysis], None] | None = None,
+) -> tuple[ProcessResult, TraceMeta]:
+    """The result of one trace, checked against the recorders' counts where these exist.
+
+    Args:
+        trace, options: the trace and how to read it.
+        journals: what the recorders counted.
+        others: the run's other processes on the same GPU, or what finds them once this trace was read; None: leave the
+            diagnosis out, which takes time of its own.
+        host_probe: what was sampled of the process.
+        machine: UTC against the monotonic clock, as sampled during the run.
+        throttling: when the clocks of the process's GPU were throttled; None: not known.
+        gpu_work_on: UUIDs of the process's GPUs: when each of them worked is listed, for telemetry; None: it is not.
+        gpm: the GPUs' counters, UTC, by UUID without its prefix; None: not sampled.
+        used_cpu: CPU time of the process, UTC; None: not sampled.
+        visit: sees the analysis before it is released.
+    """
+    trace = on_utc(trace, machine)
+    analysis = Analysis(trace, options, None if host_probe is None else on_trace_clock(host_probe, trace))
+    sharing = others(trace) if callable(others) else others
+    diagnosis = (
+        None if sharing is None else diagnose(analysis, sharing, gpm, used_cpu)
+    )  # first: it takes the most memory
+    result = tabulate(analysis, throttling)
+    result = replace(
+        result,
+        findings=[*result.findings, *journals.findings(trace), *clock_findings(trace.meta.clock)],
+        first_cuda=first_cuda(trace),
+        diagnosis=diagnosis,
+        gpu_work=() if gpu_work_on is None else gpu_work(analysis, gpu_work_on),
+    )
+    if visit is not None:
+        visit(analysis)
+    return result, trace.meta
+
+
+def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
+    is_explained = any(
+        finding.process in (process.folder, process.launched_folder) and finding.severity == Severity.ERROR
+        for finding in manifest.findings
+    )
+    if process.ended == "cut_off":
+        message = "The process left no trace, or one that was not exported before the launcher was killed."
+        return [Finding("trace-missing", Severity.ERROR, message, process=process.folder)]
+    if is_explained or process.ended != "ok":
+        return []
+    if manifest.tracer.kind == "none":
+        why = "the run was not traced (--tracer none)"
+        return [Finding("not-traced", Severity.WARNING, f"There are no times: {why}.", process=process.folder)]
+    return [
+        Finding(
+            "trace-missing",
+            Severity.ERROR,
+            "The process ended well and left no trace.",
+            "See its stderr.log, and `perfharness doctor`.",
+            process.folder,
+        )
+    ]
+
+
+def _failed(manifest: RunManifest) -> dict[str, str]:
+    return {
+        process.folder: f"the process failed ({process.signal or f'exit code {process.exit_code}'})"
+        for process in manifest.processes
+        if process.ended == "failed"
+    }
+
+
+def _included(
+    manifest: RunManifest, results: dict[str, ProcessResult]
+) -> tuple[dict[str, ProcessResult], list[Finding]]:
+    """Results that the mean is made of: those of processes that ended well, or, where none did, all there are."""
+    well = {process.folder for process in manifest.measured_processes if process.ended == "ok"}
+    included = {folder: result for folder, result in results.items() if folder in well}
+    excluded = sorted(set(results) - set(included))
+    if not excluded:
+        return included, []
+    if included:
+        message = (
+            f"The mean leaves out {', '.join(excluded)}: the process did not end well, so its trace may be cut short."
+        )
+        return included, [Finding("mean-without-failed", Severity.WARNING, message)]
+    message = "No process ended well; the mean is made of what their traces hold up to the end."
+    return results, [Finding("mean-of-failed", Severity.ERROR, message)]

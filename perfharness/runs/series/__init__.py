@@ -1,0 +1,1 @@
+"""Several launches one after another: repeats, sweeps, cold starts, the cost of tracing."""

@@ -1,0 +1,227 @@
+"""`repeat.json`: the same launch several times, each number with its interval over launches. Validated, for it is read
+back.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from perfharness.errors import ResultError
+from perfharness.files import is_plain_folder
+from perfharness.model.checks import MaskedArguments
+from perfharness.model.manifest import MANIFEST_NAME, FindingRecord
+from perfharness.runs.files.run_folder import read_manifest
+from perfharness.runs.series.file import read_series
+from perfharness.runs.series.steadiness import Unsteadiness
+
+REPEAT_NAME = "repeat.json"
+REPEAT_VERSION = 1
+
+LAUNCH_FOLDER = "launch_{}"
+LAUNCH_OF_REPEAT = re.compile(r"(launch_(\d{1,9}))(/run-[\w.-]{1,100})?", re.ASCII)
+
+OVERHEAD_NAME = "overhead.json"
+TRACED, UNTRACED = "traced", "untraced"
+"""Of `launch --overhead`, the file, and the folders of its two repeats next to it."""
+
+DEFAULT_COUNT = 5
+DEFAULT_LIMIT = 30
+"""Of launches with `until_stable`."""
+
+Scope = Literal["launches", "within-launch"]
+"""What an interval is about: launches to come, or further batches of the one launch there is."""
+
+
+def _launch_folder(name: str) -> str:
+    """Never outside of the folder of the repeat."""
+    if not LAUNCH_OF_REPEAT.fullmatch(name):
+        raise ValueError("must be launch_N")
+    return name
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class RepeatRequest(_Model):
+    """What was asked for."""
+
+    count: int
+    """Of launches; with `until_stable`, at most."""
+
+    until_stable: float | None = None
+    """Half of the interval's width over the mean of a batch's time, below which no more launches are made."""
+
+    seed: int
+    """Of the order."""
+
+
+class GpuWait(_Model):
+    """How long a launch waited for a GPU to be as cool as before the first one; degrees Celsius."""
+
+    gpu_uuid: str
+    target_c: float
+    begin_c: int | None
+    end_c: int | None
+    waited_s: float
+    reached: bool
+    reason: str | None = None
+    """Why its temperature could not be read."""
+
+
+class RepeatRow(_Model):
+    """One launch."""
+
+    folder: Annotated[str, AfterValidator(_launch_folder)]
+    """Of its run, next to this file; of one that did not replace an earlier one, in the folder of that."""
+
+    place: int
+    """In the order of all launches of the measurement, those of other cases included, from 0."""
+
+    status: Literal["ok", "failed", "not_run"]
+    """`failed`: a process did not end well; its numbers are left out."""
+
+    reason: str | None = None
+    run_id: str | None = None
+    created: str | None = None
+    """UTC, ISO 8601."""
+
+    exit_codes: list[int | None] = Field(default_factory=list)
+    """Of its processes; None: ended by a signal, or not known."""
+
+    waits: list[GpuWait] = Field(default_factory=list)
+    """For its GPUs; none before the first launch, and with --cool-down, which the launch's manifest has."""
+
+    findings: list[str] = Field(default_factory=list)
+    """Codes of the warnings and errors of its run."""
+
+
+class OverLaunches(_Model):
+    """One number over launches. What is not known is None; `reason` has the reason."""
+
+    values: list[float | None]
+    """One for each launch whose status is `ok`, in their order."""
+
+    mean: float | None
+    std: float | None
+    """Sample standard deviation of the launches."""
+
+    low: float | None
+    high: float | None
+    """The 95 % interval of the mean."""
+
+    scope: Scope | None
+    """None: there is no interval."""
+
+    reason: str | None = None
+
+
+class Levels(_Model):
+    """How far the time of a batch spreads at each level, as sample standard deviations in ms; None: too few."""
+
+    batches: float | None
+    """Of one process, pooled."""
+
+    processes: float | None
+    """Their means in one launch, pooled."""
+
+    launches: float | None
+    """Their means."""
+
+    expected: float | None
+    """Of launches, were independent batches all that differs."""
+
+
+class Repeat(_Model):
+    """The file; times in milliseconds."""
+
+    schema_version: int = REPEAT_VERSION
+    created: str
+    """UTC, ISO 8601."""
+
+    command: MaskedArguments
+    script: str
+    script_arguments: MaskedArguments = Field(default_factory=list)
+    asked: RepeatRequest
+    order: list[str]
+    """Folders of all launches as they were planned, one after the other; of several cases, with the case's folder."""
+
+    rows: list[RepeatRow]
+    is_stable: bool | None = None
+    """Whether `until_stable` was reached; None: it was not asked for."""
+
+    confidence: float
+    """At which the intervals hold the mean, each by itself. With `until_stable` each is wider than one that was not
+    looked at before: this is the confidence over all looks."""
+
+    loops: list[str] = Field(default_factory=list)
+    """Paths of the batches, of those in `stages`."""
+
+    stages: dict[str, dict[str, OverLaunches]]
+    """By path and metric: `cpu_time`, `gpu_time`, `gpu_busy_time` of a batch, the same `_per_item`, and percentiles
+    over batches, as `cpu_time_p95`. GPU times are left out where no launch had GPU work."""
+
+    run: dict[str, OverLaunches]
+    """`items_per_second`."""
+
+    levels: dict[str, Levels] = Field(default_factory=dict)
+    """Of the batches of each loop."""
+
+    machine: Unsteadiness | None = None
+    """What moved on the machine between the launches; None: fewer than two."""
+
+    findings: list[FindingRecord] = Field(default_factory=list)
+
+    @property
+    def measured(self) -> list[RepeatRow]:
+        """The launches that the numbers are made of."""
+        return [row for row in self.rows if row.status == "ok"]
+
+
+def read_repeat(folder: Path) -> Repeat | None:
+    """`repeat.json` of a folder; None where there is none. Raises `ResultError` where it is damaged."""
+    return read_series(folder / REPEAT_NAME, Repeat)
+
+
+def repeated_launches(folder: Path) -> tuple[Path, ...]:
+    """The run folders of a repeat, in the order in which they were made: those that the numbers are made of, or where
+    no launch went well, all there are.
+
+    Launches of an earlier repeat, which may lie next to them, are left out.
+
+    Raises:
+        ResultError: `repeat.json`, or the manifest of a launch, is damaged.
+    """
+    repeat = read_repeat(folder)
+    if repeat is None:
+        numbers = [
+            (int(match[2]), child)
+            for child in folder.iterdir()
+            if (match := LAUNCH_OF_REPEAT.fullmatch(child.name)) and _is_run(folder, child.name)
+        ]
+        return tuple(child for _, child in sorted(numbers))
+    made = [row for row in sorted(repeat.rows, key=lambda row: row.place) if _is_that_run(folder, row)]
+    return tuple(folder / row.folder for row in made if row.status == "ok" or not repeat.measured)
+
+
+def _is_run(folder: Path, name: str) -> bool:
+    """Whether there is a run below the folder, behind no link; the folder itself may be one."""
+    path = folder / name
+    above = [folder / part for part in Path(name).parents if part != Path()]
+    return all(map(is_plain_folder, [path, *above])) and (path / MANIFEST_NAME).is_file()
+
+
+def _is_that_run(folder: Path, row: RepeatRow) -> bool:
+    if row.run_id is None or not _is_run(folder, row.folder):
+        return False
+    path = folder / row.folder
+    if read_manifest(path).run_id != row.run_id:
+        raise ResultError(
+            f"{path} is not the launch that {folder / REPEAT_NAME} lists: it was measured again since; name "
+            "the launches one by one, or repeat them all"
+        )
+    return True

@@ -1,0 +1,290 @@
+"""Was the machine the same for all launches? What their yardsticks, their telemetry and their GPUs' other users say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from perfharness.analysis.comparison.launches import ERROR_RATE, alike_p_value
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import RunManifest
+from perfharness.model.result import BENCHMARK_MEAN_NAME, Tree
+from perfharness.model.yardstick import OtherProcess, Yardstick, yardstick_of
+from perfharness.runs.files.json_files import read_results
+from perfharness.runs.files.run_folder import read_manifest
+
+LEAST = 0.02
+"""A yardstick that moved by less is not reported: so much do readings differ on a machine that does nothing else."""
+
+NAMED = 3
+"""Other processes that are named."""
+
+CLOCKS = ("sm_clock_mhz", "memory_clock_mhz")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Movement(_Model):
+    """One yardstick over launches."""
+
+    measure: str
+    """`loop_ms`, `others_cpus`, `steal_share`, `pressure_share`, `cpu_mhz`, a clock of a GPU, or `gpu_users`."""
+
+    by_launch: dict[str, float | None]
+    """By the launches' folders; None: not known there."""
+
+    relative: float | None
+    """How much longer a program may take in the worst launch than in the best one, if all that moved were taken from
+    it; None: it moved, and how far that reaches is not known.
+    """
+
+    p_alike: float | None = None
+    """Of `loop_ms`: how probable such a movement is on a machine that is the same for all launches, by how far the two
+    readings of a launch differ; None: not read twice a launch.
+    """
+
+    worst: str | None
+    """The launch in which it slows a program down most."""
+
+    reason: str
+    """A sentence: what moved, from where to where."""
+
+
+class Unsteadiness(_Model):
+    """What moved on the machine between launches, the largest movement first."""
+
+    movements: list[Movement]
+    others: dict[str, list[OtherProcess]]
+    """By launch: the other processes that took most CPU time."""
+
+    missing: list[str]
+    """Launches without a yardstick, of a version that had none."""
+
+    @property
+    def relative(self) -> float | None:
+        """The largest known movement; 0 where nothing moved; None where nothing is known."""
+        sizes = [one.relative for one in self.movements if one.relative is not None]
+        return max(sizes, default=None)
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether something moved that has no size: another program on a GPU of some launches."""
+        return any(one.relative is None for one in self.movements)
+
+    def beyond(self, effect: float) -> list[Movement]:
+        """What moved by more than an effect that is claimed, as a part of the whole; and what has no size."""
+        least = max(LEAST, effect)
+        return [
+            one
+            for one in self.movements
+            if (one.relative is None or one.relative > least) and (one.p_alike is None or one.p_alike < ERROR_RATE)
+        ]
+
+
+@dataclass(frozen=True)
+class LaunchConditions:
+    """What is known about the machine during one launch."""
+
+    name: str
+    yardstick: Yardstick | None
+    gpu_users: Sequence[str] | None
+    """Names of the other programs on the GPUs, one a process; None: not known."""
+
+    cpu_mhz: float | None = None
+    gpu_mhz: Mapping[str, float] | None = None
+    """Mean clocks over the measured window, by GPU and clock."""
+
+
+def unsteadiness(launches: Sequence[Path]) -> Unsteadiness:
+    """What moved on the machine between launches, of one side of a comparison or of both.
+
+    Raises `ResultError` where one is no run folder, or its manifest is damaged.
+    """
+    names = _names(launches)
+    return movements_of(
+        [
+            conditions_of(name, read_manifest(folder), read_results(folder / BENCHMARK_MEAN_NAME) or {})
+            for folder, name in zip(launches, names, strict=True)
+        ]
+    )
+
+
+def movements_of(launches: Sequence[LaunchConditions]) -> Unsteadiness:
+    """The same for what is known about each launch."""
+    missing = [one.name for one in launches if one.yardstick is None]
+    found = [one for one in _movements(launches) if len(launches) > 1]
+    found.sort(key=lambda one: float("inf") if one.relative is None else one.relative, reverse=True)
+    others = {one.name: one.yardstick.others for one in launches if one.yardstick is not None}
+    return Unsteadiness(movements=found, others=others, missing=missing)
+
+
+def unsteady_findings(moved: Unsteadiness, effect: float, claim: str) -> list[Finding]:
+    """A finding where the machine moved by more than what is claimed.
+
+    Args:
+        effect: its size, as a part of the whole.
+        claim: what it is, after `more than`: "the interval of ±1.2 %".
+    """
+    beyond = moved.beyond(effect)
+    if not beyond:
+        return []
+    reasons = "; ".join(one.reason for one in beyond)
+    for worst in dict.fromkeys(one.worst for one in beyond if one.worst is not None):
+        if listed := ", ".join(
+            f"{one.name} {one.pid} {one.cpu_s:.1f} s" for one in moved.others.get(worst, [])[:NAMED]
+        ):
+            reasons += f"; others in {worst}: {listed}"
+    return [
+        Finding(
+            "machine-unsteady",
+            Severity.WARNING,
+            f"The machine was not the same for all launches, by more than {claim}: {reasons}",
+            "stop what else runs, and repeat; or read the times as those of a busy machine",
+        )
+    ]
+
+
+def _movements(launches: Sequence[LaunchConditions]) -> Iterator[Movement]:
+    rulers = {one.name: one.yardstick for one in launches}
+    loops = {
+        name: None if ruler is None else (ruler.loop_before.wall_ms + ruler.loop_after.wall_ms) / 2
+        for name, ruler in rulers.items()
+    }
+    p_alike = alike_p_value(
+        [
+            (ruler.loop_before.wall_ms, ruler.loop_after.wall_ms)
+            for ruler in rulers.values()
+            if ruler is not None and min(ruler.loop_before.wall_ms, ruler.loop_after.wall_ms) > 0
+        ]
+    )
+    for one in _ratio("loop_ms", loops, "a fixed loop before and after took {low:.2f} to {high:.2f} ms a turn"):
+        yield one.model_copy(update={"p_alike": p_alike})
+    others = {name: None if ruler is None else ruler.others_cpus for name, ruler in rulers.items()}
+    cpus = max((ruler.cpus for ruler in rulers.values() if ruler is not None), default=1)
+    yield from _difference("others_cpus", others, f"others used {{low:.2f}} to {{high:.2f}} of {cpus} CPUs", cpus)
+    steal = {name: None if ruler is None else ruler.steal_share for name, ruler in rulers.items()}
+    yield from _difference("steal_share", steal, "a hypervisor took {low:.1%} to {high:.1%} of the CPU time")
+    if any(ruler is not None and ruler.others_cpus is None for ruler in rulers.values()):
+        # It counts the waiting of the launch itself, too, so it is no measure of others where theirs is known.
+        pressure = {name: None if ruler is None else ruler.pressure_share for name, ruler in rulers.items()}
+        yield from _difference("pressure_share", pressure, "tasks waited for a CPU {low:.0%} to {high:.0%} of the time")
+    frequency = {one.name: one.cpu_mhz for one in launches}
+    yield from _ratio("cpu_mhz", frequency, "the CPUs at work ran at {low:.0f} to {high:.0f} MHz", slow_is_high=False)
+    for clock in dict.fromkeys(clock for one in launches for clock in one.gpu_mhz or ()):
+        values = {one.name: (one.gpu_mhz or {}).get(clock) for one in launches}
+        yield from _ratio(clock, values, f"{clock} was {{low:.0f}} to {{high:.0f}} MHz", slow_is_high=False)
+    yield from _gpu_users(launches)
+
+
+def _gpu_users(launches: Sequence[LaunchConditions]) -> Iterator[Movement]:
+    """Other programs on the GPUs of some of the launches, or others in each."""
+    known = {one.name: one.gpu_users for one in launches if one.gpu_users is not None}
+    if len({tuple(sorted(users)) for users in known.values()}) < 2:
+        return
+    low, worst = min(map(len, known.values())), max(known, key=lambda name: len(known[name]))
+    listed = ", ".join(list(dict.fromkeys(known[worst]))[:NAMED])
+    counts = {one.name: None if one.gpu_users is None else float(len(one.gpu_users)) for one in launches}
+    yield Movement(
+        measure="gpu_users",
+        by_launch=counts,
+        relative=None,
+        worst=worst,
+        reason=f"{low} to {len(known[worst])} other programs were on the GPUs (most in {worst}: {listed})",
+    )
+
+
+def _ratio(
+    measure: str, values: Mapping[str, float | None], text: str, *, slow_is_high: bool = True
+) -> Iterator[Movement]:
+    known = {name: value for name, value in values.items() if value}
+    if len(known) >= 2:
+        yield _movement(measure, values, max(known.values()) / min(known.values()) - 1, text, slow_is_high=slow_is_high)
+
+
+def _difference(measure: str, values: Mapping[str, float | None], text: str, whole: float = 1) -> Iterator[Movement]:
+    known = [value for value in values.values() if value is not None]
+    if len(known) >= 2:
+        yield _movement(measure, values, (max(known) - min(known)) / whole, text)
+
+
+def _movement(
+    measure: str, values: Mapping[str, float | None], relative: float, text: str, *, slow_is_high: bool = True
+) -> Movement:
+    known = {name: value for name, value in values.items() if value is not None}
+    worst = (max if slow_is_high else min)(known, key=lambda name: known[name])
+    return Movement(
+        measure=measure,
+        by_launch=dict(values),
+        relative=round(relative, 6),
+        worst=worst,
+        reason=f"{text.format(low=min(known.values()), high=max(known.values()))} (worst in {worst})",
+    )
+
+
+def _names(launches: Sequence[Path]) -> list[str]:
+    """Names that differ: as short as they can be."""
+    folders = [folder.absolute() for folder in launches]
+    if len(folders) < 2:
+        return [folder.name for folder in folders]
+    above = os.path.commonpath([folder.parent for folder in folders])
+    return [os.path.relpath(folder, above) for folder in folders]
+
+
+def conditions_of(name: str, manifest: RunManifest, mean: Tree) -> LaunchConditions:
+    """What is known about the machine during a launch.
+
+    Args:
+        mean: as in `benchmark_mean.json`.
+    """
+    metrics = mean.get("gpu_metrics") or {}
+    host = (metrics.get("host") or {}).get("figures") or {}
+    return LaunchConditions(
+        name=name,
+        yardstick=yardstick_of(manifest.companions),
+        gpu_users=_users(manifest),
+        cpu_mhz=_mean(host, "busy_frequency_mhz"),
+        gpu_mhz={
+            f"{clock} of GPU {gpu.get('gpu_index')}": value
+            for gpu in metrics.get("gpus") or ()
+            for clock in CLOCKS
+            if (value := _mean(gpu.get("figures") or {}, clock))
+        },
+    )
+
+
+def _mean(figures: Tree, name: str) -> float | None:
+    found = (figures.get(name) or {}).get("mean")
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _users(manifest: RunManifest) -> list[str] | None:
+    """Other programs on the GPUs of a launch, by name; None where NVML did not list them."""
+    gpus = (manifest.companions.get("exclusive") or {}).get("gpus")
+    if not isinstance(gpus, list):
+        return None
+    if any(gpu.get("reason") for gpu in gpus):
+        return None
+    listed = _listed(gpus, "foreign_before", "foreign_during")
+    return sorted({user.get("pid"): str(user.get("name") or "a program without a name") for user in listed}.values())
+
+
+def _listed(gpus: Sequence[Tree], *lists: str) -> list[Tree]:
+    return [user for gpu in gpus for name in lists for user in gpu.get(name) or ()]
+
+
+def other_programs(manifest: RunManifest) -> list[str]:
+    """Names of all programs that are not of a launch and that its manifest names."""
+    yardstick = yardstick_of(manifest.companions)
+    gpus = (manifest.companions.get("exclusive") or {}).get("gpus")
+    users = _listed(gpus or [], "foreign_before", "foreign_during", "of_another_pid_namespace")
+    names = [
+        *([] if yardstick is None else [one.name for one in yardstick.others]),
+        *(user.get("name") for user in users),
+    ]
+    return sorted({str(name) for name in names if name})

@@ -1,0 +1,365 @@
+"""Sweep over the number of processes, or of ranks: a launch with each, and the scaling curve (`scaling.json`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from perfharness.errors import PerfHarnessError, ResultError, UsageError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import RunManifest
+from perfharness.model.measured import MeasuredProcess
+from perfharness.model.result import ProcessResult, Tree, path_text
+from perfharness.runs.files.run_folder import RunSummary, read_manifest
+from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
+from perfharness.runs.series.file import read_series, write_series
+from perfharness.runs.series.scaling import (
+    SCALING_NAME,
+    Counted,
+    GpuPoint,
+    Scaling,
+    ScalingRow,
+    find_knee,
+    scaling_points,
+)
+from perfharness.runs.series.series_launch import SeriesLaunch
+from perfharness.runs.store.register import Series, StoreSettings, register_series
+from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.plan.ranks import with_ranks
+
+POWER_FIGURES = ("power_sample_w", "power_instant_w", "power_average_w")
+"""The finest first."""
+
+OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|MemoryError|bad_alloc", re.IGNORECASE)
+NO_METRICS = "the GPUs were not sampled in this run"
+
+
+@dataclass(frozen=True)
+class ProcessSweep:
+    """A sweep over the number of processes.
+
+    Attributes:
+        folder: of `scaling.json` and of the runs.
+        is_kept: whether an earlier sweep's `scaling.json` stayed, for that has numbers and this one has none.
+        store_findings: why it is not in the run store, where it should be.
+    """
+
+    scaling: Scaling
+    launches: Sequence[SeriesLaunch[ScalingRow]]
+    folder: Path
+    is_kept: bool
+    store_findings: Sequence[Finding] = ()
+
+
+def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[LaunchOptions]:
+    """The options of each launch, in folders of their own. Raises `UsageError`."""
+    _check_numbers("--np-sweep", numbers, options)
+    if options.num_processes != 1:
+        raise UsageError(
+            "--np-sweep sets the number of processes of each launch, so -np cannot; leave one of the two away"
+        )
+    return [
+        options.model_copy(update={"num_processes": number, "output_dir": options.output_dir / f"np_{number}"})
+        for number in numbers
+    ]
+
+
+def rank_sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[LaunchOptions]:
+    """The options of each launch of a program with so many ranks, in folders of their own. Raises `UsageError`."""
+    _check_numbers("--ranks-sweep", numbers, options)
+    return [
+        options.model_copy(
+            update={
+                "script_arguments": with_ranks(options, number),
+                "output_dir": options.output_dir / f"ranks_{number}",
+            }
+        )
+        for number in numbers
+    ]
+
+
+def _check_numbers(option: str, numbers: Sequence[int], options: LaunchOptions) -> None:
+    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 1:
+        given, what = ",".join(map(str, numbers)), "processes" if option == "--np-sweep" else "ranks"
+        raise UsageError(f"{option} {given}: must be different numbers of {what}, as in 1,2,4,8")
+    if options.explain:
+        raise UsageError(
+            f"--explain explains one launch, and {option} makes several; give --no-explain, and explain one of them "
+            "with `perfharness explain`"
+        )
+
+
+def sweep_processes(
+    script: str | Path,
+    *script_arguments: str,
+    numbers: Sequence[int],
+    config: str | Path | None = None,
+    **settings: Any,
+) -> ProcessSweep:
+    """Launch a script with each number of processes per GPU; what `perfharness launch --np-sweep` does.
+
+    Args:
+        script, script_arguments, config, settings: as in `perfharness.launch`.
+        numbers: of processes per GPU.
+
+    Raises:
+        UsageError: as in `perfharness.launch`, of any of the launches, before the first.
+    """
+    options, _ = launch_options(script, script_arguments, settings, None if config is None else Path(config))
+    command = command_of(options, "--np-sweep", ",".join(map(str, numbers)))
+    plans = plan_launches(sweep_options(options, numbers))
+    return summarize_sweep(options, plans, list(run_sweep(plans, command)), command)
+
+
+def sweep_ranks(
+    script: str | Path,
+    *script_arguments: str,
+    numbers: Sequence[int],
+    config: str | Path | None = None,
+    **settings: Any,
+) -> ProcessSweep:
+    """Launch a program with each number of ranks; what `perfharness launch --ranks-sweep` does.
+
+    Args:
+        script, script_arguments, config, settings: as in `perfharness.launch`; `{ranks}` in an argument is the number
+            of ranks, which torchrun, mpirun and the like are told in any case.
+        numbers: of ranks.
+
+    Raises:
+        UsageError: as in `perfharness.launch`, of any of the launches, before the first.
+    """
+    options, _ = launch_options(script, script_arguments, settings, None if config is None else Path(config))
+    command = command_of(options, "--ranks-sweep", ",".join(map(str, numbers)))
+    plans = plan_launches(rank_sweep_options(options, numbers))
+    return summarize_sweep(options, plans, list(run_sweep(plans, command, ranks=numbers)), command, "ranks")
+
+
+def run_sweep(
+    plans: Sequence[LaunchPlan],
+    command: Sequence[str],
+    observe: Observe = unobserved,
+    *,
+    ranks: Sequence[int] | None = None,
+) -> Iterator[SeriesLaunch[ScalingRow]]:
+    """Run all plans, one after the other, each when it is requested.
+
+    A launch that fails is a row with the reason, and the sweep goes on; an interrupt ends it.
+
+    Args:
+        ranks: their number in each launch; None: the sweep is over processes.
+    """
+    interrupted, counted = False, _counted(ranks)
+    for place, plan in enumerate(plans):
+        number = plan.options.num_processes if ranks is None else ranks[place]
+        folder = plan.options.output_dir.name
+        if interrupted:
+            reason = "the sweep was interrupted"
+            yield SeriesLaunch(ScalingRow(num_processes=number, folder=folder, status="not_run", reason=reason))
+            continue
+        try:
+            with observe(plan) as observer:
+                result = run_plan(plan, command, observer)
+        except PerfHarnessError as error:
+            reason = str(error).splitlines()[0]
+            row = ScalingRow(num_processes=number, folder=folder, status="failed", reason=reason)
+            launched = SeriesLaunch(row, error=error)
+            interrupted = launched.interrupted
+            yield launched
+            continue
+        launched = SeriesLaunch(scaling_row(number, folder, result.manifest, result.summary, counted), result)
+        interrupted = launched.interrupted
+        yield launched
+
+
+def _counted(ranks: Sequence[int] | None) -> Counted:
+    return "processes" if ranks is None else "ranks"
+
+
+def summarize_sweep(
+    options: LaunchOptions,
+    plans: Sequence[LaunchPlan],
+    launches: Sequence[SeriesLaunch[ScalingRow]],
+    command: Sequence[str],
+    counted: Counted = "processes",
+) -> ProcessSweep:
+    """The scaling curve, written to `scaling.json`. Raises `ResultError`."""
+    loops = [loop_path(one.result.summary.results) for one in launches if one.result is not None]
+    scaling = Scaling(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command=list(command),
+        script=options.script,
+        script_arguments=list(options.script_arguments),
+        counted=counted,
+        num_gpus=max(1, len(plans[0].gpus)),
+        warmup_batches=options.warmup_batches,
+        **_curve([one.row for one in launches], loops, counted),
+    )
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    is_written = write_series(options.output_dir / SCALING_NAME, scaling, _has_numbers)
+    series = Series(
+        "sweep",
+        options.output_dir,
+        scaling.created,
+        scaling.command,
+        options.script,
+        options.script_arguments,
+        [one.result.manifest.run_id for one in launches if one.result is not None],
+        exit_code=sweep_exit_code(launches),
+    )
+    found = register_series(series, StoreSettings(options.store, stored=options.stored))
+    return ProcessSweep(scaling, launches, options.output_dir, is_kept=not is_written, store_findings=found)
+
+
+def sweep_exit_code(launches: Sequence[SeriesLaunch[ScalingRow]]) -> int:
+    """0: all well; 3: some were measured, or none gave a throughput; 1: none was measured, or it was interrupted."""
+    rows = [one.row for one in launches]
+    if any(one.interrupted for one in launches) or all(row.status != "ok" for row in rows):
+        return 1
+    findings = [finding for one in launches if one.result is not None for finding in one.result.summary.findings]
+    has_errors = any(finding.severity is Severity.ERROR for finding in findings)
+    failed = any(one.error is not None for one in launches) or all(row.items_per_second is None for row in rows)
+    return 3 if failed or has_errors else 0
+
+
+def update_scaling(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | None:
+    """`scaling.json` with the runs' new numbers, written; None where the folder has none.
+
+    What the launches recorded stays. Raises `ResultError` where the file is damaged.
+    """
+    before = read_series(folder / SCALING_NAME, Scaling)
+    if before is None:
+        return None
+    by_folder = {summary.folder.name: summary for summary in summaries}
+    rows = [_updated_row(point.row, by_folder.get(point.row.folder), before.counted) for point in before.points]
+    loops = [loop_path(summary.results) for summary in summaries]
+    updated = before.model_copy(update=_curve(rows, loops, before.counted))
+    if not any(summary.is_kept for summary in summaries):
+        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
+            write_series(folder / SCALING_NAME, updated, _has_numbers)
+    return updated
+
+
+def _updated_row(before: ScalingRow, summary: RunSummary | None, counted: Counted) -> ScalingRow:
+    if summary is None:
+        return before
+    return scaling_row(before.num_processes, before.folder, read_manifest(summary.folder), summary, counted)
+
+
+def _curve(rows: Sequence[ScalingRow], loops: Sequence[tuple[str, ...] | None], counted: Counted) -> dict[str, Any]:
+    points = scaling_points(rows)
+    loop = next((path for path in loops if path is not None), None)
+    return {
+        "points": points,
+        "knee": find_knee(points, counted),
+        "loop": None if loop is None else path_text(loop),
+        "base_num_processes": min((row.num_processes for row in rows if row.items_per_second), default=None),
+    }
+
+
+def scaling_row(
+    num_processes: int, folder: str, manifest: RunManifest, summary: RunSummary, counted: Counted = "processes"
+) -> ScalingRow:
+    """The row of one launch; numbers only where all of its processes ended well, with as many ranks as asked for."""
+    mean, results, findings = summary.mean, summary.results, summary.findings
+    codes = sorted({finding.code for finding in findings if finding.severity is not Severity.NOTE})
+    common: dict[str, Any] = {
+        "num_processes": num_processes,
+        "num_processes_total": len(manifest.processes),
+        "folder": folder,
+        "findings": codes,
+    }
+    bad = [process for process in manifest.processes if process.ended != "ok"]
+    if bad:
+        return ScalingRow(**common, status="failed", reason=why_it_failed(len(bad), len(manifest.processes), findings))
+    unknown = None
+    if counted == "ranks":
+        sizes = {one.world_size for one in _measured(manifest) if one.world_size is not None}
+        if wrong := sizes - {num_processes}:
+            reason = f"it ran with {' and '.join(map(str, sorted(wrong)))} ranks, not with {num_processes}"
+            return ScalingRow(**common, status="failed", reason=reason)
+        unknown = None if sizes else "how many ranks there were is not known from the processes' environment"
+        common |= _communication(mean)
+    throughput = mean["throughput"]
+    latency = _latency(mean, results)
+    gpus, gpus_reason = _gpus(mean)
+    return ScalingRow(
+        **common,
+        status="ok",
+        reason=throughput["reason"] or unknown,
+        items_per_second=throughput["items_per_second"],
+        window_ms=throughput["window_ms"],
+        mean_processes_inside_a_batch=(throughput["concurrency"] or {}).get("mean_processes"),
+        latency_p50_ms=latency.get("p50"),
+        latency_p99_ms=latency.get("p99"),
+        gpus=gpus,
+        gpus_reason=gpus_reason,
+    )
+
+
+def _measured(manifest: RunManifest) -> list[MeasuredProcess]:
+    return [one for process in manifest.processes for one in process.measured or ()]
+
+
+def _communication(mean: Tree) -> dict[str, Any]:
+    """The share of communication in a program of ranks, or why it is not known."""
+    groups = (mean.get("ranks") or {}).get("groups") or []
+    if len(groups) != 1:
+        reason = f"there are {len(groups)} groups of ranks" if groups else "fewer than two ranks were measured"
+        return {"communication_reason": reason}
+    shares = [one["communication_share"] for one in groups[0]["ranks"]]
+    if not shares or any(share is None for share in shares):
+        return {"communication_reason": groups[0]["reason"] or "no collectives were seen"}
+    return {"communication_share": sum(shares) / len(shares)}
+
+
+def why_it_failed(count: int, total: int, findings: Sequence[Finding]) -> str:
+    """One sentence: how many processes, how the first one ended, and whether memory ran out."""
+    ends = [finding for finding in findings if finding.code.startswith("process-")]
+    if not ends:
+        return f"{count} of {total} processes did not end well"
+    first = f"{ends[0].process}: {ends[0].message.splitlines()[0].split('; the end of')[0]}"
+    memory = "out of memory; " if any(OUT_OF_MEMORY.search(finding.message) for finding in ends) else ""
+    return f"{memory}{count} of {total} processes did not end well ({first})"
+
+
+def loop_path(results: dict[str, ProcessResult]) -> tuple[str, ...] | None:
+    """The one loop of batches of all processes, or None where there are several or none."""
+    paths = {loop.path for result in results.values() for loop in result.loops}
+    return paths.pop() if len(paths) == 1 else None
+
+
+def _latency(mean: Tree, results: dict[str, ProcessResult]) -> dict[str, Any]:
+    path = loop_path(results)
+    if path is None:
+        return {}
+    tree = mean["stats_minus_warmup"]
+    for name in path:
+        tree = tree.get(name, {})
+    found: dict[str, Any] = tree.get("cpu_time", {})
+    return found
+
+
+def _gpus(mean: Tree) -> tuple[list[GpuPoint], str | None]:
+    metrics = mean.get("gpu_metrics")
+    if not metrics:
+        return [], NO_METRICS
+    points = [
+        GpuPoint(uuid=gpu["uuid"], busy_share=gpu["busy_share"], power_w=_power(gpu["figures"]))
+        for gpu in metrics["gpus"]
+    ]
+    return points, None if points else metrics.get("reason") or NO_METRICS
+
+
+def _power(figures: dict[str, Any]) -> float | None:
+    means = [figures[name]["mean"] for name in POWER_FIGURES if name in figures]
+    return next((value for value in means if value is not None), None)
+
+
+def _has_numbers(scaling: Scaling) -> bool:
+    return any(point.row.items_per_second is not None for point in scaling.points)
