@@ -66,6 +66,7 @@ class Session:
         self._exit_signal: int | None = None
         self._sys_path: list[str] = []
         self._os_exit = os._exit
+        self._forking = threading.local()
 
     @classmethod
     def start(cls, output_dir: str, write: Callable[[Session], object]) -> Session:
@@ -98,7 +99,9 @@ class Session:
         unfollowed.watch(self.diagnostics)
         # Registered before the script's, so it runs last: after its threads and its own exit functions.
         atexit.register(self.finish)
-        os.register_at_fork(after_in_child=self._begin_in_child)
+        os.register_at_fork(
+            before=self._hold_sigterm, after_in_parent=self._release_sigterm, after_in_child=self._begin_in_child
+        )
         os._exit = self._finish_and_exit
         self._handle_sigterm()
 
@@ -179,3 +182,17 @@ class Session:
                 self.gpu_reason = schema.CUPTI_FORKED
         if self.gpu is None and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._release_sigterm()
+
+    def _hold_sigterm(self) -> None:
+        """Before a fork: Python forgets what a child is sent before it runs, unless the signal ends it at once.
+
+        A pool that is closed early sends its workers SIGTERM, and waits for them for ever where they do not get it.
+        """
+        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _release_sigterm(self) -> None:
+        mask = self._forking.__dict__.pop("mask", None)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

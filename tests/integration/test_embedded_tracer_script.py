@@ -330,6 +330,25 @@ if __name__ == "__main__":
     assert sorted(runner.trace.parent.iterdir()) == sorted([runner.trace, *traces.values()])
 
 
+def test_a_forked_child_that_is_terminated_at_once_ends(runner: Runner) -> None:
+    """As a worker of a pool that is closed before the worker has begun: a pool that waits for it would wait for ever."""
+    source = f"""
+import os, signal, time
+{RECORD}
+ends = set()
+for _ in range(50):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # what a lost signal leaves does not stay
+        time.sleep(60)
+        os._exit(0)
+    os.kill(child, signal.SIGTERM)
+    ends.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(ends, signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+    assert runner.both(runner.write(source)).stdout == "{-15} set()\n"
+
+
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_process_that_is_killed_leaves_what_it_recorded(runner: Runner, end: str) -> None:
     runner.run("-m", "perfharness.tracer", runner.write(f"import os, signal\n{RECORD}\n{end}"))
