@@ -99,7 +99,10 @@ class Workshop:
         return json.loads((self.folder / "out" / name).read_text())
 
     def findings(self) -> dict[str, str]:
-        return {finding["code"]: finding["message"] for finding in self.read("manifest.json")["findings"]}
+        """Without that one in a hundred nsys fails to start on a busy machine, and is started again."""
+        found = {finding["code"]: finding["message"] for finding in self.read("manifest.json")["findings"]}
+        found.pop("tracer-restarted", None)
+        return found
 
 
 @pytest.fixture

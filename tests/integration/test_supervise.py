@@ -135,12 +135,13 @@ def test_a_tracer_that_fails_before_the_process_began_is_started_again(tmp_path:
     nsys = shell_program(
         tmp_path / "nsys",
         f"""echo start >> {tmp_path}/starts
-[ $(wc -l < {tmp_path}/starts) -gt 2 ] || exit 1
+if [ $(wc -l < {tmp_path}/starts) -le 2 ]; then setsid sleep 1000 & exit 1; fi
 while [ "${{1#--output}}" = "$1" ]; do shift; done; shift
 exec "$@" """,
     )
-    (ending,), _ = supervised(tmp_path, group("import os; print(os.environ.get('TMPDIR'))", nsys=nsys))
+    (ending,), supervisor = supervised(tmp_path, group("import os; print(os.environ.get('TMPDIR'))", nsys=nsys))
     assert (end_of(ending), ending.tracer_restarts) == ((None, 0), 2)
+    assert supervisor.leftovers == [], "the agents of the first two were ended"
     own_tmpdir = (ending.process.folder / "stdout.log").read_text().strip()
     assert own_tmpdir == str(os.environ.get("TMPDIR")), "the tracer's is not the process's"
     assert not list(tmp_path.rglob(".tmp"))

@@ -13,6 +13,7 @@ import ctypes
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 
@@ -104,6 +105,13 @@ class RunProcesses:
             with contextlib.suppress(psutil.Error, ChildProcessError):
                 if process.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(process.pid, os.WNOHANG)
+
+    def kill_remains(self, tmp_dir: Path) -> None:
+        """Kill what an nsys left that ended before the process began: its agent, which has the same temporary folder."""
+        for process in self.living():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get("TMPDIR") == str(tmp_dir):
+                    process.kill()
 
     def end(self) -> list[str]:
         """Wait for what is left to end by itself, then end it; returns the command lines of what had to be ended."""

@@ -261,6 +261,8 @@ class Supervisor:
         process = watch.process
         if self.group.nsys is None or process.status.not_started is None or process.starts >= TRACER_STARTS:
             return
+        if process.tmp_dir is not None:
+            self._processes.kill_remains(process.tmp_dir)
         process.restart()
         self._processes.start_of(process.popen.pid)
 
