@@ -331,7 +331,7 @@ if __name__ == "__main__":
 
 
 def test_a_forked_child_that_is_terminated_at_once_ends(runner: Runner) -> None:
-    """As a worker of a pool that is closed before the worker has begun: a pool that waits for it would wait for ever."""
+    """As a worker of a pool that is closed before the worker begins: the pool would wait for it for ever."""
     source = f"""
 import os, signal, time
 {RECORD}

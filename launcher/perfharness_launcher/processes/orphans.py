@@ -107,7 +107,7 @@ class RunProcesses:
                     os.waitpid(process.pid, os.WNOHANG)
 
     def kill_remains(self, tmp_dir: Path) -> None:
-        """Kill what an nsys left that ended before the process began: its agent, which has the same temporary folder."""
+        """Kill what an nsys left that ended before the process began: its agent, which has its temporary folder."""
         for process in self.living():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.environ().get("TMPDIR") == str(tmp_dir):
