@@ -396,6 +396,7 @@ def steady(duration_s: int, answers: list[int], rate: int = 10, **phase: Any) ->
         (steady(10, [0, 0, *[10] * 8, 10, 10]), True),  # each request takes 2 s
         (steady(10, [0] * 4 + [10] * 6 + [10] * 4), True),  # 4 s
         (steady(10, [10] * 9 + [0, 10]), True),  # a stall at the end
+        (steady(1, [18, 2], rate=20), True),  # two were on their way
         (steady(10, [8] * 12 + [4]), False),
         (steady(10, [0, 0, *[8] * 12, 4]), False),  # 2 s each, and at most 8 at a time
         (steady(20, [9] * 22 + [2]), False),
