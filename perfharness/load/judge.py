@@ -134,7 +134,8 @@ class PhaseFiles:
         for number, lines in enumerate(self.windows):
             for line in lines:
                 low, high, count = Histogram.of_json(line[name]).buckets()
-                parts.append((np.full(len(low), number, np.int64), low, high, count))
+                if len(low):  # a window may have no answer, as in a stall
+                    parts.append((np.full(len(low), number, np.int64), low, high, count))
                 slower = line["unanswered"] + line["errors"].get(TIMEOUT, 0)
                 if slower and name in ("latency", "queueing"):
                     parts.append(_never(number, slower))
