@@ -17,6 +17,9 @@ from perfharness.load.profile import MixEntry, Phase, Profile
 MOST_ARRIVALS = 50_000_000
 """Of a phase: their times are held in memory."""
 
+TIME = "time_s"
+"""The column of a file of arrivals."""
+
 _GRID = 4096
 
 Floats = npt.NDArray[np.float64]
@@ -53,10 +56,17 @@ def arrivals_of(profile: Profile, index: int, first_id: int = 0, process: int = 
 
 
 def check_arrivals(profile: Profile) -> None:
-    """Raises `UsageError` where a file of arrivals cannot be read, or a phase has more than can be held."""
+    """Raises `UsageError` where a file of arrivals cannot be read or has none in the time of its phase, or a phase has
+    more than can be held.
+    """
     for phase in profile.phases:
         if phase.replay is not None:
-            read_arrivals(phase.replay)
+            first_s = float(read_arrivals(phase.replay)[0]) / phase.speed
+            if first_s >= phase.duration_s:
+                raise UsageError(
+                    f"{phase.replay}: its first arrival is after {first_s:.10g} s, and {phase.name} lasts "
+                    f"{phase.duration_s:g} s; times are seconds from the begin of the phase"
+                )
         elif phase.loop == "open":
             _count(phase, _expected(phase)[1])
 
@@ -125,15 +135,15 @@ class MixDraw:
 
 
 def read_arrivals(path: Path) -> Floats:
-    """The times of a file, in seconds, ascending, the first as it stands: CSV or text (first column), JSONL (a number,
-    or an object with `time_s`), or Parquet (column `time_s`, else the first). Raises `UsageError`.
+    """The times of a file, in seconds, ascending, the first as it stands: CSV, text or Parquet (column `time_s`, else
+    the first), or JSONL (a number, or an object with `time_s`). Raises `UsageError`.
     """
     try:
         if path.suffix == ".parquet":
             import pyarrow.parquet as pq
 
             table = pq.read_table(path)
-            name = "time_s" if "time_s" in table.column_names else table.column_names[0]
+            name = TIME if TIME in table.column_names else table.column_names[0]
             times = np.asarray(table[name].to_numpy(), np.float64)
         else:
             times = np.array(list(_times_of_lines(path)), np.float64)
@@ -146,15 +156,21 @@ def read_arrivals(path: Path) -> Floats:
 
 
 def _times_of_lines(path: Path) -> Iterator[float]:
-    for number, line in enumerate(path.read_text("utf-8").splitlines()):
+    is_json = path.suffix in (".jsonl", ".json", ".ndjson")
+    column = 0
+    for number, line in enumerate(path.read_text("utf-8-sig").splitlines()):
         if not (line := line.strip()):
             continue
-        if path.suffix in (".jsonl", ".json", ".ndjson"):
+        if is_json:
             value = json.loads(line)
-            yield float(value["time_s"] if isinstance(value, dict) else value)
+            yield float(value[TIME] if isinstance(value, dict) else value)
+            continue
+        cells = [cell.strip().strip('"') for cell in line.split(",")]
+        if number == 0 and TIME in cells:
+            column = cells.index(TIME)
             continue
         try:
-            yield float(line.split(",")[0])
+            yield float(cells[column])
         except ValueError:
             if number:  # the first line may be a heading
                 raise

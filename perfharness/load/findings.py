@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.load import LoadResult, PhaseResult
+from perfharness.model.load import UNANSWERED, LoadResult, PhaseResult
 
 GENERATOR_LIMITED = "generator-limited"
 LATE_SHARE = 0.2
@@ -21,6 +23,9 @@ COSTLY_TRACERS = ("nsys", "embedded")
 
 KEPT_UP = 0.97
 """Part of the asked rate that has to be achieved; with less, the queue grows as long as the phase lasts."""
+
+BY_CHANCE = 2
+"""So many more may be open at one moment than at another."""
 
 
 def load_findings(result: LoadResult) -> list[Finding]:
@@ -96,14 +101,42 @@ def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
             f"{phase.name}: none of {phase.arrivals} requests was answered without error, so there is no latency.",
             "the errors are listed by kind, each with the first one",
         )
-    if not keeps_up(phase) and result.status in ("ok", "interrupted"):
+    if not keeps_up(phase, result) and result.status in ("ok", "interrupted"):
         yield _not_kept_up(phase, result, is_limited=limited is not None)
 
 
-def keeps_up(phase: PhaseResult) -> bool:
-    """Whether the target answered about as many requests as were asked for; of a closed loop always."""
+def keeps_up(phase: PhaseResult, result: LoadResult) -> bool:
+    """Whether the target answered about as many requests as were asked for; of a closed loop always.
+
+    The last answers come after the phase, as long after it as a request takes, which is no queue: that grows.
+    """
     asked, achieved = phase.asked_rate, phase.achieved_rate
-    return not (asked and achieved is not None and phase.ok and achieved < KEPT_UP * asked)
+    if not (asked and achieved is not None and phase.ok and achieved < KEPT_UP * asked):
+        return True
+    return not _more_and_more_are_open(phase, result)
+
+
+def _more_and_more_are_open(phase: PhaseResult, result: LoadResult) -> bool:
+    """Whether requests became due and not answered all through the second half of a phase; in the first the requests
+    that are in service at a time come about. A rate that is not the same all the time may be too high for a part of it.
+    """
+    windows = [one for one in result.windows if one.phase == phase.name]
+    if not windows:
+        return True
+    ends = [phase.start_s, *(one.end_s for one in windows)]
+    due = np.cumsum([0, *(one.arrivals for one in windows)])
+    ended = np.cumsum([0, *(one.completed + one.errors.get(UNANSWERED, 0) for one in windows)])
+    half, later, end = (phase.start_s + phase.duration_s * part for part in (0.5, 0.75, 1.0))
+    growth = np.diff(np.interp([half, later, end], ends, due - ended))
+    missing = (1 - KEPT_UP) * float(np.diff(np.interp([half, end], ends, due))[0])
+    in_both = has_own_shape(phase, result) or growth.min() > growth.sum() / 4
+    return bool(growth.sum() > missing + BY_CHANCE and in_both)
+
+
+def has_own_shape(phase: PhaseResult, result: LoadResult) -> bool:
+    """Whether the profile itself changes the rate over a phase."""
+    asked = result.profile["phases"][result.phases.index(phase)]
+    return asked.get("shape", "flat") != "flat" or "replay" in asked
 
 
 def _not_kept_up(phase: PhaseResult, result: LoadResult, *, is_limited: bool) -> Finding:

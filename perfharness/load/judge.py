@@ -19,7 +19,7 @@ from perfharness.analysis.metrics.clocks import clock_events, clock_hold
 from perfharness.analysis.metrics.summary import RequestedClocks, throttling_of
 from perfharness.errors import ResultError
 from perfharness.files import is_plain
-from perfharness.load.findings import keeps_up
+from perfharness.load.findings import has_own_shape, keeps_up
 from perfharness.load.histogram import Histogram
 from perfharness.load.request import TIMEOUT, UNANSWERED
 from perfharness.model.findings import Finding, Severity
@@ -134,7 +134,8 @@ class PhaseFiles:
         for number, lines in enumerate(self.windows):
             for line in lines:
                 low, high, count = Histogram.of_json(line[name]).buckets()
-                parts.append((np.full(len(low), number, np.int64), low, high, count))
+                if len(low):  # a window may have no answer, as in a stall
+                    parts.append((np.full(len(low), number, np.int64), low, high, count))
                 slower = line["unanswered"] + line["errors"].get(TIMEOUT, 0)
                 if slower and name in ("latency", "queueing"):
                     parts.append(_never(number, slower))
@@ -193,8 +194,9 @@ def judge_load(
     longest = max((part for part in parts if not part.result.is_warmup), default=None, key=_length_s)
     sustained, found = None, []
     if longest is not None and not is_search and len(longest.during) >= LEAST_READINGS:
-        sustained = sustained_of(longest, _has_own_shape(result, longest.index))
-        found = list(sustained_findings(sustained, longest))
+        phase = result.phases[longest.index]
+        sustained = sustained_of(longest, has_own_shape(phase, result))
+        found = list(sustained_findings(sustained, longest, is_saturated=not keeps_up(phase, result)))
     return _with_levels(result, parts).model_copy(
         update={
             "phases": phases,
@@ -219,7 +221,7 @@ def _with_levels(result: LoadResult, parts: Sequence[PhaseFiles]) -> LoadResult:
         reason = reason or unknown
         for number, place in enumerate(own):
             found = {"queue_max": None if queue is None else int(queue[number])}
-            if several:
+            if several or part.result.loop == "closed":
                 found["in_flight_max"] = None if in_flight is None else int(in_flight[number])
             windows[place] = windows[place].model_copy(update=found)
     return result.model_copy(update={"windows": windows, "levels_reason": reason})
@@ -227,11 +229,6 @@ def _with_levels(result: LoadResult, parts: Sequence[PhaseFiles]) -> LoadResult:
 
 def _length_s(part: PhaseFiles) -> float:
     return part.result.duration_s
-
-
-def _has_own_shape(result: LoadResult, index: int) -> bool:
-    asked = result.profile["phases"][index]
-    return asked.get("shape", "flat") != "flat" or "replay" in asked
 
 
 def _with_intervals(part: PhaseFiles) -> PhaseResult:
@@ -357,8 +354,12 @@ def _conditions(log: SampleLog, gpu: str, begin_ns: int, end_ns: int) -> dict[st
     }
 
 
-def sustained_findings(sustained: Sustained, part: PhaseFiles) -> Iterator[Finding]:
-    """What a reader has to know of a sustained run."""
+def sustained_findings(sustained: Sustained, part: PhaseFiles, *, is_saturated: bool) -> Iterator[Finding]:
+    """What a reader has to know of a sustained run.
+
+    Args:
+        is_saturated: the target did not keep up; that has a finding, and all that follows is of the same cause.
+    """
     for trend in sustained.memory:
         slope = trend.slope_mb_per_s
         if trend.verdict == "leaks" and slope.value is not None:
@@ -370,7 +371,6 @@ def sustained_findings(sustained: Sustained, part: PhaseFiles) -> Iterator[Findi
                 f"after the first third of {sustained.phase}{each}.",
                 "Look for what is kept for each request: caches without a limit, lists, tensors with gradients.",
             )
-    is_saturated = not keeps_up(part.result)  # that has a finding, and all that follows is of the same cause
     rises = next((drift for drift in sustained.latency if drift.verdict == "rises"), None)
     if rises is not None and not is_saturated and not sustained.queue_grows:
         yield Finding(

@@ -128,4 +128,4 @@ def _batch(recorder: PerfRecorder, request: str | bytes | None, items: str | byt
 
 
 def _count(text: str | bytes | None) -> int | None:
-    return int(text) if text and len(text) < 18 and text.isdigit() else None
+    return int(text) if text and len(text) < 18 and text.isdigit() and text.isascii() else None

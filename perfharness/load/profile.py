@@ -142,6 +142,8 @@ class Phase(_Settings):
     def _fits(self) -> Self:
         if self.replay is not None and self.rate is not None:
             raise ValueError("a replay has the rate of its file; leave rate away")
+        if self.replay is not None and (self.shape != "flat" or self.arrivals != "constant"):
+            raise ValueError("a replay has the arrivals of its file; leave shape and arrivals away")
         if self.loop == "closed" and (self.shape != "flat" or self.arrivals != "constant"):
             raise ValueError("arrivals and shape need a rate")
         if self.shape in ("ramp", "steps") and self.rate_to is None:
@@ -150,6 +152,16 @@ class Phase(_Settings):
             raise ValueError("rate-to needs shape ramp or steps")
         if self.loop == "open" and (self.think_s or self.concurrency is not None):
             raise ValueError("think and the concurrency of a phase belong to a closed loop, which has no rate")
+        meant = {
+            "steps": (self.shape == "steps", 'shape = "steps"'),
+            "day": (self.shape == "daily", 'shape = "daily"'),
+            "burst": (self.arrivals == "bursty", 'arrivals = "bursty"'),
+            "speed": (self.replay is not None, "replay"),
+            "think_times": (self.loop == "closed" and self.think_s > 0, "think"),
+        }
+        for name, (is_used, needed) in meant.items():
+            if name in self.model_fields_set and not is_used:
+                raise ValueError(f"{name.replace('_', '-')} needs {needed}")
         if len(self.day) < 2 or any(one < 0 or not isfinite(one) for one in self.day) or not sum(self.day):
             raise ValueError("day needs two or more relative rates, not all of them 0")
         return self
@@ -170,6 +182,12 @@ class KneeSettings(_Settings):
 
     budget_s: Seconds | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Of all steps together; by default 80 times the duration of the phase."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.lowest is not None and self.highest is not None and self.lowest >= self.highest:
+            raise ValueError(f"lowest ({self.lowest:g}) has to be below highest ({self.highest:g})")
+        return self
 
 
 class Profile(_Settings):

@@ -6,6 +6,8 @@ import asyncio
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from time import perf_counter_ns
 from typing import Protocol, runtime_checkable
 
 from perfharness.model.load import UNANSWERED as UNANSWERED
@@ -57,6 +59,38 @@ class Answer:
     token_gaps_ns: Sequence[int] = ()
     tokens: int | None = None
     done_ns: int | None = None
+
+
+TEXTS = ("error", "message")
+NUMBERS = ("items", "begun_ns", "first_token_ns", "tokens", "done_ns")
+
+
+def check_answer(answer: Answer, begun_ns: int) -> None:
+    """Raises `TypeError` or `ValueError` where a target's own answer holds what cannot be counted.
+
+    Args:
+        begun_ns: when the target was called; the moments lie between that and now.
+    """
+    for name in TEXTS:
+        if not isinstance(value := getattr(answer, name), str | None):
+            raise TypeError(f"the Answer of the target has {name} = {value!r}, which must be a text or None")
+    for name in NUMBERS:
+        if (value := getattr(answer, name)) is None:
+            continue
+        if not _is_count(value):
+            raise TypeError(f"the Answer of the target has {name} = {value!r}, which must be an integer of 0 or more")
+        setattr(answer, name, int(value))  # of NumPy, too
+        if name.endswith("_ns") and not begun_ns <= value <= perf_counter_ns():
+            raise ValueError(
+                f"the Answer of the target has {name} = {value}, which does not lie between its call and its end; "
+                "time.perf_counter_ns() says when something is"
+            )
+    if not all(map(_is_count, answer.token_gaps_ns)):
+        raise TypeError("the Answer of the target has token_gaps_ns that are not all integers of 0 or more")
+
+
+def _is_count(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 0
 
 
 class Target(Protocol):

@@ -78,11 +78,8 @@ def load_result(
             [one for one in windows if one["phase"] == index],
             origin_ns,
             is_killed="killed" in statuses,
-            costs=[
-                line.get("cost") or {}
-                for lines in processes
-                for line in lines
-                if line["kind"] == "phase-end" and line["index"] == index
+            ends=[
+                line for lines in processes for line in lines if line["kind"] == "phase-end" and line["index"] == index
             ],
         )
         for index in range(len(profile.phases))
@@ -127,7 +124,7 @@ def _phase_result(
     origin_ns: int,
     *,
     is_killed: bool,
-    costs: Sequence[Mapping[str, Any]] = (),
+    ends: Sequence[Line] = (),
 ) -> PhaseResult:
     phase, added = profile.phases[index], _Sum()
     for line in windows:
@@ -135,6 +132,9 @@ def _phase_result(
     start_ns, planned_ns = min(line["start_ns"] for line in begins), max(line["end_ns"] for line in begins)
     covered_ns = max((line["end_ns"] for line in windows), default=start_ns)
     end_ns = min(planned_ns, covered_ns)  # of a run that was cut off, as far as it came
+    stops = [int(line["stopped_ns"]) for line in ends if line.get("stopped_ns") is not None]
+    if stops and len(stops) == len(ends):  # then nothing more was sent, and what was on its way was awaited
+        end_ns = min(end_ns, max(start_ns, *stops))
     duration_s = (end_ns - start_ns) / 1e9
     last_ns = max((line["last_done_ns"] or 0 for line in windows), default=0)
     served_s = (max(last_ns, end_ns) - start_ns) / 1e9
@@ -172,7 +172,9 @@ def _phase_result(
         tokens=tokens,
         tokens_per_second=per_second(tokens, served_s),
         errors=errors,
-        generator_cost=cost_of(costs, added.total("sent")) if len(costs) == len(begins) else None,
+        generator_cost=cost_of([line.get("cost") or {} for line in ends], added.total("sent"))
+        if len(ends) == len(begins)
+        else None,
     )
 
 
@@ -242,7 +244,7 @@ def _window(number: int, profile: Profile, added: _Sum, origin_ns: int) -> LoadW
         ok=added.total("ok"),
         items=added.total("items"),
         errors=dict(added.errors),
-        in_flight_max=added.total("in_flight_max") if len(lines) == 1 else None,
+        in_flight_max=lines[0]["in_flight_max"] if len(lines) == 1 else None,
         rss_mb=None if None in memory else sum(memory) / 1e6,
         p50_ms=times.p50.value,
         p99_ms=times.p99.value,

@@ -22,7 +22,7 @@ import psutil
 
 from perfharness.errors import ResultError
 from perfharness.files import reason_of
-from perfharness.load.generator.timer import Stop
+from perfharness.load.generator.timer import NOT_STOPPED_NS, Stop
 from perfharness.load.histogram import Histogram, Ints
 from perfharness.load.request import UNANSWERED
 from perfharness.model.load import WINDOWS_NAME
@@ -218,7 +218,8 @@ class WindowLog:
         while now - self._begin_ns > self.window_ns:
             self._close(self._begin_ns + self.window_ns)
         self._close(now, everything=True)
-        self.write({"kind": "phase-end", "index": self._phase.index, "at_ns": now, **facts})
+        stopped_ns = None if self.stop.at_ns == NOT_STOPPED_NS else self.stop.at_ns
+        self.write({"kind": "phase-end", "index": self._phase.index, "at_ns": now, "stopped_ns": stopped_ns, **facts})
 
     def close(self, status: str, reason: str | None = None, **facts: Any) -> None:
         """The run is over."""
@@ -283,7 +284,7 @@ class WindowLog:
             "service": (done - begun)[knows],
             "lateness": sent - np.maximum(intended, ready),
         }
-        arrivals, in_flight_max = self._flow(phase, records, intended, done, end_ns)
+        arrivals, in_flight_max = self._flow(phase, records, done, end_ns)
         memory = self.memory_bytes()
         within = None if self.objective_ns is None else int((values["latency"] <= self.objective_ns).sum())
         line: dict[str, Any] = {
@@ -313,23 +314,22 @@ class WindowLog:
         counted = [one.tokens for one in well if one.tokens is not None]
         return {**line, "tokens": sum(counted)} if counted else line
 
-    def _flow(self, phase: _Phase, records: list[Done], intended: Ints, done: Ints, end_ns: int) -> tuple[int, int]:
-        """How many requests became due in the window, and how many were due and not answered, at most."""
-        if phase.is_open:
-            first = phase.counted_due
-            last = max(int(np.searchsorted(phase.due, min(end_ns, self.stop.at_ns))), first)
-            came, phase.counted_due = phase.due[first:last], last
-            due = len(came)
-        else:
-            came, due = intended, len(records)
+    def _flow(self, phase: _Phase, records: list[Done], done: Ints, end_ns: int) -> tuple[int, int | None]:
+        """How many requests became due in the window, and how many were due and not answered, at most; of a closed
+        loop that is not known here, for a request is handed in when it is over.
+        """
+        if not phase.is_open:
+            return len(records), None
+        first = phase.counted_due
+        last = max(int(np.searchsorted(phase.due, min(end_ns, self.stop.at_ns))), first)
+        came, phase.counted_due = phase.due[first:last], last
         moments = np.concatenate([came, done])
         steps = np.concatenate([np.ones(len(came), np.int64), -np.ones(len(done), np.int64)])
         order = np.lexsort((steps, moments))  # an answer before an arrival of the same moment
         level = phase.in_flight + np.cumsum(steps[order])
         most = max(phase.in_flight, int(level.max())) if len(level) else phase.in_flight
-        if phase.is_open:
-            phase.in_flight += len(came) - len(done)
-        return due, most
+        phase.in_flight += len(came) - len(done)
+        return len(came), most
 
     def _first_errors(self, records: list[Done]) -> Iterator[dict[str, Any]]:
         for one in records:

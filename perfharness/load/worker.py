@@ -104,9 +104,11 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
     run.run()
     table.write(folder)
     log.close(run.status, run.reason, requests_kept=table.kept)
-    workers.close()
-    if not workers.has_abandoned:  # their batches are open, and stay so
-        recorder.finalize()
+    try:
+        workers.close()
+    finally:
+        if not workers.has_abandoned:  # their batches are open, and stay so
+            recorder.finalize()
 
 
 def _interrupt_at_end_of_input() -> None:

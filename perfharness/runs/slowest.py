@@ -247,7 +247,7 @@ def _warmup_phases(run_dir: Path) -> frozenset[str]:
 
 
 def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requests, list[str]]:
-    """Recorded requests that were answered, and a sentence about the others.
+    """Recorded requests whose latency is known, and sentences about the others.
 
     Raises `ResultError` where needed columns are missing, or what is no integer is in them.
     """
@@ -267,12 +267,14 @@ def read_requests(path: Path, warmup_phases: Collection[str] = ()) -> tuple[Requ
         items=numbers("items"), phase=phase, input=texts("input"), error=texts("error"),
         is_warmup=np.asarray([one in warmup_phases for one in phase], dtype=np.bool_),
     )  # fmt: skip
-    lost = table.num_rows - done.num_rows
-    if not lost:
-        return requests, []
-    return requests, [
-        f"{lost} of {table.num_rows} requests were never answered; they have no latency and are not shown."
-    ]
+    lost, notes = table["done_ns"].null_count, []
+    if lost:
+        text = "were never answered; they have no latency and are not shown"
+        notes.append(f"{lost} of {table.num_rows} requests {text}.")
+    if unknown := table.num_rows - done.num_rows - lost:
+        text = "have no moment at which they were due, so their latency is not known (`mlperf --log-queries` keeps it)"
+        notes.append(f"{unknown} of {table.num_rows} requests {text}.")
+    return requests, notes
 
 
 def _late(intended_ns: Int64, ready_ns: Int64, sent_ns: Int64) -> Int64:

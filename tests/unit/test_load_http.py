@@ -340,6 +340,7 @@ def test_tokens_of_a_stream_and_of_a_whole_answer(path: str) -> None:
         (b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choi', "cut-off"),
         (b'data: {"error":{"message":"CUDA out of memory"}}\n\n', "stream-error"),
         (b"data: {half\n\n", "invalid-response"),
+        (b'data: {"choices":[],"usage":{"completion_tokens":"12"}}\n\ndata: [DONE]\n\n', "invalid-response"),
         (b"", "cut-off"),
     ],
 )

@@ -192,6 +192,32 @@ def test_a_queue_that_grows_is_judged_without_the_grace_period(tmp_path: Path) -
     assert "--concurrency 1" in hint  # two workers, and one core
 
 
+def test_windows_without_an_answer_and_without_requests_are_judged(tmp_path: Path) -> None:
+    """A process was killed, so there is no table of requests; what its windows have is the result. Each request takes
+    1.5 s: 25 of 40 were answered, and 15 were open.
+    """
+    profile = checked_profile({"phases": [{"name": "load", "duration": 30, "rate": 10}]})
+    lines: list[dict[str, Any]] = [
+        {"kind": "run", "start_ns": 0},
+        {"kind": "phase", "index": 0, "name": "load", "start_ns": 0, "end_ns": 30 * S, "concurrency": 100},
+    ]
+    for second, answered in enumerate((0, 5, 10, 10)):
+        histogram = Histogram()
+        histogram.add(np.full(answered, 3 * S // 2, np.int64))
+        none = Histogram().to_json()
+        lines.append({
+            "kind": "window", "phase": 0, "index": second, "start_ns": second * S, "end_ns": (second + 1) * S,
+            "last_done_ns": (second + 1) * S if answered else None, "arrivals": 10, "sent": answered,
+            "completed": answered, "ok": answered, "within_objective": None, "items": answered, "errors": {},
+            "unanswered": 0, "first": [], "in_flight_max": 15, "rss_bytes": None, "latency": histogram.to_json(),
+            "queueing": none, "service": none, "lateness": none,
+        })  # fmt: skip
+    result = load_result(TargetRecord(kind="callable", name="made"), profile, [lines])
+    (phase,) = judge_load(result, tmp_path, {FOLDER: lines}).phases
+    assert (result.status, phase.latency.count, phase.latency.slower) == ("killed", 25, 15)
+    assert phase.latency.p50.value == pytest.approx(1500, rel=0.001)
+
+
 def test_a_gpu_under_load_has_its_clock_power_temperature_and_use(tmp_path: Path) -> None:
     at = [second * S for second in range(100)]
     made = SampleBuilder(offset_ns=0)

@@ -39,11 +39,14 @@ def test_levels_are_those_of_counting(found: list[tuple[int, int]], length: int)
         assert level == max(int(((begin <= at) & (end > at)).sum()) for at in moments)
 
 
-def made(folder: Path, processes: int = 2, *, knows: bool = True, keep_all: bool = True) -> LoadResult:
+def made(
+    folder: Path, processes: int = 2, *, knows: bool = True, keep_all: bool = True, loop: str = "open"
+) -> LoadResult:
     """Each of the processes has 3 requests a second, due at 0, 0.1 and 0.2 s, served one after the other for 0.3 s
     each; the last of all is never answered.
     """
-    profile = checked_profile({"phases": [{"name": "load", "duration": 2, "rate": 3 * processes}]})
+    asked = {"rate": 3 * processes} if loop == "open" else {}
+    profile = checked_profile({"phases": [{"name": "load", "duration": 2, **asked}]})
     lines: dict[str, list[dict[str, Any]]] = {}
     for process in range(processes):
         name = f"proc_{process}_gpu_0"
@@ -71,7 +74,8 @@ def made(folder: Path, processes: int = 2, *, knows: bool = True, keep_all: bool
                 "end_ns": START + (second + 1) * S,
                 "last_done_ns": answered[-1].done_ns, "arrivals": 3, "sent": 3, "completed": len(answered),
                 "ok": len(answered), "within_objective": None, "items": 3, "errors": {},
-                "unanswered": 3 - len(answered), "first": [], "in_flight_max": 3, "rss_bytes": None, **times,
+                "unanswered": 3 - len(answered), "first": [], "in_flight_max": 3 if loop == "open" else None,
+                "rss_bytes": None, **times,
             })  # fmt: skip
         mine.append({"kind": "end", "status": "ok", "reason": None, "requests_kept": table.kept})
         (folder / name).mkdir(parents=True)
@@ -97,6 +101,15 @@ def test_processes_are_counted_together(tmp_path: Path) -> None:
 def test_of_one_process_the_windows_say_it(tmp_path: Path) -> None:
     result = made(tmp_path, 1)
     assert [(one.in_flight_max, one.queue_max) for one in result.windows] == [(3, 2), (3, 2)]
+
+
+def test_of_a_closed_loop_the_requests_say_it(tmp_path: Path) -> None:
+    """The windows of one know what was answered, and not what is on its way."""
+    result = made(tmp_path / "all", 1, loop="closed")
+    assert [one.in_flight_max for one in result.windows] == [3, 3]
+    sampled = made(tmp_path / "sampled", 1, loop="closed", keep_all=False)
+    assert [one.in_flight_max for one in sampled.windows] == [None, None]
+    assert sampled.levels_reason
 
 
 def test_what_is_not_known_is_null_with_the_reason(tmp_path: Path) -> None:

@@ -80,11 +80,12 @@ def test_a_batch_of_a_wsgi_server_ends_with_its_answer(log: RangeLog) -> None:
 
     assert asked("/", HTTP_X_PERFHARNESS_REQUEST="7", HTTP_X_PERFHARNESS_ITEMS="3") == b"a"
     assert asked("/") == b"a"  # a probe
+    assert asked("/", HTTP_X_PERFHARNESS_REQUEST="²") == b"a"  # a digit, and no number
     with pytest.raises(ValueError, match="fails"):
         asked("/fails", HTTP_X_PERFHARNESS_REQUEST="8")
     assert ranges(log) == [
         ("push", "request", 7), ("push", "part", None), ("pop", None, None), ("pop", None, None),
-        ("push", "part", None), ("pop", None, None),
+        *[("push", "part", None), ("pop", None, None)] * 2,
         ("push", "request", 8), ("pop", None, None),
     ]  # fmt: skip
     perf.finalize()

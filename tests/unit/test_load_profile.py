@@ -57,6 +57,8 @@ def test_steps_and_days_follow_their_rates() -> None:
     [
         ("a.csv", "time_s,what\n0.5,x\n0.25,y\n3,z\n"),
         ("a.jsonl", '0.5\n{"time_s": 0.25}\n\n3\n'),
+        ("b.csv", 'id,"time_s"\n7,0.5\n8,0.25\n9,3\n'),
+        ("c.csv", "\ufeff0.5\n0.25\n3\n"),
         ("a.txt", "0.25\n0.5\n3"),
     ],
 )
@@ -64,6 +66,15 @@ def test_a_replay_has_the_times_of_its_file(tmp_path: Path, name: str, text: str
     (tmp_path / name).write_text(text)
     assert read_arrivals(tmp_path / name).tolist() == [0.25, 0.5, 3.0]
     assert times(duration_s=1, replay=tmp_path / name, speed=2).tolist() == [0.125, 0.25]
+
+
+def test_a_replay_without_an_arrival_in_its_phase_is_refused(tmp_path: Path) -> None:
+    """As times of the clock are, which would send nothing for the whole phase."""
+    (tmp_path / "a.csv").write_text("1764180000.25\n1764180001\n")
+    phase = {"duration": 60, "replay": str(tmp_path / "a.csv")}
+    with pytest.raises(UsageError, match="1764180000"):
+        check_arrivals(checked_profile({"phases": [phase]}))
+    check_arrivals(checked_profile({"phases": [{**phase, "speed": 1e8}]}))
 
 
 def test_a_file_that_has_no_times_is_refused(tmp_path: Path) -> None:
@@ -123,6 +134,16 @@ def test_options_and_a_file_say_the_same(tmp_path: Path) -> None:
         ("load.objective = 5\n[[load.phases]]\nduration = 1", "objective = 5 must be a table"),
         ("load.objective = {latency_ms = -5}\n[[load.phases]]\nduration = 1", "latency_ms = -5"),
         ("load.objective = {latency_ms = 5, percentile = 200}\n[[load.phases]]\nduration = 1", "percentile = 200"),
+        ("[[load.phases]]\nduration = 1\nsteps = 3", 'steps needs shape = "steps"'),
+        ("[[load.phases]]\nduration = 1\nrate = 2\nday = [1, 2]", 'day needs shape = "daily"'),
+        ("[[load.phases]]\nduration = 1\nrate = 2\nburst = 3", 'burst needs arrivals = "bursty"'),
+        ("[[load.phases]]\nduration = 1\nrate = 2\nspeed = 3", "speed needs replay"),
+        ('[[load.phases]]\nduration = 1\nthink-times = "exponential"', "think-times needs think"),
+        ('[[load.phases]]\nduration = 1\nreplay = "a"\nshape = "daily"', "leave shape and arrivals away"),
+        (
+            'load.objective = "p90=5ms"\nload.knee = {lowest = 5, highest = 4}\n[[load.phases]]\nduration = 1',
+            "lowest (5) has to be below highest (4)",
+        ),
         ('[[load.mix]]\nname = "a"\nweight = -1\n[[load.phases]]\nduration = 1', "mix 1 weight = -1"),
     ],
 )

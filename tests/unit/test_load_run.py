@@ -27,7 +27,15 @@ from perfharness.load.request import Answer, AnyTarget, LoadRequest
 from perfharness.load.requests import RequestTable
 from perfharness.load.result import load_result, times_of
 from perfharness.load.windows import Done, WindowLog, read_lines
-from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadResult, LoadTimes, PhaseResult, TargetRecord
+from perfharness.model.load import (
+    REQUESTS_NAME,
+    WINDOWS_NAME,
+    LoadResult,
+    LoadTimes,
+    LoadWindow,
+    PhaseResult,
+    TargetRecord,
+)
 
 
 class Target:
@@ -299,6 +307,104 @@ def test_progress_follows_the_file_as_it_grows(tmp_path: Path) -> None:
     status = progress.poll()
     assert status is not None
     assert (status.phase, status.completed, status.failed, status.left_s) == ("phase 1", 60, 0, 7)
+
+
+@pytest.mark.parametrize("make", [Target, AsyncTarget])
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError()])
+def test_no_exception_of_a_target_ends_its_worker(tmp_path: Path, make: type[Target], error: BaseException) -> None:
+    """The later requests are served as well; of a coroutine, SystemExit ends the event loop and is taken before."""
+    if make is AsyncTarget and not isinstance(error, asyncio.CancelledError):
+        return
+
+    def serve(request: LoadRequest) -> Answer:
+        if request.id == 3:
+            raise error
+        return Answer()
+
+    result = run(tmp_path, lambda: make(serve), phases=[{"duration": 0.2, "rate": 100}], grace=0.1)
+    (phase,) = result.phases
+    assert phase.errors == {f"exception:{type(error).__name__}": 1}
+    assert phase.ok == 19
+
+
+@pytest.mark.parametrize("make", [Target, AsyncTarget])
+def test_a_target_that_cannot_be_closed_is_heard_of_when_all_are(make: type[Target]) -> None:
+    """It had let the end of the run wait for ever."""
+    closed: list[str] = []
+
+    class Broken(make):  # type: ignore[misc, valid-type]
+        def close(self) -> None:
+            closed.append("tried")
+            raise RuntimeError("planted")
+
+    workers = workers_for(lambda: Broken(well), 3)
+    workers.open()
+    with pytest.raises(RuntimeError, match="planted"):
+        workers.close()
+    assert len(closed) == 3
+
+
+def test_of_a_run_that_was_ended_the_rate_is_of_the_time_in_which_it_sent(tmp_path: Path) -> None:
+    """Stopped after 0.2 s, with answers that are awaited for 0.3 s more."""
+    profile = checked_profile({"phases": [{"duration": 5, "rate": 100}], "concurrency": 40})
+
+    class Slow(Target):
+        def call(self, request: LoadRequest) -> Answer:
+            sleep(0.3)
+            return Answer()
+
+    workers = workers_for(lambda: Slow(well), profile.concurrency)
+    workers.open()
+    log = WindowLog(tmp_path)
+    made = LoadRun(profile, workers, log)
+    threading.Timer(0.2, made.interrupt).start()
+    made.run()
+    log.close(made.status)
+    workers.close()
+    lines = read_lines(tmp_path / WINDOWS_NAME)
+    (phase,) = load_result(TargetRecord(kind="callable", name="test"), profile, [lines]).phases
+    assert phase.duration_s == pytest.approx((log.stop.at_ns - lines[1]["start_ns"]) / 1e9)
+    assert phase.asked_rate == pytest.approx(phase.arrivals / phase.duration_s)
+    assert phase.arrivals - 100 * phase.duration_s == pytest.approx(0.5, abs=0.51)
+
+
+def steady(duration_s: int, answers: list[int], rate: int = 10, **phase: Any) -> LoadResult:
+    """Requests at a rate; so many answers in each window, those in the grace period included."""
+    latency = Histogram()
+    latency.add(np.full(sum(answers), 10**9, np.int64))
+    due = [rate] * duration_s + [0] * (len(answers) - duration_s)
+    windows = [
+        LoadWindow(index=at, phase="load", start_s=at, end_s=at + 1, arrivals=came, completed=count, ok=count, items=0)
+        for at, (came, count) in enumerate(zip(due, answers, strict=True))
+    ]
+    none = LoadTimes()
+    made = PhaseResult(
+        name="load", loop="open", asked_rate=rate, achieved_rate=sum(answers) / len(answers), concurrency=100,
+        start_s=0, duration_s=duration_s, arrivals=sum(due), sent=sum(due), completed=sum(answers), ok=sum(answers),
+        items=0, latency=times_of(latency), queueing=none, service=none, lateness=none,
+    )  # fmt: skip
+    target = TargetRecord(kind="http", name="test")
+    profile = {"phases": [{"duration": duration_s, "rate": rate, **phase}]}
+    return LoadResult(
+        target=target, profile=profile, status="ok", created="", duration_s=len(answers), phases=[made], windows=windows
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "is_kept"),
+    [
+        (steady(10, [0, 0, *[10] * 8, 10, 10]), True),  # each request takes 2 s
+        (steady(10, [0] * 4 + [10] * 6 + [10] * 4), True),  # 4 s
+        (steady(10, [10] * 9 + [0, 10]), True),  # a stall at the end
+        (steady(1, [18, 2], rate=20), True),  # two were on their way
+        (steady(10, [8] * 12 + [4]), False),
+        (steady(10, [0, 0, *[8] * 12, 4]), False),  # 2 s each, and at most 8 at a time
+        (steady(20, [9] * 22 + [2]), False),
+        (steady(10, [10] * 9 + [0, 10], shape="steps"), False),
+    ],
+)  # fmt: skip
+def test_answers_that_take_long_are_no_rate_that_is_not_achieved(result: LoadResult, is_kept: bool) -> None:
+    assert ("rate-not-achieved" not in {one.code for one in load_findings(result)}) == is_kept
 
 
 def late(rate: float, late_ms: float, share: float = 1.0) -> PhaseResult:

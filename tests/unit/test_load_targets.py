@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,70 @@ def test_classes_coroutines_and_answers() -> None:
     made.close()
     other.close()
     assert len({id(one) for one in closed}) == 2
+    with pytest.raises(UsageError):
+        target(type("Needs", (Model,), {"__init__": lambda self, path: None}))
     later = target(AsyncModel)
     assert later.is_async
     with pytest.raises(TimeoutError):
         asyncio.run(later.call_async(REQUEST))
+
+
+def test_what_has_not_run_is_no_answer() -> None:
+    """A generator or a coroutine that a function returns would count as answered in no time."""
+
+    async def later() -> None:
+        """Never awaited."""
+
+    async def parts() -> AsyncIterator[int]:
+        yield 1
+
+    def generator(request: LoadRequest) -> Iterator[int]:
+        yield request.id
+
+    for function in (generator, lambda: later(), parts):
+        with pytest.raises(TypeError):
+            target(function).call(REQUEST)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"error": ValueError("x")}, {"message": 3}, {"items": "many"}, {"items": -1}, {"items": True}, {"tokens": 1.5},
+        {"begun_ns": 1}, {"begun_ns": 1 << 62}, {"done_ns": -1}, {"first_token_ns": 0}, {"token_gaps_ns": [1, None]},
+    ],
+)  # fmt: skip
+def test_an_answer_that_cannot_be_counted_is_an_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        target(lambda: Answer(**wrong)).call(REQUEST)
+
+
+def test_an_answer_may_have_numbers_of_numpy() -> None:
+    gaps = np.array([1, 2])
+    found = target(lambda: Answer(items=np.int64(3), tokens=np.int32(4), token_gaps_ns=gaps)).call(REQUEST)  # type: ignore[arg-type]
+    assert json.dumps([found.items, found.tokens]) == "[3, 4]"
+
+
+def test_an_object_is_closed_on_the_event_loop_where_its_close_is_a_coroutine_function() -> None:
+    closed: list[object] = []
+
+    class Model:
+        async def __call__(self) -> None:
+            """Nothing."""
+
+        async def close(self) -> None:
+            closed.append(asyncio.get_running_loop())
+
+    made = target(Model)
+    asyncio.run(made.close_async())
+    made.close()
+    assert len(closed) == 1
+
+
+def test_sys_exit_of_a_coroutine_is_an_error_of_its_request() -> None:
+    async def leaves() -> None:
+        sys.exit(3)
+
+    assert asyncio.run(target(leaves).call_async(REQUEST)).error == "exception:SystemExit"
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,19 @@ def test_figures_of_stress_by_hand() -> None:
     assert list(test.phases) == ["load"]
 
 
+def test_what_is_sent_over_http_is_a_part_of_the_load() -> None:
+    """Answers of 256 tokens are slower than of 64; the model, and where files lie, may differ."""
+
+    def asked(**request: Any) -> LoadTest:
+        return stress_test(load(target={"kind": "http", "name": "http://h/v1", "request": request}))
+
+    assert asked(**{"max-tokens": 64}).load != asked(**{"max-tokens": 256}).load
+    assert asked(inputs={"a": {"text": "x"}}).load != asked(inputs={"a": {"text": "y"}}).load
+    assert asked(body="here/a.json", model="m").load == asked(body="/there/a.json", model="n").load
+    assert asked(expect=["contains=ok"]).load == stress_test(load(target={"kind": "http", "name": "http://h/v1"})).load
+    assert asked(model="m").arguments == ["model=m"]
+
+
 def test_of_several_phases_each_has_its_figures() -> None:
     test = stress_test(load(phase("a", 2), phase("b", 4, achieved_rate=10.0)))
     assert {name: found[Figure((), "achieved_rate")].value for name, found in test.phases.items()} == {

@@ -19,7 +19,7 @@ from perfharness.load.mlperf.accuracy import Scoring, read_labels
 from perfharness.load.mlperf.data import DataSet, LoadedSamples, open_data
 from perfharness.load.mlperf.logs import read_answers, read_detail, read_summary, read_trace
 from perfharness.load.mlperf.queries import intended_ns
-from perfharness.load.mlperf.run import plan_mlperf
+from perfharness.load.mlperf.run import _percentiles, plan_mlperf
 from perfharness.load.mlperf.settings import MlperfSettings, check_settings
 from perfharness.load.mlperf.sut import FAILURES_IN_A_ROW, Executor, InlineSut, QueuedSut, Requests, Work
 from perfharness.model.bench import TensorSpec
@@ -52,6 +52,13 @@ Additional Stats
 ================================================
 50.00 percentile latency (ns)   : 5698
 """
+
+
+@pytest.mark.parametrize(("queries", "is_known"), [(9_999, False), (10_000, True), (None, False)])
+def test_a_percentile_needs_ten_queries_beyond_it(queries: int | None, is_known: bool) -> None:
+    found = _percentiles("SingleStream", {"99.90_percentile_latency_ns": 5_000_000}, queries)
+    (last,) = [one for one in found if one.percent == 99.9]
+    assert (last.latency_ms, last.reason is None) == (5.0 if is_known else None, is_known)
 
 
 def test_the_summary(tmp_path: Path) -> None:

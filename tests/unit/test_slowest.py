@@ -441,6 +441,15 @@ def test_a_file_of_requests(tmp_path: Path) -> None:
     assert len(unknown) == 1
 
 
+def test_requests_that_were_answered_and_due_at_no_known_moment_are_not_said_to_have_no_answer(tmp_path: Path) -> None:
+    """As of MLPerf's Server without its trace log."""
+    columns = {"id": [0, 1, 2], "intended_ns": pa.array([None] * 3, pa.int64()), "done_ns": [20, 30, None]}
+    pq.write_table(pa.table(columns), tmp_path / "requests.parquet")
+    requests, unknown = read_requests(tmp_path / "requests.parquet")
+    assert len(requests) == 0
+    assert [text.split()[:3] for text in unknown] == [["1", "of", "3"], ["2", "of", "3"]]
+
+
 @pytest.mark.parametrize("columns", [{"id": [1]}, {"id": ["x"], "intended_ns": [1], "done_ns": [2]}])
 def test_a_file_that_is_none_of_requests_is_refused(tmp_path: Path, columns: dict[str, list[object]]) -> None:
     pq.write_table(pa.table(columns), tmp_path / "requests.parquet")

@@ -80,6 +80,7 @@ class _Thread:
     target: Target
     phases: queue.SimpleQueue[_ThreadPhase | None] = field(default_factory=queue.SimpleQueue)
     opened: queue.SimpleQueue[BaseException | None] = field(default_factory=queue.SimpleQueue)
+    closed: queue.SimpleQueue[BaseException | None] = field(default_factory=queue.SimpleQueue)
     serving: tuple[LoadRequest, int] | None = None
     """The request in service, and when it was sent."""
 
@@ -132,8 +133,7 @@ class ThreadWorkers:
         while (phase := mine.phases.get()) is not None:
             self._serve(mine, phase)
             phase.idle.append(mine.index)
-        mine.target.close()
-        mine.opened.put(None)
+        mine.closed.put(_raised_by(mine.target.close))
 
     def _serve(self, mine: _Thread, phase: _ThreadPhase) -> None:
         served = phase.served
@@ -147,7 +147,7 @@ class ThreadWorkers:
             cpu_ns = thread_time_ns()
             try:
                 answer = mine.target.call(request)
-            except Exception as error:
+            except BaseException as error:  # sys.exit(), too, ends a request and not its worker
                 answer = error_of(error)
             free_ns = perf_counter_ns()
             mine.in_target_ns += thread_time_ns() - cpu_ns
@@ -207,11 +207,27 @@ class ThreadWorkers:
                 self._threads[place] = self._start(one.index)
 
     def close(self) -> None:
-        """Close the targets, but for those that still have a request."""
+        """Close the targets, but for those that still have a request. Raises what the first of them raises."""
+        raised = []
         for one in self._threads:
             if not one.is_abandoned:
                 one.phases.put(None)
-                one.opened.get()
+                raised.append(one.closed.get())
+        _raise_first(raised)
+
+
+def _raised_by(call: Callable[[], None]) -> BaseException | None:
+    try:
+        call()
+    except BaseException as error:  # raised again where all were closed
+        return error
+    return None
+
+
+def _raise_first(raised: Sequence[BaseException | None]) -> None:
+    for error in raised:
+        if error is not None:
+            raise error
 
 
 def _next_request(index: int, phase: _ThreadPhase, free_ns: int) -> LoadRequest | None:
@@ -236,6 +252,8 @@ class TaskWorkers:
     def __init__(self, make_target: MakeTarget, count: int) -> None:
         self._targets: Sequence[AsyncTarget] = [cast("AsyncTarget", make_target()) for _ in range(count)]
         self._loop = asyncio.new_event_loop()
+        self._is_cancelling = False
+        """What is not answered is given up; a target that is cancelled before that cancelled itself."""
 
     def open(self) -> None:
         """Open all targets."""
@@ -252,6 +270,7 @@ class TaskWorkers:
         tasks = {
             asyncio.ensure_future(self._serve(index, served, turn, serving)) for index in range(len(self._targets))
         }
+        self._is_cancelling = False
         all_done = asyncio.gather(*tasks, return_exceptions=True)  # one future to wait for, of however many tasks
         grace_ns = served.schedule.end_ns + served.grace_ns
         while not all_done.done():
@@ -260,6 +279,7 @@ class TaskWorkers:
                 grace_ns = min(grace_ns, perf_counter_ns() + served.grace_ns)
             if perf_counter_ns() > grace_ns:
                 break
+        self._is_cancelling = True
         for task in tasks:
             task.cancel()
         for found in await all_done:
@@ -288,6 +308,10 @@ class TaskWorkers:
                 answer = error_of(error)
                 if limit_ns is not None and not str(error):  # of `wait_for`, which says nothing
                     answer.message = f"no answer within {limit_ns / 1e9:g} s"
+            except asyncio.CancelledError as error:  # of a task of the target's own: it ends no worker
+                if self._is_cancelling:
+                    raise
+                answer = error_of(error)
             except Exception as error:
                 answer = error_of(error)
             free_ns = answer.done_ns or perf_counter_ns()
@@ -315,19 +339,19 @@ class TaskWorkers:
         """Nothing: a task that does not come back is cancelled."""
 
     def close(self) -> None:
-        """Close the targets."""
-        self._loop.run_until_complete(self._close_all())
-        for target in self._targets:
-            target.close()
+        """Close the targets. Raises what the first of them raises."""
+        raised = self._loop.run_until_complete(self._close_all())
+        raised += [_raised_by(target.close) for target in self._targets]
         self._loop.close()
+        _raise_first(raised)
 
-    async def _close_all(self) -> None:
+    async def _close_all(self) -> list[BaseException | None]:
+        self._is_cancelling = True
         cut_off = asyncio.all_tasks() - {asyncio.current_task()}  # by an exception out of the loop, as Ctrl-C is one
         for task in cut_off:
             task.cancel()
         await asyncio.gather(*cut_off, return_exceptions=True)
-        for target in self._targets:
-            await target.close_async()
+        return list(await asyncio.gather(*(target.close_async() for target in self._targets), return_exceptions=True))
 
 
 async def _next_request_async(index: int, served: Served, turn: asyncio.Lock, free_ns: int) -> LoadRequest | None:

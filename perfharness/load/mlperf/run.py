@@ -246,7 +246,7 @@ def _percentiles(scenario: str, reported: Mapping[str, Any], queries: int | None
         value, reason = reported.get(f"{percent:.2f}_{which}"), None
         if value is None or queries is None:
             value, reason = None, "LoadGen reported none"
-        elif (beyond := queries * (100 - percent) / 100) < LEAST_BEYOND:
+        elif (beyond := round(queries * (100 - percent) / 100, 6)) < LEAST_BEYOND:
             value, reason = None, f"{queries} queries, of which {beyond:.3g} are beyond it; it takes {LEAST_BEYOND}"
         found.append(MlperfPercentile(percent=percent, latency_ms=_ms(value), reason=reason))
     return found

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from perfharness.errors import UsageError
 from perfharness.load.inputs import Inputs
-from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget
+from perfharness.load.request import Answer, AnyTarget, LoadRequest, MakeTarget, check_answer, error_of
 from perfharness.recorder import PerfRecorder
 
 _MODULE = "perfharness_load_target"
@@ -65,16 +65,21 @@ def arguments_of(function: Callable[..., Any], *, has_inputs: bool) -> tuple[str
 
     Raises `UsageError` where it needs more.
     """
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some built-in
-        return ()
-    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in parameters if one.default is inspect.Parameter.empty and one.kind in plain]
+    needed = _needed(function)
     if len(needed) > 2 or (len(needed) == 2 and not has_inputs):
         can = "the input and the request" if has_inputs else "the request; --input gives it data too"
         raise UsageError(f"{function} needs {len(needed)} arguments, and can be given {can}")
     return {0: (), 1: ("input",) if has_inputs else ("request",), 2: ("input", "request")}[len(needed)]
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """Names of the parameters without a default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some built-in
+        return []
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in parameters if one.default is inspect.Parameter.empty and one.kind in plain]
 
 
 class CallableTarget:
@@ -104,6 +109,11 @@ class CallableTarget:
     def open(self) -> None:
         """Make the object, where the target is a class."""
         if inspect.isclass(self._made):
+            if needed := _needed(self._made):
+                raise UsageError(
+                    f"{self._made.__name__} needs {', '.join(needed)} to be made, which nobody gives; give a class "
+                    "without parameters"
+                )
             self._function = cast("Callable[..., Any]", self._made())
         self._arguments = arguments_of(self._function, has_inputs=bool(self._inputs))
 
@@ -111,15 +121,16 @@ class CallableTarget:
         """Call it; an exception deletes the batch from the trace's results."""
         begun_ns = perf_counter_ns()
         with self._scope(request):
-            result = self._function(*self._values(request))
-        return _answer(result, begun_ns)
+            return _answer(self._function(*self._values(request)), begun_ns)
 
     async def call_async(self, request: LoadRequest) -> Answer:
         """The same of a coroutine function."""
         begun_ns = perf_counter_ns()
-        with self._scope(request):
-            result = await self._function(*self._values(request))
-        return _answer(result, begun_ns)
+        try:
+            with self._scope(request):
+                return _answer(await self._function(*self._values(request)), begun_ns)
+        except SystemExit as error:  # raised out of a task it would end the event loop
+            return error_of(error)
 
     def _scope(self, request: LoadRequest) -> Any:
         if request.phase in self._warmup:
@@ -131,13 +142,20 @@ class CallableTarget:
         return [given[name] for name in self._arguments]
 
     async def close_async(self) -> None:
-        """Nothing of it belongs to the event loop."""
+        """Close the object of a class, where that is a coroutine function."""
+        close = self._close_of()
+        if inspect.iscoroutinefunction(close):
+            await close()
 
     def close(self) -> None:
         """Close the object of a class."""
-        close = getattr(self._function, "close", None)
-        if self._function is not self._made and callable(close):
+        close = self._close_of()
+        if close is not None and not inspect.iscoroutinefunction(close):
             close()
+
+    def _close_of(self) -> Callable[[], Any] | None:
+        close = getattr(self._function, "close", None)
+        return close if self._function is not self._made and callable(close) else None
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -146,9 +164,18 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _answer(result: Any, begun_ns: int) -> Answer:
+    """The answer of what was returned. Raises `TypeError` or `ValueError` where it says nothing about the request."""
     if isinstance(result, Answer):
+        check_answer(result, begun_ns)
         result.begun_ns = result.begun_ns or begun_ns
         return result
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()  # else Python warns that nobody awaited it
+        raise TypeError(
+            f"the target returned a {type(result).__name__}, and what is in it has not run; give an async function, "
+            "or one that goes through the generator itself"
+        )
     return Answer(begun_ns=begun_ns)
 
 

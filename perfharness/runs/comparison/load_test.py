@@ -28,6 +28,10 @@ NO_ANSWER = "nothing was answered"
 OFFLINE_LATENCY = "Offline has one query with everything"
 SHORT_DIGEST = 12
 
+SENT = ("method", "text", "max-tokens", "shapes", "binary", "stream", "parameters", "seed")
+SENT_FILES = ("body", "input-file")
+"""Of how a server is asked: what its work depends on. Its model may differ, for that is what is compared."""
+
 CODES: dict[Status, int] = {"ok": 0, "stopped-by-errors": 3}
 """With which exit code the command ends; any other status: 1."""
 
@@ -202,7 +206,8 @@ def _arguments(target: TargetRecord) -> list[str] | None:
     """Of a model how it is run, of a server its command; a script's are those of the launch."""
     if target.kind == "script":
         return None
-    settings = [f"{name}={_setting(value)}" for name, value in (target.model or {}).items() if value]
+    asked = {name: value for name, value in (target.request or {}).items() if name == "model"}
+    settings = [f"{name}={_setting(value)}" for name, value in {**(target.model or {}), **asked}.items() if value]
     return [*settings, *(target.started or ())]
 
 
@@ -263,14 +268,25 @@ def _largest_slope(load: LoadResult) -> LoadValue | None:
 
 
 def load_text(load: LoadResult) -> str:
-    """The profile and the target's kind in short, with a digest of the whole profile."""
+    """The profile and the target's kind in short, with a digest of the whole profile and of what is sent over HTTP."""
     phases = [
         f"{one.name} {'closed' if one.asked_rate is None else f'{one.asked_rate:.4g}/s'} for {one.duration_s:.4g} s"
         for one in load.phases
         if not one.is_warmup
     ]
     shown = ", ".join(phases[:2]) + (f" and {len(phases) - 2} more" if len(phases) > 2 else "")
-    return f"{load.target.kind}, {'a search for the knee' if load.knee else shown} ({_digest(load.profile)})"
+    sent = _sent(load.target.request or {})
+    asked = {**load.profile, **({"request": sent} if sent else {})}
+    return f"{load.target.kind}, {'a search for the knee' if load.knee else shown} ({_digest(asked)})"
+
+
+def _sent(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server has to work on, of how it is asked; of files their names."""
+    found = {name: request[name] for name in SENT if name in request}
+    found |= {name: Path(request[name]).name for name in SENT_FILES if name in request}
+    if "inputs" in request:
+        found["inputs"] = {entry: _sent(one) for entry, one in request["inputs"].items()}
+    return found
 
 
 def _digest(settings: Mapping[str, Any]) -> str:

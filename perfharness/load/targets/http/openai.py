@@ -68,7 +68,7 @@ class OpenAiProtocol(HttpProtocol):
         content = _parsed(received.body)
         try:
             text = _text_of(content["choices"][0])
-            answer.tokens = content["usage"]["completion_tokens"] if content.get("usage") else None
+            answer.tokens = _tokens(content["usage"]) if content.get("usage") else None
         except (LookupError, TypeError, AttributeError):
             raise InvalidResponseError(f"no completion: {received.body[:_SHOWN]!r}") from None
         return Received(received.status, received.body, text)
@@ -92,7 +92,7 @@ class OpenAiProtocol(HttpProtocol):
                 if part.get("error"):
                     raise StreamError(f"the stream says: {str(part['error'])[:_SHOWN]}")
                 if part.get("usage"):
-                    counted = part["usage"]["completion_tokens"]
+                    counted = _tokens(part["usage"])
                 choice = part["choices"][0] if part["choices"] else {}
                 text = _text_of(choice)
                 reason = choice.get("finish_reason") or reason
@@ -128,6 +128,14 @@ def _parsed(data: bytes) -> Any:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         raise InvalidResponseError(f"no JSON: {data[:_SHOWN]!r}") from None
+
+
+def _tokens(usage: dict[str, Any]) -> int | None:
+    """What the server counted; None: it says that it did not. Raises `TypeError` where that is no count."""
+    count = usage["completion_tokens"]
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
+        raise TypeError("no number of tokens")
+    return count
 
 
 def _text_of(choice: dict[str, Any]) -> str:
