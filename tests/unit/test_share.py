@@ -82,6 +82,16 @@ def test_a_text_keeps_its_sense() -> None:
     assert made.text("--token abcdefgh") == "--token ***"
 
 
+def test_a_value_is_found_where_its_secret_is_masked_already() -> None:
+    """As findings and command lines are written."""
+    proxy = "http://bob:hunter2hunter2@proxy.acme.example:3128"
+    made = redactor(http_proxy=proxy)
+    assert made.text("via http://bob:***@proxy.acme.example:3128") == "via <environment-1>"
+    known = Known()
+    known.add_arguments(["http://bob:***@proxy.acme.example:3128"])  # as the manifest has it
+    assert Redactor(known).text(f"via {proxy}") == "via <argument-1>"
+
+
 def test_names_that_are_paths_are_the_same_as_keys_of_results() -> None:
     made = redactor("/data/my project", HOME="/home/anna", KEY="a/b\\c/d-secret")
     for name in (
