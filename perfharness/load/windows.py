@@ -26,6 +26,7 @@ from perfharness.load.generator.timer import NOT_STOPPED_NS, Stop
 from perfharness.load.histogram import Histogram, Ints
 from perfharness.load.request import UNANSWERED
 from perfharness.model.load import WINDOWS_NAME
+from perfharness.model.secrets import mask_text
 
 WINDOW_NS = 1_000_000_000
 SETTLE_S = 0.05
@@ -340,7 +341,7 @@ class WindowLog:
                     "kind": one.error,
                     "request": one.id,
                     "at_s": (at_ns - self._run_ns) / 1e9,
-                    "message": one.message,
+                    "message": None if one.message is None else mask_text(one.message),  # a target quotes what it got
                 }
 
 

@@ -1,7 +1,7 @@
 """What looks like a secret is masked before it is written or printed. Standard library only: the recorder uses it.
 
 Names show it (`--api-key X`, `token=X`, `Authorization: X`), and so do forms: passwords in URLs, well-known tokens,
-private keys.
+cookies, private keys.
 """
 
 from __future__ import annotations
@@ -22,16 +22,30 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 _PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z ]{0,30}PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
 _IN_URL = re.compile(r"(?<=://)([^\s/?#@:'\"]{0,200}):([^\s/?#'\"]{1,500})@")
+_USER_ALONE = re.compile(r"(?<=://)[^\s/?#@:'\"]{20,500}(?=@)")
+_SIGNATURE = re.compile(r"(?<=[?&])((?:sig|signature|x-(?:amz|goog)-signature)=)[^\s&'\"#]{8,}", re.IGNORECASE)
+_COOKIES = re.compile(r"\b((?:set-)?cookie:)[^\r\n'\"]+", re.IGNORECASE)
+_NETRC = re.compile(r"\b(login\s{1,9}\S{1,200}\s{1,9}password\s{1,9})\S+")
 _SCHEME_ALONE = re.compile(r"Bearer|Basic|Digest|Negotiate", re.IGNORECASE)
 _SCHEME = re.compile(r"\b(Bearer|Basic|Digest|Negotiate)\s+(?!\*\*\*)[^\s'\",;]{4,}", re.IGNORECASE)
-_NAMED = re.compile(r"""(?<![\w.-])-{0,2}([A-Za-z][\w.-]{0,99})(?:["']?\s{0,3}[=:]\s{0,3}(?!//)|["'],\s{0,3})""")
+_NAMED = re.compile(
+    r"""(?<![\w.-])-{0,2}([A-Za-z][\w.-]{0,99})(?:\\{0,3}["']?\s{0,3}[=:]\s{0,3}(?!//)|\\{0,3}["'],\s{0,3})"""
+)
 _OPTION = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]{0,99})[ \t]{1,9}(?!-)")
 _IS_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 _IS_NAME = re.compile(r"[\w.-]+")
-_VALUE = re.compile(r""""[^"\n]*"|'[^'\n]*'|[^\s"',;&)\]}]+""")
+_VALUE = re.compile(
+    r"""\\{1,3}"[^"\n]*"?|\\{1,3}'[^'\n]*'?|"(?:[^"\\\n]|\\[^\n])*"?|'(?:[^'\\\n]|\\[^\n])*'?|[^\s"',;&)\]}]+"""
+)
+"""Quoted, as JSON in a text of JSON has it too, or a word; a text may be cut off before the second quote."""
+
+_QUOTE = re.compile(r"""(?:\\{0,3}["'])?""")
 _TOKENS = re.compile(
     r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|gh[oprsu]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}"
-    r"|sk-[\w-]{16,}|xox[abposr]-[\w-]{10,}|nvapi-[\w-]{16,}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|sk-[\w-]{16,}|xox[abposr]-[\w-]{10,}|xapp-[\w-]{10,}|nvapi-[\w-]{16,}|AIza[\w-]{30,}"
+    r"|[prs]k_(?:live|test)_\w{16,}|npm_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{16,}|dckr_pat_[\w-]{16,}|gsk_[A-Za-z0-9]{16,}"
+    r"|glsa_\w{20,}|dop_v1_[0-9a-f]{32,}|hvs\.[\w-]{16,}|ya29\.[\w-]{16,}|SG\.[\w-]{16,}\.[\w-]{16,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
 
 
@@ -44,6 +58,10 @@ def mask_text(text: str) -> str:
     """A text in which secrets are masked; linear in its length."""
     text = _PRIVATE_KEY.sub(MASK, text)
     text = _IN_URL.sub(rf"\1:{MASK}@", text)
+    text = _USER_ALONE.sub(MASK, text)
+    text = _SIGNATURE.sub(rf"\1{MASK}", text)
+    text = _COOKIES.sub(rf"\1 {MASK}", text)
+    text = _NETRC.sub(rf"\1{MASK}", text)
     text = _SCHEME.sub(rf"\1 {MASK}", text)
     return _TOKENS.sub(MASK, _mask_values(_mask_values(text, _NAMED), _OPTION))
 
@@ -57,7 +75,7 @@ def _mask_values(text: str, names: re.Pattern[str]) -> str:
         value = _VALUE.match(text, found.end())
         if value is None or _SCHEME_ALONE.fullmatch(value[0]):
             continue
-        quote = value[0][0] if value[0][0] in "\"'" else ""
+        quote = _QUOTE.match(value[0])[0]  # type: ignore[index]
         parts += [text[end : found.end()], quote, MASK, quote]
         end = value.end()
     return "".join([*parts, text[end:]])

@@ -232,6 +232,30 @@ def test_a_limit_that_cannot_be_judged_fails(tmp_path: Path) -> None:
         compared(base, base, limits=(parse_limit("decoed.p95 > 1s"),))
 
 
+def test_a_limit_in_percent_is_of_the_stage_that_was_renamed(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE, name="old")
+    new = write_side(tmp_path / "b", BASE, infer_ms=30.0, turn=1, name="new")
+    (result,) = compared(base, new, renamed={"old": "new"}, limits=(parse_limit("new.cpu > 5%"),)).limits
+    assert result.value == pytest.approx(50.0, rel=1e-3)
+    swapped = write_side(tmp_path / "c", [time + 10 for time in BASE], infer_ms=BASE[0], turn=1, name="old")
+    renamed = {"decode": "old", "old": "decode"}
+    (result,) = compared(base, swapped, renamed=renamed, limits=(parse_limit("old.cpu > 5%"),)).limits
+    assert result.value == pytest.approx(0.0, abs=1.0)
+
+
+def test_sides_that_cannot_be_compared_have_no_change_in_percent(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    same = write_side(tmp_path / "b", BASE, turn=1)
+    other = write_side(tmp_path / "c", BASE, turn=1, environment={"cpu": "Xeon"})
+    limits = tuple(map(parse_limit, ("decode.cpu > 5%", "decode.cpu > 1s")))
+    results = compared(base, same, other, limits=limits).limits
+    assert [(one.failed, one.value is None) for one in results] == [
+        (False, False), (False, False), (True, True), (False, False),
+    ]  # fmt: skip
+    allowed = compared(base, same, other, limits=limits, allowed=frozenset({"cpu"})).limits
+    assert not any(one.failed for one in allowed)
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [

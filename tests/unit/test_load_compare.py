@@ -115,6 +115,17 @@ def test_limits_of_a_load_test(text: str, failed: bool) -> None:
     assert (result.value is None) == (result.reason is not None)
 
 
+def test_a_share_is_no_percentage_and_its_mean_is_that_of_the_launches() -> None:
+    with pytest.raises(UsageError, match=r"0\.01"):
+        parse_limit("error_rate > 1%")  # 10 % of errors on both sides would be a change of 0 %
+    with pytest.raises(UsageError, match=r"0\.005"):
+        parse_limit("phases.burst.error_rate > 0.5 %")
+    found = [LaunchFigures(Path("a"), "a", None, None, {Figure((), "error_rate"): one}) for one in (1e-6, 1e-6, 0.6)]
+    result = judge_limit(parse_limit("error_rate > 0.01"), [], found, "run")
+    assert result.failed
+    assert result.value == pytest.approx(0.2, rel=1e-4)
+
+
 def in_phases(**p99_ms: float) -> LaunchFigures:
     """A load test with phases, the first one the longest."""
     parts = [load(ms).phases[1] for ms in p99_ms.values()]

@@ -94,7 +94,7 @@ def test_every_request_is_sent_once_and_counted(tmp_path: Path, kind: type[Targe
 
     def serve(request: LoadRequest) -> Answer:
         seen.append(request)
-        return Answer(error="wrong-answer", message="planted") if request.id % 10 == 3 else Answer()
+        return Answer(error="wrong-answer", message="token=planted") if request.id % 10 == 3 else Answer()
 
     mix = [{"name": "one"}, {"name": "eight", "items": 8}]
     phases = [
@@ -115,6 +115,7 @@ def test_every_request_is_sent_once_and_counted(tmp_path: Path, kind: type[Targe
     assert steady.items == sum(one.items for one in seen if one.phase == "steady" and one.id % 10 != 3)
     assert found.errors[0].first is not None
     assert (found.errors[0].count, found.errors[0].first.request) == (len(failed), 3)
+    assert found.errors[0].first.message == "token=***"
     for name in ("arrivals", "completed", "ok", "items"):
         windows = [getattr(window, name) for window in found.windows if window.phase == "steady"]
         assert sum(windows) == getattr(steady, name)

@@ -284,6 +284,10 @@ def test_a_series_holds_its_launches_and_takes_them_along(store: RunStore) -> No
     store.add(stored_launch(manifests[0], MEAN, [], Path("/elsewhere")))  # stored again: still a part of it
     assert [one.series_id for one in store.launches_of(series)] == [series.run_id] * 2
     assert series.run_id == run_id("sweep", Path("/runs"), "2026-01-03T00:00:00")
+    store.save_baseline("main", [series.run_id])
+    with pytest.raises(StoreError, match="baseline"):
+        store.delete([manifests[0].run_id])  # the baseline would be of fewer launches
+    store.delete_baseline("main")
     store.delete([series.run_id])
     assert store.count() == 0
 

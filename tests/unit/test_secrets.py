@@ -35,6 +35,16 @@ SECRET = "hunter2hunter2"
         ["--private", f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----"],
         ["--aws", "AKIAABCDEFGHIJKLMNOP"],
         ["ghp_" + SECRET + SECRET],
+        ["sk_live_" + SECRET + SECRET],
+        ["hvs." + SECRET + SECRET],
+        ["--index", f"https://{SECRET}{SECRET}@pypi.example.com/simple"],
+        ["--model", f"https://x.blob.core.windows.net/m.onnx?sv=2&sig={SECRET}%2B&se=1"],
+        ["--model", f"https://x.s3.amazonaws.com/m?X-Amz-Signature={SECRET}"],
+        ["-H", f"Cookie: a=b; session={SECRET}"],
+        ["--netrc", f"machine h login u password {SECRET}"],
+        ["--cfg", json.dumps({"password": f'a"{SECRET}'})],
+        ["--cfg", json.dumps({"body": json.dumps({"password": SECRET})})],
+        ["--cfg", f'{{"token": "abc {SECRET}'],
     ],
 )
 def test_secrets_are_masked(arguments: list[str]) -> None:
@@ -54,6 +64,10 @@ def test_secrets_are_masked(arguments: list[str]) -> None:
         "--max-tokens 5 --tokenizer bert --keyframes 3",
         "/data/key/x.py",
         "a token",
+        "ssh://git@github.com/x",
+        "the login page and password rules",
+        "signature=serving_default",
+        "cookie jar",
         "ValueError: bad frame 7",
     ],
 )
@@ -69,7 +83,24 @@ def test_masked_once_is_masked(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", "key=", "token=", "--a ", "a:", "'", 'name"', "-a", "eyJaaaaaaaa.", "://", "x://:"]
+    "piece",
+    [
+        "a",
+        "key=",
+        "token=",
+        "--a ",
+        "a:",
+        "'",
+        'name"',
+        "-a",
+        "eyJaaaaaaaa.",
+        "://",
+        "x://:",
+        'token="\\',
+        "://a",
+        "cookie:",
+        "login a ",
+    ],
 )
 def test_long_texts_take_linear_time(piece: str) -> None:
     """Quadratic, this would take hours: the limit of a test's time is the assertion."""

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -80,6 +80,16 @@ def test_a_text_keeps_its_sense() -> None:
     assert made.text("https://example.org/a/b, 3/4, and/or") == "https://example.org/a/b, 3/4, and/or"
     assert made.text("file:///home/anna/x.py") == "file://~/x.py"
     assert made.text("--token abcdefgh") == "--token ***"
+
+
+def test_a_value_is_found_where_its_secret_is_masked_already() -> None:
+    """As findings and command lines are written."""
+    proxy = "http://bob:hunter2hunter2@proxy.acme.example:3128"
+    made = redactor(http_proxy=proxy)
+    assert made.text("via http://bob:***@proxy.acme.example:3128") == "via <environment-1>"
+    known = Known()
+    known.add_arguments(["http://bob:***@proxy.acme.example:3128"])  # as the manifest has it
+    assert Redactor(known).text(f"via {proxy}") == "via <argument-1>"
 
 
 def test_names_that_are_paths_are_the_same_as_keys_of_results() -> None:
@@ -373,6 +383,53 @@ def test_an_archive_is_unpacked_once_next_to_itself(tmp_path: Path) -> None:
     assert folder_of(Path("x")) == Path("x.unpacked")
 
 
+def test_a_folder_of_the_same_name_is_not_taken_for_the_archive(tmp_path: Path) -> None:
+    """As the run that was shared, next to its archive; or what an earlier file of that name held."""
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "n.txt").write_text(str(number))
+    (tmp_path / "x").mkdir()
+    archive = tmp_path / "x.tar.zst"
+    write_archive(tmp_path / "1", "x", archive)
+    first = unpacked(archive)
+    assert (first / "n.txt").read_text() == "1"
+    assert unpacked(archive) == first != tmp_path / "x"
+    write_archive(tmp_path / "2", "x", archive)
+    assert (unpacked(archive) / "n.txt").read_text() == "2"
+    assert not list((tmp_path / "x").iterdir())
+
+
+def archive_of(path: Path, entries: Iterable[tarfile.TarInfo], content: bytes = b"") -> Path:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for entry in entries:
+            archive.addfile(entry, io.BytesIO(content))
+    with pa.CompressedOutputStream(str(path), "zstd") as stream:
+        stream.write(raw.getvalue())
+    return path
+
+
+def test_an_archive_that_is_far_larger_than_a_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = tarfile.TarInfo("a/zeros")
+    entry.size = 3 << 20
+    path = archive_of(tmp_path / "x.tar.zst", [entry], b"\0" * entry.size)
+    monkeypatch.setattr("perfharness.runs.share.archive.LEAST_LIMIT_BYTES", 2 << 20)
+    with pytest.raises(ResultError, match="larger"):
+        unpacked(path)
+    assert [one.name for one in tmp_path.iterdir()] == ["x.tar.zst"]
+    many = archive_of(path, [tarfile.TarInfo(f"a/{number}") for number in range(9)])
+    monkeypatch.setattr("perfharness.runs.share.archive.MAX_FILES", 8)
+    with pytest.raises(ResultError, match="more than 8"):
+        unpacked(many)
+
+
+def test_a_name_that_no_file_can_have_is_an_error(tmp_path: Path) -> None:
+    entry = tarfile.TarInfo("a/b")
+    entry.pax_headers = {"path": "a/b\0c"}
+    with pytest.raises(ResultError, match="cannot be unpacked"):
+        unpacked(archive_of(tmp_path / "x.tar.zst", [entry]))
+
+
 @pytest.mark.parametrize(
     "change",
     [{"name": "a/../../evil"}, {"name": "/evil"}, {"type": tarfile.SYMTYPE, "linkname": "/etc"}, {"name": "evil"}],
@@ -381,12 +438,8 @@ def test_an_archive_of_somebody_else_writes_nowhere_else(tmp_path: Path, change:
     entry = tarfile.TarInfo("a/b")
     for name, value in change.items():
         setattr(entry, name, value)
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w") as archive:
-        archive.addfile(entry)
     (tmp_path / "in").mkdir()
-    with pa.CompressedOutputStream(str(tmp_path / "in" / "x.tar.zst"), "zstd") as stream:
-        stream.write(raw.getvalue())
+    archive_of(tmp_path / "in" / "x.tar.zst", [entry])
     with pytest.raises(ResultError, match="cannot be unpacked"):
         unpacked(tmp_path / "in" / "x.tar.zst")
     assert [path.name for path in tmp_path.rglob("*")] == ["in", "x.tar.zst"]
@@ -419,9 +472,18 @@ def test_files_that_are_not_known_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "run" / "notes.txt").write_text("mine")
     (tmp_path / "run" / "proc_0_gpu_0" / "trace.nsys-rep").write_bytes(b"x")
     (tmp_path / "run" / "link.json").symlink_to("/etc/hostname")
+    process = tmp_path / "run" / "proc_0_gpu_0"
+    (process / "patients.json").write_text('{"name": "Erika Mustermann"}')  # a script knows this folder
+    (process / "patients.sqlite").write_bytes((process / "trace.sqlite").read_bytes())
+    (process / "patients.parquet").write_bytes((process / "ranges.parquet").read_bytes())
+    (process / "recorder_17.json").write_text("{}")  # of a second process
+    (process / "load_windows.jsonl").write_text('{"kind": "run"}\n{"kind": "win')
     shared = share_run(locate(tmp_path / "run"), tmp_path / "a.tar.zst")
     left = {one.file for one in shared.record.left_out}
-    assert left == {"notes.txt", "link.json", "proc_0_gpu_0/stdout.log", "proc_0_gpu_0/trace.nsys-rep"}
+    of_process = ("stdout.log", "trace.nsys-rep", "patients.json", "patients.sqlite", "patients.parquet")
+    assert left == {"notes.txt", "link.json", *(f"proc_0_gpu_0/{name}" for name in of_process)}
     names = {path.name for path in unpacked(shared.path).rglob("*") if path.is_file()}
-    assert names == {"manifest.json", "benchmark.json", "trace.sqlite", "ranges.parquet", "shared.json"}
+    kept = {"manifest.json", "benchmark.json", "trace.sqlite", "ranges.parquet", "shared.json"}
+    assert names == {*kept, "recorder_17.json", "load_windows.jsonl", ".perfharness-archive"}
+    assert (tmp_path / "a" / "proc_0_gpu_0" / "load_windows.jsonl").read_text() == '{"kind":"run"}\n'
     shutil.rmtree(tmp_path / "a")

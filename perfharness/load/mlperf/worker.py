@@ -33,6 +33,7 @@ from perfharness.load.mlperf.settings import ONE_AT_A_TIME, MlperfSettings
 from perfharness.load.mlperf.sut import Executor, InlineSut, QueuedSut, Requests
 from perfharness.model import environment
 from perfharness.model.mlperf import LOGS, SUT_NAME, TRACE_LOG, SutRecord
+from perfharness.model.secrets import mask_text
 from perfharness.recorder import PerfRecorder
 
 EXIT_FAILED = 1
@@ -95,7 +96,7 @@ class Test:
                 executor.stop(STOP_PATIENCE_S)
         outcomes = [executor.outcome for executor in self._executors]
         errors: Counter[str] = sum((one.errors for one in outcomes), Counter())
-        first = {kind: message for one in reversed(outcomes) for kind, message in one.first.items()}
+        first = {kind: mask_text(message) for one in reversed(outcomes) for kind, message in one.first.items()}
         update = {
             "status": status,
             "problem": self.problem,

@@ -26,7 +26,7 @@ from perfharness.model.result import path_text
 from perfharness.runs.comparison.compared_figure import METRICS, Figure
 from perfharness.runs.comparison.compared_launch import VALIDITY, LaunchFigures, read_launches
 from perfharness.runs.comparison.compared_suite import read_suite, suite_file
-from perfharness.runs.comparison.limits import judge_limit, parse_limit
+from perfharness.runs.comparison.limits import Limit, LimitResult, judge_limit, parse_limit
 from perfharness.runs.comparison.matched_sides import (
     CompareOptions,
     MatchedPair,
@@ -186,8 +186,14 @@ def compare_sides(
         rows_tested=sum(judgement.p_different is not None for judgement in judgements),
         base=_side_record(base),
         versions=[_version(version, by_pair) for version in matched],
-        limits=[judge_limit(limit, base.used, other.used, other.name) for other in others for limit in options.limits],
+        limits=[_judged_limit(limit, version) for version in matched for limit in options.limits],
     )
+
+
+def _judged_limit(limit: Limit, matched: MatchedSides) -> LimitResult:
+    base, new = matched.base, matched.new
+    not_comparable = None if matched.is_comparable else _why_not(matched)
+    return judge_limit(limit, base.used, new.used, new.name, matched.base_path, not_comparable)
 
 
 AFTER_THE_OTHER = "and one side was measured after the other"

@@ -217,6 +217,11 @@ def parse_limit(text: str) -> Limit:
 def _checked(limit: Limit, metric: str) -> Limit:
     """Raises `UsageError` where the unit is not one of the figure."""
     unit = METRICS[metric].unit
+    if unit == "share" and limit.quantity.unit == PERCENT:
+        raise UsageError(
+            f"--fail-if '{limit.text}': {limit.figure} is a share, and % would be its change against BASE; give the "
+            f"share, as {limit.figure} {limit.operator} {limit.quantity.value / 100:g}"
+        )
     if limit.quantity.unit not in (None, PERCENT, unit):
         fitting = [name for name, (kind, _) in UNITS.items() if kind == unit]
         known = f"is in one of {', '.join(fitting)}, or %" if fitting else "has no unit; give a number, or %"
@@ -236,8 +241,23 @@ def judge_run(folder: Path, limits: Sequence[Limit]) -> list[LimitResult]:
     return [judge_limit(limit, [], [launch], "the run") for limit in limits]
 
 
-def judge_limit(limit: Limit, base: Sequence[LaunchFigures], new: Sequence[LaunchFigures], version: str) -> LimitResult:
-    """Whether the condition is met by the mean over the launches of the new version. Raises `UsageError`."""
+def judge_limit(
+    limit: Limit,
+    base: Sequence[LaunchFigures],
+    new: Sequence[LaunchFigures],
+    version: str,
+    base_path: Callable[[StagePath], StagePath] = lambda path: path,
+    not_comparable: str | None = None,
+) -> LimitResult:
+    """Whether the condition is met by the mean over the launches of the new version.
+
+    Args:
+        base_path: what the base calls a stage of the new version.
+        not_comparable: why the sides have no change that could be judged; None: they are comparable. Accuracy is: it
+            is of no machine.
+
+    Raises `UsageError`.
+    """
     is_load = limit.stage == LATENCY and _has_load(new) and limit.figure in LOAD_FIGURES
     path: StagePath = ()
     names: tuple[str, ...]
@@ -258,15 +278,18 @@ def judge_limit(limit: Limit, base: Sequence[LaunchFigures], new: Sequence[Launc
     figure = next((Figure(path, name) for name in names if _values(new, Figure(path, name))), Figure(path, names[0]))
     values = _values(new, figure)
     common = {"limit": limit.text, "version": version, "figure": figure.text, "launches": len(values)}
-    value = geometric_mean(np.asarray(values))
+    unit: str = METRICS[figure.metric].unit
+    # The geometric mean of shares would be next to nothing where one launch has next to none.
+    value = float(np.mean(values)) if values and unit == "share" else geometric_mean(np.asarray(values))
     if (invalid := next((launch.invalid for launch in new if launch.invalid), None)) is not None:
         return LimitResult.model_validate({**common, "failed": True, "reason": invalid})
     if value is None:
         known = next((launch.reasons[figure] for launch in new if figure in launch.reasons), "it was not measured")
         return LimitResult.model_validate({**common, "failed": True, "reason": known})
-    unit: str = METRICS[figure.metric].unit
     if limit.quantity.unit == PERCENT:
-        before = geometric_mean(np.asarray(_values(base, figure)))
+        if not_comparable and not limit.is_accuracy:
+            return LimitResult.model_validate({**common, "failed": True, "reason": not_comparable})
+        before = geometric_mean(np.asarray(_values(base, Figure(base_path(figure.path), figure.metric))))
         if not before:
             reason = "the base has no such figure, so there is no change of it"
             return LimitResult.model_validate({**common, "failed": True, "reason": reason})

@@ -77,6 +77,13 @@ class MatchedSides:
     accuracies: list[tuple[Figure, Figure]]
     """Metrics of accuracy that both sides have."""
 
+    base_paths: Mapping[StagePath, StagePath] = field(default_factory=dict)
+    """What the base calls the stages of the new version."""
+
+    def base_path(self, path: StagePath) -> StagePath:
+        """What the base calls a stage of the new version; one that it does not have has the same name."""
+        return self.base_paths.get(path, path)
+
     @property
     def is_comparable(self) -> bool:
         """Whether nothing differs that makes the comparison meaningless."""
@@ -147,7 +154,8 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
             for path in base_paths
             if path[-2:-1] == (ACCURACY,) and new_path[path] in new_paths
         ],
-    )
+        dict(sorted(((now, old) for old, now in new_path.items()), key=lambda pair: pair[0] != pair[1])),
+    )  # a stage that `--map` names is that one, also where the base has another of its new name
 
 
 def _is_per_item(figure: Figure, there: Figure, base: SideInput, new: SideInput) -> bool:

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import path_text
-from perfharness.model.secrets import is_secret
+from perfharness.model.secrets import MASK, is_secret, mask_text
 from perfharness.model.telemetry import TelemetryMeta
 from perfharness.runs.files.benchmark_json import Benchmark, BenchmarkMean
 from perfharness.runs.series.steadiness import other_programs
@@ -252,7 +252,7 @@ def _words(schema: Any) -> Iterator[str]:
 
 
 def forms(text: str) -> list[str]:
-    """A value as it may stand in a text: as it is, and as JSON, Python, a shell, a URL or base64 write it."""
+    """A value as it may stand in a text: as it is, as JSON, Python, a shell, a URL or base64 write it, and masked."""
     written = [
         text,
         json.dumps(text)[1:-1],
@@ -267,4 +267,6 @@ def forms(text: str) -> list[str]:
         written += [quote(raw, safe=""), quote_plus(raw), quote(raw)]
         written += [encode(raw).decode().rstrip("=") for encode in (base64.b64encode, base64.urlsafe_b64encode)]
         written += [line for line in text.splitlines() if len(line) >= MIN_LINE_CHARS]
+        masked = mask_text(text)  # as results have it: `http://user:***@proxy.acme.example`
+        written += [masked] if len(masked.replace(MASK, "")) >= MIN_ANYWHERE_CHARS else []
     return list(dict.fromkeys(one for one in written if one))

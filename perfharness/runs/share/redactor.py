@@ -150,9 +150,10 @@ class Redactor:
         if self._is_name is not None:
             text = self._is_name.sub(self._name, text)
         masked = mask_text(text)
-        if masked != text:
-            self.removed["secret"] += 1
-        return masked
+        if masked == text:
+            return text
+        self.removed["secret"] += 1
+        return masked if self._is_value is None else self._is_value.sub(self._value, masked)
 
     def _value(self, found: re.Match[str]) -> str:
         what, alias = self._whole.get(found[0]) or self._words[found[0]]

@@ -7,6 +7,7 @@ import mmap
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,22 +20,41 @@ from pydantic import BaseModel, Field
 
 from perfharness.errors import ResultError, TraceFormatError, UsageError
 from perfharness.files import is_plain, is_plain_folder, read_regular, reason_of, replacing
-from perfharness.model.manifest import RunManifest
+from perfharness.model.annotations import NOTES_NAME
+from perfharness.model.cold_start import COLD_START_NAME
+from perfharness.model.journal import JOURNAL_NAME
+from perfharness.model.load import LOAD_NAME, REQUESTS_NAME, WINDOWS_NAME
+from perfharness.model.manifest import MANIFEST_NAME, RunManifest
+from perfharness.model.mlperf import MLPERF_NAME
 from perfharness.model.nsys_schema import TRACE_NAME
-from perfharness.model.result import BENCHMARK_NAME
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, RANGES_NAME
+from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.version import VERSION
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.json_files import json_bytes, read_results
 from perfharness.runs.files.run_folder import read_manifest
+from perfharness.runs.series.repeat_file import OVERHEAD_NAME, REPEAT_NAME
+from perfharness.runs.series.scaling import SCALING_NAME
 from perfharness.runs.share.archive import ENDING, write_archive
 from perfharness.runs.share.known import MIN_SECRET_CHARS, Known
 from perfharness.runs.share.redactor import Redactor
+from perfharness.trace.native_symbols import FILE_NAME as NATIVE_SYMBOLS_NAME
 from perfharness.trace.redaction import environment_of, redact_database, redact_samples
 
 RECORD_NAME = "shared.json"
 RECORD_VERSION = 1
 
 MAX_DEPTH = 8
+RUN_FILES = frozenset(
+    {
+        BENCHMARK_MEAN_NAME, BENCHMARK_NAME, COLD_START_NAME, JOURNAL_NAME, LOAD_NAME, MANIFEST_NAME, MLPERF_NAME,
+        NATIVE_SYMBOLS_NAME, NOTES_NAME, OVERHEAD_NAME, RANGES_NAME, RECORD_NAME, REPEAT_NAME, REQUESTS_NAME,
+        SCALING_NAME, TELEMETRY_NAME, TRACE_NAME, WINDOWS_NAME,
+    }
+)  # fmt: skip
+OF_ONE_PROCESS = re.compile(r"(.+)_\d+(\.[a-z]+)")
+"""`recorder_PID.json` and so on, where several processes have one folder."""
+
 LOG_NAMES = ("stdout.log", "stderr.log", "tracer.log")
 SAMPLES = re.compile(r"host_samples(_\d+)?\.log")
 IGNORED = re.compile(r"\.perfharness-.*|\.tmp")
@@ -215,12 +235,17 @@ def _copy(located: Located, work: _Work) -> None:
 def _redact_file(path: Path, target: Path, work: _Work) -> str | None:
     """Write the redacted copy of a file; returns why there is none."""
     redactor = work.redactor
+    is_of_run = path.name in RUN_FILES or OF_ONE_PROCESS.sub(r"\1\2", path.name) in RUN_FILES
+    if path.suffix in (".json", ".sqlite", ".parquet", ".jsonl") and not is_of_run:
+        return NOT_KNOWN
     if path.suffix == ".json":
         try:
             content = orjson.loads(read_regular(path, follow=False))
         except orjson.JSONDecodeError:
             return "it is no JSON"
         target.write_bytes(_json(redactor.json(content)))
+    elif path.suffix == ".jsonl":
+        target.write_bytes(b"".join(_redacted_lines(read_regular(path, follow=False), redactor)))
     elif path.suffix == ".sqlite":
         _redact_trace(path, target, work)
     elif path.suffix == ".parquet":
@@ -243,6 +268,13 @@ def _redact_file(path: Path, target: Path, work: _Work) -> str | None:
     else:
         return NOT_KNOWN
     return None
+
+
+def _redacted_lines(content: bytes, redactor: Redactor) -> Iterator[bytes]:
+    """JSON, one a line; a line that a kill cut off is left out, as readers of the file do."""
+    for line in content.splitlines():
+        with suppress(orjson.JSONDecodeError):
+            yield orjson.dumps(redactor.json(orjson.loads(line)), option=orjson.OPT_APPEND_NEWLINE)
 
 
 def _json(content: Any) -> bytes:

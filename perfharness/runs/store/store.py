@@ -201,13 +201,14 @@ class RunStore:
     def delete(self, names: Sequence[str]) -> list[StoredRun]:
         """Remove runs from the store, with the launches that they consist of; returns them. Folders stay.
 
-        Raises `StoreError` where one belongs to a baseline.
+        Raises `StoreError` where one, or the series that it is a part of, belongs to a baseline.
         """
         with self._database.writing() as connection:
             rows = {row.run_id: row for row in (self._find(connection, name) for name in names)}
             gone = _read(connection, list(rows.values()))
             all_gone = or_(runs.c.run_id.in_(rows), runs.c.series_id.in_(rows))
-            used = select(baseline_runs.c.name).join(runs).where(all_gone).distinct()
+            series = select(runs.c.series_id).where(runs.c.run_id.in_(rows), runs.c.series_id.is_not(None))
+            used = select(baseline_runs.c.name).join(runs).where(or_(all_gone, runs.c.run_id.in_(series))).distinct()
             if (baseline := connection.execute(used).scalar()) is not None:
                 raise StoreError(
                     f"the baseline {baseline} has one of these runs; `perfharness baseline delete` it first"
