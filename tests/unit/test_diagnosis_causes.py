@@ -213,6 +213,14 @@ def in_library(path: str, ms: float, **profile: object) -> Figures:
     return figures(100.0, uses_gpu=False, host=evidence)
 
 
+def through_library(entered: str, ms: float) -> Figures:
+    """100 ms of `work`, which calls that file for so long; half of that is in each of two other modules."""
+    by = replace(line("emit"), file=f"/usr/lib/python3.11/{entered}", self_ms=ms)
+    inner = [replace(line(name), file=f"/usr/lib/python3.11/{name}.py", self_ms=ms / 2) for name in ("ast", "token")]
+    evidence = host_evidence(profile={}, busiest=WORK, in_libraries=inner, called=[by])
+    return figures(100.0, uses_gpu=False, host=evidence)
+
+
 HALF_IDLE: dict[str, object] = {"cpus": 2, "cpus_used": 1.0}
 
 
@@ -225,6 +233,8 @@ HALF_IDLE: dict[str, object] = {"cpus": 2, "cpus_used": 1.0}
         (in_library("json/encoder.py", 49.0), 100.0, "work"),
         (in_library("json/encoder.py", 50.0), 100.0, "smaller inputs"),
         (in_library("threading.py", 90.0), 100.0, "larger pieces"),
+        (through_library("logging/__init__.py", 90.0), 100.0, "emit of logging"),
+        (through_library("logging/__init__.py", 49.0), 100.0, "work"),
         (in_library("onnxruntime/run.py", 90.0), None, "onnxruntime"),  # the network is what the stage is for
         (in_library("onnxruntime/run.py", 90.0, **HALF_IDLE), 50.0, "intra_op_num_threads"),
         (in_library("torch/nn/linear.py", 90.0, cpus=8, cpus_used=2.0), 75.0, "set_num_threads"),
@@ -1318,3 +1328,25 @@ def test_the_example_of_a_cause_prints_what_its_page_says(code: str, capsys: pyt
     exec(compile(example, f"{code}.md", "exec"), {})
     assert capsys.readouterr().out == printed
     assert printed.startswith(f"{code}: ")
+
+
+def logs_tracebacks(batch: Batch) -> None:
+    logging = ("emit@/usr/lib/python3.11/logging/__init__.py:1110", "filter@pipeline.py:8")
+    batch.sampled(0, 400, "parse@/usr/lib/python3.11/ast.py:50", *logging)
+    batch.sampled(400, 700, "extract@/usr/lib/python3.11/traceback.py:425", *logging)
+    batch.sampled(700, 1000, *logging)
+
+
+def imports(batch: Batch) -> None:
+    finder = "find_spec@<frozen importlib._bootstrap_external>:1500"
+    batch.sampled(0, 1000, finder, "_find_spec@<frozen importlib._bootstrap>:1080", "find@pipeline.py:8")
+
+
+@pytest.mark.parametrize(("content", "what", "step"), [
+    (logs_tracebacks, "100 % in logging, most in ast.parse", "emit of logging"),
+    (imports, "100 % in importlib, most in find_spec", "import at the top"),
+])  # fmt: skip
+def test_a_library_has_what_other_libraries_do_for_it(content: Content, what: str, step: str, tmp_path: Path) -> None:
+    (cause,) = stage_of(diagnosed(tmp_path, content)).causes
+    assert what in cause.what
+    assert step in cause.try_this.lower()

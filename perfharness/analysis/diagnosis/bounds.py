@@ -159,7 +159,7 @@ def _at_line(stage: StageDiagnosis, found: StageDiagnosis, line: FunctionTime, s
     share = min(line.self_ms / found.cpu_ms, 1.0)
     least, most = share_bounds(share, slowdown)
     is_bounded = least > 0 or most < 1
-    between = f"of this one, {percent(least, 1)} to {percent(most, 1)}" if is_bounded else "which bounds nothing of this"
+    between = f"of this one, {percent(least, 1)} to {percent(most, 1)}" if is_bounded else "of this one, any part"
     text = f"In the explaining pass {percent(share, 1)} of it passes in {place(line)}: {between}."
     stage = _with_evidence(stage, text)
     if not is_bounded or not stage.causes or stage.verdict.verdict is not Verdict.CPU_BOUND:

@@ -29,6 +29,7 @@ from perfharness.analysis.host_samples.host_profile import (
     NS_PER_US,
     Spans,
     collections_of_stage,
+    functions_called,
     functions_inside,
     host_profile,
     inside,
@@ -178,12 +179,14 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
     work_ms = {kind: float(samples.length_ns[work[kind]].sum()) * ms_per_ns for kind in work_lines}
     computing = rows[np.isin(state, COMPUTING) & ~known.selects[samples.stack[rows]]]
     own = busiest(computing)
-    called = [] if own is None else functions_inside(samples, computing, ms_per_ns, own)
+    inner = [] if own is None else functions_inside(samples, computing, ms_per_ns, own)
+    called = [] if own is None else functions_called(samples, computing, ms_per_ns, own)
     return HostEvidence(
         profile=profile,
         busiest=own,
         native=_native_code(events, own, computing, ms_per_ns),
-        in_libraries=[function for function in called if is_library(function.file)],
+        in_libraries=[function for function in inner if is_library(function.file)],
+        called=called,
         in_state=in_state,
         during=_lines_of_calls(samples, events) | _lines_of_collections(probe, events),
         beginning=None if is_early is None else busiest(_rows_within(samples, rows, events.spans, is_early)),
