@@ -96,7 +96,7 @@ def compiling(ms: float) -> Figures:
         (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"pipe": 30.0}), by_samples(state_ms={"pipe": 29.9})),
         (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"pipe": 29.0, "process": 1.0}), by_samples()),
         (Verdict.NETWORK_WAIT, by_samples(state_ms={"loopback": 20.0, "socket": 10.0}), by_samples()),
-        (Verdict.NETWORK_WAIT, exchanging(30.0), exchanging(29.9)),
+        (Verdict.WAITING_ON_PROCESS, exchanging(30.0), exchanging(29.9)),
         (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(29.9)),
         (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(30.0, "running")),
         (Verdict.RECOMPILATION, compiling(10.0), compiling(9.9)),
@@ -714,17 +714,17 @@ def test_the_line_that_reads_values_is_named_from_samples_in_its_calls(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("other", "code"),
+    ("other", "is_exchange"),
     [
-        (["Connection._recv@/usr/lib/python3.11/multiprocessing/connection.py:395", "serve@user.py:4"], "network-wait"),
-        (["resize@/x/site-packages/PIL/Image.py:9", "decode@user.py:5"], "waiting-on-process"),
-        (["decode@user.py:5", "worker@/usr/lib/python3.11/multiprocessing/connection.py:7"], "waiting-on-process"),
-        ([], "waiting-on-process"),
+        (["Connection._recv@/usr/lib/python3.11/multiprocessing/connection.py:395", "serve@user.py:4"], True),
+        (["resize@/x/site-packages/PIL/Image.py:9", "decode@user.py:5"], False),
+        (["decode@user.py:5", "worker@/usr/lib/python3.11/multiprocessing/connection.py:7"], False),
+        ([], False),
     ],
 )
 @pytest.mark.parametrize("is_apart", [False, True])
 def test_what_the_other_process_does_at_a_pipe_decides(
-    other: list[str], code: str, is_apart: bool, tmp_path: Path
+    other: list[str], is_exchange: bool, is_apart: bool, tmp_path: Path
 ) -> None:
     probe = ApartBuilder(100 * US) if is_apart else ProbeBuilder(100 * US)
     for index in range(12):
@@ -733,10 +733,40 @@ def test_what_the_other_process_does_at_a_pipe_decides(
         probe.samples(begin + 600 * US, begin + 1000 * US, ["use@user.py:8"])
         probe.samples(begin, begin + 500 * US, other, pid=200, tid=200)
     first = sampled(tmp_path, nothing, probe).causes[0]
-    assert first.code == code
+    assert first.code == "waiting-on-process"
+    assert ("shared_memory" in first.try_this) is is_exchange
     assert first.share == pytest.approx(0.6)
     assert first.where is not None
     assert first.where.line == 3
+
+
+MULTIPROCESSING = "/usr/lib/python3.11/multiprocessing"
+RECEIVES = (f"Connection._recv@{MULTIPROCESSING}/connection.py:395", f"get@{MULTIPROCESSING}/queues.py:103")
+IN_POOL = ("_process_worker@/usr/lib/python3.11/concurrent/futures/process.py:249", "main@user.py:60")
+
+
+@pytest.mark.parametrize(("receives_us", "works_us", "code", "line"), [
+    (400, 60, "waiting-on-process", 46),  # exchanged
+    (400, 0, "waiting-on-process", 46),
+    (60, 400, "waiting-on-stage", 28),  # worked on
+    (40, 40, "waiting-on-system", 46),  # neither is what takes the time: 7 % of the wait
+    (0, 0, "waiting-on-system", 46),  # nobody is seen to prepare what was asked for
+])  # fmt: skip
+def test_what_a_pool_does_meanwhile_decides(
+    receives_us: int, works_us: int, code: str, line: int, tmp_path: Path
+) -> None:
+    probe = ProbeBuilder(20 * US)
+    for index in range(12):
+        begin = (index + 1) * BATCH
+        waits = ["result@/usr/lib/python3.11/concurrent/futures/_base.py:451", "run@user.py:46", "main@user.py:60"]
+        probe.samples(begin, begin + 600 * US, waits, state=HostState.LOCK)
+        probe.samples(begin + 600 * US, begin + 1000 * US, ["use@user.py:8", "main@user.py:60"])
+        works = begin + receives_us * US
+        probe.samples(begin, works, [*RECEIVES, *IN_POOL], pid=200, tid=200)
+        probe.samples(works, works + works_us * US, ["brighten@user.py:28", *IN_POOL], pid=200, tid=200)
+    first = sampled(tmp_path, nothing, probe).causes[0]
+    assert (first.code, first.where and first.where.line) == (code, line)
+    assert ("shared_memory" in first.try_this) is (code == "waiting-on-process")
 
 
 def test_libraries_lead_to_the_users_line_and_waits_to_theirs(tmp_path: Path) -> None:
