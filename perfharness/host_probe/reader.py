@@ -23,7 +23,8 @@ MAX_CODES = 50_000
 MAX_THREADS = 4096
 MAX_TEXT = 4096
 CHECK_EVERY_S = 1.0
-"""How long a code object at an address is taken for the same."""
+"""How long a code object of a function is taken for the same at an address. That of a module, or of a class, is freed
+as soon as it has run, and one that is still needed may come to stand there."""
 
 OWNED_BY_C = 3
 CHECK_ATTEMPTS = 20
@@ -33,6 +34,10 @@ FrameKey = tuple[str, str, int] | tuple[str, str, int, int]
 SUSPENDS = 0x20 | 0x80 | 0x100 | 0x200
 """`CO_GENERATOR`, `CO_COROUTINE`, `CO_ITERABLE_COROUTINE` and `CO_ASYNC_GENERATOR` of `inspect`, which takes long to
 import: flags of code whose frames outlive a call."""
+
+
+OPTIMIZED = 0x1
+"""`CO_OPTIMIZED`, of functions only."""
 
 
 class UnreadableError(Exception):
@@ -68,6 +73,7 @@ class Code:
     ) -> None:
         self.function, self.file, self.first_line = function, file, first_line
         self._may_suspend = (1,) if flags & SUSPENDS else ()
+        self.is_function = bool(flags & OPTIMIZED)
         self.pointers = pointers
         self.checked_s = time.monotonic()
         self.frames: dict[int, FrameKey] = {}
@@ -158,7 +164,7 @@ class InterpreterReader:
             if self._owner_at >= 0 and values[self._owner_at] == OWNED_BY_C:
                 continue
             address = values[self._code_at]
-            code = self._code(address)
+            code = self.code(address)
             if self._version < (3, 11):
                 instruction = values[self._instruction_at] * 2
             else:
@@ -166,10 +172,11 @@ class InterpreterReader:
             found.append(code.at(instruction))
         return found
 
-    def _code(self, address: int) -> Code:
+    def code(self, address: int) -> Code:
+        """The code object at an address. Raises UnreadableError."""
         code = self._codes.get(address)
         now_s = time.monotonic()
-        if code is not None and now_s - code.checked_s < CHECK_EVERY_S:
+        if code is not None and code.is_function and now_s - code.checked_s < CHECK_EVERY_S:
             return code
         offsets = self._layout["code"]
         words = self.memory.read(address, self._layout["instructions"])

@@ -8,12 +8,12 @@ CPU = ("cpu-bound",)
 THREAD = ("waiting-on-system", "waiting-on-stage")
 """Waits for another thread; the latter where that thread is in a stage."""
 FILE = ("file-wait", "waiting-on-system")
-LOADER = ("data-loader-starvation",)
-"""Of a mended twin that still waits for a pool's results."""
 NETWORK = ("network-wait", "waiting-on-system")
 RANK = ("waiting-on-rank",)
 """In the rank that waits: the process that is launched."""
 PROCESS = ("waiting-on-process", "waiting-on-system")
+POOL = ("data-loader-starvation", *PROCESS)
+"""Of a mended twin that still waits for a pool's results."""
 
 EXPECTED = (
     Fault("tokenize_quadratic", CPU, "tokenize", "huggingface/transformers#1830"),
@@ -60,7 +60,7 @@ EXPECTED = (
     Fault("asyncio_blocked", NETWORK, "fetch", "sgl-project/sglang#30770", mended_codes=NETWORK),
     Fault("polling", ("waiting-on-system",), "generate", "eth-sri/lmql#127"),
     Fault("subprocess_each_step", PROCESS, "log", "Lightning-AI/pytorch-lightning#189"),
-    Fault("pickle_pipe", (*NETWORK, *CPU), "exchange", "open-edge-platform/geti#4994"),
+    Fault("pickle_pipe", (*PROCESS, *CPU), "exchange", "open-edge-platform/geti#4994"),
     # Ranks of equal work wait for each other, too, now one and now the other.
     Fault(
         "rank_zero_evaluates", RANK, "reduce", "horovod/horovod#403", has_line=False, modules=("torch",),
@@ -70,5 +70,5 @@ EXPECTED = (
         "uneven_lengths", RANK, "gather", "lightseekorg/TorchSpec#13", has_line=False, modules=("torch",),
         mended_codes=(*PROCESS, *NETWORK),
     ),
-    Fault("pool_each_batch", (*PROCESS, *CPU), "augment", "springfall2008/batpred#4546", mended_codes=LOADER),
+    Fault("pool_each_batch", (*PROCESS, *CPU), "augment", "springfall2008/batpred#4546", mended_codes=POOL),
 )  # fmt: skip

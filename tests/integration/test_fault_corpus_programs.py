@@ -15,6 +15,7 @@ from tests.faults_blind.expected import EXPECTED as BLIND
 from tests.faults_blind2.expected import EXPECTED as BLIND_2
 from tests.faults_blind3.expected import EXPECTED as BLIND_3
 from tests.faults_blind4.expected import EXPECTED as BLIND_4
+from tests.faults_blind5.expected import EXPECTED as BLIND_5
 from tests.faults_cpu.expected import EXPECTED
 from tests.integration.launches import CHECKOUT, PATIENCE_S, environment
 
@@ -27,6 +28,7 @@ RUNNABLE = [
         "faults_blind2": BLIND_2,
         "faults_blind3": BLIND_3,
         "faults_blind4": BLIND_4,
+        "faults_blind5": BLIND_5,
     }.items()
     for fault in faults
     if not fault.missing()

@@ -132,3 +132,11 @@ def test_computing_has_the_line_that_dominates_and_names_any_other(line_ms: floa
         (first,) = with_bounds(before, found, 2.0).causes
         assert (first.code, first.where is not None) == ("cpu-bound", has_line)
         assert "/work/app/pipeline.py" in first.what
+
+
+def test_a_line_that_may_have_nothing_or_all_of_the_time_is_not_named_with_the_cause() -> None:
+    """11 of 20 ms, 15 of which were added: of 5 ms anything."""
+    before = stage("model", cause("cpu-bound"), verdict=COMPUTES)
+    after = with_bounds(before, explaining("cpu-bound", 1.0, 11.0), 4.0)
+    assert after.causes == before.causes
+    assert "/work/app/pipeline.py" in " ".join(after.verdict.evidence)

@@ -96,7 +96,7 @@ def compiling(ms: float) -> Figures:
         (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"pipe": 30.0}), by_samples(state_ms={"pipe": 29.9})),
         (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"pipe": 29.0, "process": 1.0}), by_samples()),
         (Verdict.NETWORK_WAIT, by_samples(state_ms={"loopback": 20.0, "socket": 10.0}), by_samples()),
-        (Verdict.NETWORK_WAIT, exchanging(30.0), exchanging(29.9)),
+        (Verdict.WAITING_ON_PROCESS, exchanging(30.0), exchanging(29.9)),
         (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(29.9)),
         (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(30.0, "running")),
         (Verdict.RECOMPILATION, compiling(10.0), compiling(9.9)),
@@ -213,6 +213,14 @@ def in_library(path: str, ms: float, **profile: object) -> Figures:
     return figures(100.0, uses_gpu=False, host=evidence)
 
 
+def through_library(entered: str, ms: float) -> Figures:
+    """100 ms of `work`, which calls that file for so long; half of that is in each of two other modules."""
+    by = replace(line("emit"), file=f"/usr/lib/python3.11/{entered}", self_ms=ms)
+    inner = [replace(line(name), file=f"/usr/lib/python3.11/{name}.py", self_ms=ms / 2) for name in ("ast", "token")]
+    evidence = host_evidence(profile={}, busiest=WORK, in_libraries=inner, called=[by])
+    return figures(100.0, uses_gpu=False, host=evidence)
+
+
 HALF_IDLE: dict[str, object] = {"cpus": 2, "cpus_used": 1.0}
 
 
@@ -225,6 +233,8 @@ HALF_IDLE: dict[str, object] = {"cpus": 2, "cpus_used": 1.0}
         (in_library("json/encoder.py", 49.0), 100.0, "work"),
         (in_library("json/encoder.py", 50.0), 100.0, "smaller inputs"),
         (in_library("threading.py", 90.0), 100.0, "larger pieces"),
+        (through_library("logging/__init__.py", 90.0), 100.0, "emit of logging"),
+        (through_library("logging/__init__.py", 49.0), 100.0, "work"),
         (in_library("onnxruntime/run.py", 90.0), None, "onnxruntime"),  # the network is what the stage is for
         (in_library("onnxruntime/run.py", 90.0, **HALF_IDLE), 50.0, "intra_op_num_threads"),
         (in_library("torch/nn/linear.py", 90.0, cpus=8, cpus_used=2.0), 75.0, "set_num_threads"),
@@ -704,17 +714,17 @@ def test_the_line_that_reads_values_is_named_from_samples_in_its_calls(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("other", "code"),
+    ("other", "is_exchange"),
     [
-        (["Connection._recv@/usr/lib/python3.11/multiprocessing/connection.py:395", "serve@user.py:4"], "network-wait"),
-        (["resize@/x/site-packages/PIL/Image.py:9", "decode@user.py:5"], "waiting-on-process"),
-        (["decode@user.py:5", "worker@/usr/lib/python3.11/multiprocessing/connection.py:7"], "waiting-on-process"),
-        ([], "waiting-on-process"),
+        (["Connection._recv@/usr/lib/python3.11/multiprocessing/connection.py:395", "serve@user.py:4"], True),
+        (["resize@/x/site-packages/PIL/Image.py:9", "decode@user.py:5"], False),
+        (["decode@user.py:5", "worker@/usr/lib/python3.11/multiprocessing/connection.py:7"], False),
+        ([], False),
     ],
 )
 @pytest.mark.parametrize("is_apart", [False, True])
 def test_what_the_other_process_does_at_a_pipe_decides(
-    other: list[str], code: str, is_apart: bool, tmp_path: Path
+    other: list[str], is_exchange: bool, is_apart: bool, tmp_path: Path
 ) -> None:
     probe = ApartBuilder(100 * US) if is_apart else ProbeBuilder(100 * US)
     for index in range(12):
@@ -723,10 +733,40 @@ def test_what_the_other_process_does_at_a_pipe_decides(
         probe.samples(begin + 600 * US, begin + 1000 * US, ["use@user.py:8"])
         probe.samples(begin, begin + 500 * US, other, pid=200, tid=200)
     first = sampled(tmp_path, nothing, probe).causes[0]
-    assert first.code == code
+    assert first.code == "waiting-on-process"
+    assert ("shared_memory" in first.try_this) is is_exchange
     assert first.share == pytest.approx(0.6)
     assert first.where is not None
     assert first.where.line == 3
+
+
+MULTIPROCESSING = "/usr/lib/python3.11/multiprocessing"
+RECEIVES = (f"Connection._recv@{MULTIPROCESSING}/connection.py:395", f"get@{MULTIPROCESSING}/queues.py:103")
+IN_POOL = ("_process_worker@/usr/lib/python3.11/concurrent/futures/process.py:249", "main@user.py:60")
+
+
+@pytest.mark.parametrize(("receives_us", "works_us", "code", "line"), [
+    (400, 60, "waiting-on-process", 46),  # exchanged
+    (400, 0, "waiting-on-process", 46),
+    (60, 400, "waiting-on-stage", 28),  # worked on
+    (40, 40, "waiting-on-system", 46),  # neither is what takes the time: 7 % of the wait
+    (0, 0, "waiting-on-system", 46),  # nobody is seen to prepare what was asked for
+])  # fmt: skip
+def test_what_a_pool_does_meanwhile_decides(
+    receives_us: int, works_us: int, code: str, line: int, tmp_path: Path
+) -> None:
+    probe = ProbeBuilder(20 * US)
+    for index in range(12):
+        begin = (index + 1) * BATCH
+        waits = ["result@/usr/lib/python3.11/concurrent/futures/_base.py:451", "run@user.py:46", "main@user.py:60"]
+        probe.samples(begin, begin + 600 * US, waits, state=HostState.LOCK)
+        probe.samples(begin + 600 * US, begin + 1000 * US, ["use@user.py:8", "main@user.py:60"])
+        works = begin + receives_us * US
+        probe.samples(begin, works, [*RECEIVES, *IN_POOL], pid=200, tid=200)
+        probe.samples(works, works + works_us * US, ["brighten@user.py:28", *IN_POOL], pid=200, tid=200)
+    first = sampled(tmp_path, nothing, probe).causes[0]
+    assert (first.code, first.where and first.where.line) == (code, line)
+    assert ("shared_memory" in first.try_this) is (code == "waiting-on-process")
 
 
 def test_libraries_lead_to_the_users_line_and_waits_to_theirs(tmp_path: Path) -> None:
@@ -1318,3 +1358,25 @@ def test_the_example_of_a_cause_prints_what_its_page_says(code: str, capsys: pyt
     exec(compile(example, f"{code}.md", "exec"), {})
     assert capsys.readouterr().out == printed
     assert printed.startswith(f"{code}: ")
+
+
+def logs_tracebacks(batch: Batch) -> None:
+    logging = ("emit@/usr/lib/python3.11/logging/__init__.py:1110", "filter@pipeline.py:8")
+    batch.sampled(0, 400, "parse@/usr/lib/python3.11/ast.py:50", *logging)
+    batch.sampled(400, 700, "extract@/usr/lib/python3.11/traceback.py:425", *logging)
+    batch.sampled(700, 1000, *logging)
+
+
+def imports(batch: Batch) -> None:
+    finder = "find_spec@<frozen importlib._bootstrap_external>:1500"
+    batch.sampled(0, 1000, finder, "_find_spec@<frozen importlib._bootstrap>:1080", "find@pipeline.py:8")
+
+
+@pytest.mark.parametrize(("content", "what", "step"), [
+    (logs_tracebacks, "100 % in logging, most in ast.parse", "emit of logging"),
+    (imports, "100 % in importlib, most in find_spec", "import at the top"),
+])  # fmt: skip
+def test_a_library_has_what_other_libraries_do_for_it(content: Content, what: str, step: str, tmp_path: Path) -> None:
+    (cause,) = stage_of(diagnosed(tmp_path, content)).causes
+    assert what in cause.what
+    assert step in cause.try_this.lower()

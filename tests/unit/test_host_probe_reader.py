@@ -8,6 +8,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import CodeType
+
+import pytest
 
 from perfharness.host_probe.layout import find_layout
 from perfharness.host_probe.reader import InterpreterReader, Memory, UnreadableError
@@ -51,6 +54,37 @@ def test_frames_that_may_be_suspended_are_marked() -> None:
     suspended = {name: marked[name] for name in ("generator", "steps", "coroutine")}
     assert mine == {"plain": False, "in_loop": False}
     assert suspended == dict.fromkeys(suspended, True)
+
+
+class MovedMemory(Memory):
+    """This process's memory, with another object at the address of one that is freed."""
+
+    def __init__(self, file: int, freed: object, now: object) -> None:
+        super().__init__(file)
+        self._freed, self._now, self.is_freed = id(freed), id(now), False
+
+    def read(self, address: int, length: int) -> bytes:
+        return super().read(self._now if self.is_freed and address == self._freed else address, length)
+
+
+@pytest.mark.parametrize("source", ["value = 1", "class Settings:\n    value = 1"])
+def test_code_that_took_the_place_of_a_module_s_is_not_taken_for_it(source: str) -> None:
+    """Code of a module, or of a class's body, runs once and is freed: another object may have its address soon."""
+    first = compile(source, "module.py", "exec")
+    first = next((one for one in first.co_consts if isinstance(one, CodeType)), first)
+
+    def classify() -> int:
+        return 1
+
+    with Path("/proc/self/mem").open("rb", buffering=0) as file:
+        memory = MovedMemory(file.fileno(), first, classify.__code__)
+        reader = InterpreterReader(memory, find_layout(file.fileno()))
+        before = reader.code(id(first)).at(0)
+        memory.is_freed = True
+        after = reader.code(id(first)).at(0)
+    assert before[:2] == (first.co_name, "module.py")  # of the first level, so qualified as well
+    assert after[0].endswith("classify")
+    assert after[1] == __file__
 
 
 def _marked(reader: InterpreterReader, thread: threading.Thread) -> dict[str, bool]:

@@ -151,15 +151,18 @@ def _with_line(stage: StageDiagnosis, found: StageDiagnosis, cause: Cause, slowd
 
 
 def _at_line(stage: StageDiagnosis, found: StageDiagnosis, line: FunctionTime, slowdown: float) -> StageDiagnosis:
-    """With a line, as that of the cause where it dominates, and in the evidence."""
+    """With a line, as that of the cause where it dominates, and in the evidence. Of a line that may have anything
+    between nothing and all of the measured time, nothing is said with the cause.
+    """
     if not found.cpu_ms:
         return stage
     share = min(line.self_ms / found.cpu_ms, 1.0)
     least, most = share_bounds(share, slowdown)
-    between = f"{percent(least, 1)} to {percent(most, 1)}"
-    text = f"In the explaining pass {percent(share, 1)} of it passes in {place(line)}: of this one, {between}."
+    is_bounded = least > 0 or most < 1
+    between = f"of this one, {percent(least, 1)} to {percent(most, 1)}" if is_bounded else "of this one, any part"
+    text = f"In the explaining pass {percent(share, 1)} of it passes in {place(line)}: {between}."
     stage = _with_evidence(stage, text)
-    if not stage.causes or stage.verdict.verdict is not Verdict.CPU_BOUND:
+    if not is_bounded or not stage.causes or stage.verdict.verdict is not Verdict.CPU_BOUND:
         return stage
     first = replace(stage.causes[0], what=f"{stage.causes[0].what} {text}")
     if least >= DOMINATES:

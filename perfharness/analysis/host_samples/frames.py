@@ -49,6 +49,8 @@ def is_library(file: str) -> bool:
 
 def library_of(file: str) -> str | None:
     """The installed package, or the module of the standard library, that a file is of; None: neither."""
+    if file.startswith("<frozen importlib"):
+        return "importlib"
     inside = inside_library(file)
     return None if inside is None else inside.partition("/")[0].removesuffix(".py")
 

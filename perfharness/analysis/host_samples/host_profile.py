@@ -251,6 +251,20 @@ def functions_inside(samples: HostSamples, rows: Int64, ms_per_ns: float, own: F
     return _by_frame(samples, rows, ms_per_ns, innermost)
 
 
+def functions_called(samples: HostSamples, rows: Int64, ms_per_ns: float, own: FunctionTime) -> list[FunctionTime]:
+    """The functions that `own` itself calls, by the time of the same samples in which they had not returned."""
+    key = own.function, own.file, own.is_native
+
+    def called(frames: list[Frame]) -> Frame | None:
+        frames = program_frames(frames)
+        if _function_key(own_frame(frames)) != key:
+            return None
+        at = frames.index(own_frame(frames))
+        return frames[at - 1] if at else None
+
+    return _by_frame(samples, rows, ms_per_ns, called)
+
+
 def _by_frame(
     samples: HostSamples,
     rows: Int64,

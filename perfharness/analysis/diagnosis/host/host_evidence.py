@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,7 @@ from perfharness.analysis.host_samples.host_profile import (
     NS_PER_US,
     Spans,
     collections_of_stage,
+    functions_called,
     functions_inside,
     host_profile,
     inside,
@@ -75,6 +77,8 @@ TRANSFERS = (
     "socket.py",
 )  # fmt: skip
 """Ends of files that are on a stack while a process sends, receives, packs or unpacks."""
+POOLS = ("multiprocessing/queues.py", "multiprocessing/pool.py", "concurrent/futures/process.py")
+"""Ends of files that send, to processes of a pool, what they are to do, and fetch what they have done."""
 MEANWHILE_SHARE = 0.25
 """Of a wait at pipes: with less of it known, nothing is said of what the other process did meanwhile."""
 STARTS_PROCESSES: Names = {
@@ -102,6 +106,8 @@ IDLE_SHARE = 0.25
 ASKED_SHARE = 0.25
 """Of a wait: work that takes so much of it and is done only when it is asked for is what the wait is for, whatever
 other threads do all the time. The rest of it may be the way there and back."""
+SOME_SHARE = 0.10
+"""Of a wait: work that takes less of it is not what the wait is for."""
 ALWAYS_SHARE = 0.95
 """Of the time: a stage that waits for more shows nothing of what its workers do otherwise."""
 WAITING = (
@@ -178,12 +184,14 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
     work_ms = {kind: float(samples.length_ns[work[kind]].sum()) * ms_per_ns for kind in work_lines}
     computing = rows[np.isin(state, COMPUTING) & ~known.selects[samples.stack[rows]]]
     own = busiest(computing)
-    called = [] if own is None else functions_inside(samples, computing, ms_per_ns, own)
+    inner = [] if own is None else functions_inside(samples, computing, ms_per_ns, own)
+    called = [] if own is None else functions_called(samples, computing, ms_per_ns, own)
     return HostEvidence(
         profile=profile,
         busiest=own,
         native=_native_code(events, own, computing, ms_per_ns),
-        in_libraries=[function for function in called if is_library(function.file)],
+        in_libraries=[function for function in inner if is_library(function.file)],
+        called=called,
         in_state=in_state,
         during=_lines_of_calls(samples, events) | _lines_of_collections(probe, events),
         beginning=None if is_early is None else busiest(_rows_within(samples, rows, events.spans, is_early)),
@@ -302,7 +310,9 @@ def _work(probe: HostProbe, rows: Int64, spans: Spans, in_library: Mapping[str, 
         "connection pool": rows[for_connection],
         "full queue": rows[has_no_room],
         "drained queue": rows[has_work_left],
+        "asked": rows[waits & on_stack["asked"]],
         "exchange": _exchange(probe, rows[(state == HostState.PIPE) & ~waits]),
+        "pool exchange": _exchange(probe, rows[waits & ~on_stack["batch loader"]], of_pool=True),
         "processes": rows[on_stack["processes"]],
         # A new thread's first work, and its turn with the interpreter lock, are waited for in `Thread.start`.
         "threads": rows[makes_threads & np.isin(state, COMPUTING)],
@@ -319,19 +329,25 @@ def _work(probe: HostProbe, rows: Int64, spans: Spans, in_library: Mapping[str, 
     return {kind: chosen for kind, chosen in work.items() if kind not in once}
 
 
-def _exchange(probe: HostProbe, waits: Int64) -> Int64:
-    """The waits at pipes, all or none: where other processes meanwhile rather send and receive than work."""
+def _exchange(probe: HostProbe, waits: Int64, *, of_pool: bool = False) -> Int64:
+    """The waits at pipes, or for a pool's processes, all or none: where other processes, and the threads of a pool,
+    meanwhile rather send and receive than work.
+    """
     nothing = np.empty(0, dtype=np.int64)
     if not len(waits):
         return nothing
     mine, samples = probe.samples, probe.everyone
     start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
-    others = ~np.isin(samples.thread >> PID_SHIFT, mine.thread[waits] >> PID_SHIFT)
+    if of_pool:
+        others = ~np.isin(samples.thread, mine.thread[waits])
+    else:
+        others = ~np.isin(samples.thread >> PID_SHIFT, mine.thread[waits] >> PID_SHIFT)
     others &= np.isin(samples.state, COMPUTING) & (samples.stack >= 0)
     others &= (samples.time_ns >= start.min()) & (samples.time_ns - samples.length_ns <= end.max())
     at = np.flatnonzero(others)
     stacks = np.unique(samples.stack[at])
-    transfers = np.isin(samples.stack[at], [stack for stack in stacks.tolist() if _is_transfer(samples, stack)])
+    sending = [stack for stack in stacks.tolist() if _is_transfer(samples, stack, of_pool=of_pool)]
+    transfers = np.isin(samples.stack[at], sending)
     meanwhile = [
         float(
             BusyLine(samples.time_ns[those] - samples.length_ns[those], samples.time_ns[those]).within(start, end).sum()
@@ -342,15 +358,14 @@ def _exchange(probe: HostProbe, waits: Int64) -> Int64:
     return waits if is_exchange else nothing
 
 
-def _is_transfer(samples: HostSamples, stack: int) -> bool:
-    """Whether it is in a library that sends or receives, below the innermost function of the user's own."""
-    for number in samples.stacks[stack]:
-        file = samples.frames[number].file
-        if not is_library(file):
-            return False
-        if f"/{file}".endswith(tuple(f"/{end}" for end in TRANSFERS)):
-            return True
-    return False
+def _is_transfer(samples: HostSamples, stack: int, *, of_pool: bool) -> bool:
+    """Whether it is in a library that sends or receives, below the innermost function of the user's own; of a pool, if
+    that is the pool's.
+    """
+    files = [samples.frames[number].file for number in samples.stacks[stack]]
+    below = list(itertools.takewhile(is_library, files))
+    wanted = (TRANSFERS, POOLS) if of_pool else (TRANSFERS,)
+    return all(any(f"/{file}".endswith(tuple(f"/{end}" for end in ends)) for file in below) for ends in wanted)
 
 
 def _recurs(moments_ns: Int64, spans: Spans) -> bool:
@@ -397,6 +412,8 @@ def _worker(probe: HostProbe, spans: Spans, rows: Int64, waits: Int64, in_librar
     window = int(spans.end_ns.max() - spans.start_ns.min())
     waits_line, otherwise = BusyLine(start, end), at[~meanwhile & is_at_work]
     waited = waits_line.length
+    if sum(line.self_ms for line in lines) * NS_PER_MS < SOME_SHARE * waited:
+        return None
 
     def works_ahead(line: FunctionTime) -> bool:
         of_line = [

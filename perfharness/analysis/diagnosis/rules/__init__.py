@@ -30,6 +30,7 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     waits.locked_by_stage,
     waits.worker_start,
     waits.connection_wait,
+    waits.exchange,
     waits.data_loader,
     waits.worker_wait,
     waits.process_wait,

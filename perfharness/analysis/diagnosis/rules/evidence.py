@@ -155,24 +155,27 @@ class Worker:
 class HostEvidence:
     """What sampled stacks say of a stage. Each line is the innermost one of the user's own code.
 
-    `busiest`: where most of its host time passed. `in_libraries`: in which functions that it calls, those of most time
-    first. `in_state`: by the lower-case name of `HostState`, where most of the time in that state passed. `during`:
-    where the calls of a kind were made (`copies`, `read-backs`, `waits`, `allocations`, `launches`). `beginning`: where
-    the time before the steady state passed. `faulting`: where most page faults were. `work_ms` a batch, and
-    `work_lines`: how long a kind of library (`loader`, and of that `loader of processes`; `hand-over`: that, or a
-    lock, of which `full queue` and `drained queue`: until there is room, or nothing left; `connection pool`: until one
-    is free; `exchange`: a pipe, while the process at its other end sends or receives rather than works; `processes`,
-    `threads`: they are made, in several ranges; `ends`: they are made ready, or ended) was on the stack, and the line
-    that most of it was called from. `recorder`: the line that perfharness's own time passed at, which is in no other of
-    these. `worker`: who does the work that the stage waits for in a loader. `native`: the native function that most of
-    the CPU time of `busiest` is in, where that is not the interpreter. `crowded_ms` a batch: ready without a free CPU
-    while the process itself had more threads ready than it has CPUs. `workers_queued_share`: of `hand-over`, while the
+    `busiest`: where most of its host time passed. `in_libraries`: in which functions of libraries below it, those
+    of most time first; `called`: by the functions that it calls itself, with all that these call. `in_state`: by
+    the lower-case name of `HostState`, where most of the time in that state passed. `during`: where the calls of a
+    kind were made (`copies`, `read-backs`, `waits`, `allocations`, `launches`). `beginning`: where the time before
+    the steady state passed. `faulting`: where most page faults were. `work_ms` a batch, and `work_lines`: how long
+    a kind of library (`loader`, and of that `loader of processes`; `hand-over`: that, or a lock, of which `full
+    queue` and `drained queue`: until there is room, or nothing left; `connection pool`: until one is free; `asked`:
+    what was asked for; `exchange`, `pool exchange`: a pipe, or a pool of processes, while the process at its other
+    end, or the pool, sends or receives rather than works; `processes`, `threads`: they are made, in several ranges;
+    `ends`: they are made ready, or ended) was on the stack, and the line that most of it was called from.
+    `recorder`: the line that perfharness's own time passed at, which is in no other of these. `worker`: who does
+    the work that the stage waits for in a loader. `native`: the native function that most of the CPU time of
+    `busiest` is in, where that is not the interpreter. `crowded_ms` a batch: ready without a free CPU while the
+    process itself had more threads ready than it has CPUs. `workers_queued_share`: of `hand-over`, while the
     threads that do the work are ready without a CPU, which other processes have.
     """
 
     profile: HostProfile
     busiest: FunctionTime | None = None
     in_libraries: list[FunctionTime] = field(default_factory=list)
+    called: list[FunctionTime] = field(default_factory=list)
     in_state: dict[str, FunctionTime] = field(default_factory=dict)
     during: dict[str, FunctionTime] = field(default_factory=dict)
     beginning: FunctionTime | None = None

@@ -187,8 +187,7 @@ def _of_function(f: Figures, line: FunctionTime, saves_ns: float) -> tuple[str, 
     inside = percent(f.sum_ns(line.cumulative_ms), f.wall)
     text = f"{inside} of its host time passes in {place(line)}"
     if library is not None:
-        called = library.function
-        text += f", {percent(f.sum_ns(library.ms), f.wall)} in {library.name}, most in {called.function}"
+        text += f", {percent(f.sum_ns(library.ms), f.wall)} in {library.name}, most in {library.most_in}"
     if f.host is not None and f.host.native is not None:
         text += f", natively {percent(f.host.native.share, 1)} in {native_text(f.host.native)}"
     text += "" if idle is None else f"; {cpus_text(f)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfharness.analysis.diagnosis.rules.evidence import Figures
@@ -31,6 +32,7 @@ LESS = {
     "onnxruntime": "smaller inputs, fewer runs, a smaller or quantized model",
     "torch": "smaller inputs, a smaller or quantized model, torch.compile",
     "transformers": "fewer steps in Python: fewer logits processors and callbacks, torch.compile",
+    "logging": "fewer messages, a higher level, no exc_info where nobody reads the traceback",
     "PIL": "Image.draft or reduce before decoding and resizing, cheaper filters",
 }
 """How a caller gives a library less to do."""
@@ -42,28 +44,42 @@ HANDS_OVER = ("asyncio", "concurrent", "multiprocessing", "queue", "select", "se
 
 @dataclass(frozen=True)
 class LibraryTime:
-    """Most of the time of a stage's busiest function is a library's. `name`: as it is imported; times a batch."""
+    """Most of the time of a stage's busiest function is a library's, or its with all that it calls. `name`: as it is
+    imported; times a batch.
+    """
 
     name: str
     ms: float
     function: FunctionTime
-    """That takes most of it."""
+    """What to call less: that takes most of it, or, where other libraries do its work, that is called."""
+    most_in: str
+    """The function that takes most of it, with its library where that is another one."""
 
 
 def time_in_library(f: Figures) -> LibraryTime | None:
     """The library that takes most of the busiest function's time; None: that function itself does, or nobody."""
     if f.host is None or f.host.busiest is None:
         return None
+    return _largest(f.host.in_libraries, f.host.in_libraries, f) or _largest(f.host.called, f.host.in_libraries, f)
+
+
+def _largest(functions: Sequence[FunctionTime], inner: Sequence[FunctionTime], f: Figures) -> LibraryTime | None:
+    """The library that most of the busiest function's time is in, of these functions, each with its own time."""
+    assert f.host is not None, "where there is a busiest function"
+    assert f.host.busiest is not None, "where there is a busiest function"
     by_name: defaultdict[str, list[FunctionTime]] = defaultdict(list)
-    for function in f.host.in_libraries:
+    for function in functions:
         name = library_of(function.file)
         if name is not None:
             by_name[name].append(function)
-    spent = {name: sum(function.self_ms for function in functions) for name, functions in by_name.items()}
+    spent = {name: sum(function.self_ms for function in of_name) for name, of_name in by_name.items()}
     name = max(spent, key=lambda each: spent[each], default=None)
-    if name is None or spent[name] < MOST_OF_IT * f.host.busiest.self_ms:
+    if name is None or not inner or spent[name] < MOST_OF_IT * f.host.busiest.self_ms:
         return None
-    return LibraryTime(name, spent[name], by_name[name][0])
+    first = by_name[name][0]
+    most = first if functions is inner else inner[0]
+    other = library_of(most.file)
+    return LibraryTime(name, spent[name], first, most.function if other == name else f"{other}.{most.function}")
 
 
 def idle_share(f: Figures) -> float | None:
@@ -94,6 +110,8 @@ def cheaper(function: str, library: LibraryTime | None, *, is_idle: bool) -> str
         return f"make {function} cheaper" + (", or spread its work over processes" if is_idle else "")
     if library.name in HANDS_OVER:
         return f"hand over fewer and larger pieces of work: each costs {function} a call of {library.function.function}"
+    if library.name == "importlib":
+        return "import at the top of the module, once; remember that a module is missing, for Python does not"
     threads = THREADS.get(library.name)
     less = LESS.get(library.name, "smaller inputs, cheaper options, fewer calls")
     step = f"give {library.function.function} of {library.name} less to do ({less})"

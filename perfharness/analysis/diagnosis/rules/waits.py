@@ -136,8 +136,10 @@ def gil_contention(f: Figures) -> Match | None:
 def data_loader(f: Figures) -> Match | None:
     """Blocked inside a data loader or a queue."""
     waited = min(f.work_ns("loader"), f.state_ns(*WAITING_STATES)) - f.workers_queued_ns
-    if f.host is None or waited <= 0 or f.works_when_asked:
+    if f.host is None or waited <= 0 or f.works_when_asked or f.work_ns("pool exchange"):
         return None
+    if f.host.worker is None and f.work_ns("asked") > f.work_ns("loader") / 2:
+        return None  # for what it has asked for, of which nobody knows that somebody prepares it
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
     if f.host.worker is not None and f.host.worker.works_ahead:
         evidence = f"{evidence[:-1]}, while a worker is in {place(f.host.worker.line)}."
@@ -163,7 +165,7 @@ def worker_wait(f: Figures) -> Match | None:
     is_full = f.work_ns("full queue") > waited / 2
     is_drained = f.work_ns("drained queue") > waited / 2
     waited -= f.workers_queued_ns
-    if not f.works_when_asked and not is_full and not is_drained:
+    if f.work_ns("pool exchange") or not (f.works_when_asked or is_full or is_drained):
         return None
     if is_full:
         evidence = (
@@ -183,6 +185,23 @@ def worker_wait(f: Figures) -> Match | None:
         )
         step = WORKER_STEP
     return _wait(f, Verdict.WAITING_ON_STAGE, waited, [evidence], step.format(call_of(line)), line)
+
+
+def exchange(f: Figures) -> Match | None:
+    """Waiting for what processes exchange, at a pipe or through a pool, rather than for what they do."""
+    piped, pooled = f.work_ns("exchange"), f.work_ns("pool exchange") - f.workers_queued_ns
+    waited = max(piped, pooled)
+    if waited <= 0:
+        return None
+    whom, who = "at a pipe or local socket", "the process at the other end sends and receives"
+    if pooled > piped:
+        whom, who = "for processes of a pool", "what they are given, and give back, is packed, sent and unpacked"
+    evidence = (
+        f"It waits {whom} {percent(waited, f.wall)} of its host time, while {who}: what is exchanged takes the time, "
+        "not what the other does."
+    )
+    line = f.line_of("pool exchange" if pooled > piped else "exchange")
+    return _wait(f, Verdict.WAITING_ON_PROCESS, waited, [evidence], EXCHANGE_STEP, line)
 
 
 def worker_start(f: Figures) -> Match | None:
@@ -229,14 +248,8 @@ def file_wait(f: Figures) -> Match | None:
 
 
 def network_wait(f: Figures) -> Match | None:
-    """Blocked in sockets of the network, also of this machine itself, or in what two of its processes exchange."""
-    of_network, exchanged, here = f.waiting_ns(OsWaitKind.SOCKET), f.work_ns("exchange"), f.state_ns("loopback")
-    if exchanged > of_network:
-        evidence = (
-            f"It waits at a pipe or local socket {percent(exchanged, f.wall)} of its host time, while the process at "
-            "the other end sends and receives: what is exchanged takes the time, not that process's work."
-        )
-        return _wait(f, Verdict.NETWORK_WAIT, exchanged, [evidence], EXCHANGE_STEP, f.line_of("exchange"))
+    """Blocked in sockets of the network, also of this machine itself."""
+    of_network, here = f.waiting_ns(OsWaitKind.SOCKET), f.state_ns("loopback")
     whom = "the network" if f.host is not None else "the network or another process"  # recorded calls have no names
     match = _wait_for(f, OsWaitKind.SOCKET, Verdict.NETWORK_WAIT, whom, NETWORK_STEP)
     if match is None or here < of_network / 2:
@@ -269,10 +282,15 @@ def _wait(
 def blocked(f: Figures) -> Match | None:
     """Blocked in the operating system by what no trace shows: sleeps, locks whose holder is in no stage."""
     lock = f.waiting_ns(OsWaitKind.LOCK)
-    whole = sum(f.waiting_ns(kind) for kind in OsWaitKind) + f.state_ns("other") - f.workers_queued_ns
+    seen = sum(f.waiting_ns(kind) for kind in OsWaitKind) + f.state_ns("other")
+    whole = seen - f.workers_queued_ns
     if whole < BLOCKED_SHARE * f.undisturbed_ns or not whole:
         return None
-    evidence = f"Its thread is blocked in the operating system {percent(whole, f.wall)} of its host time: {_parts(f)}"
+    evidence = f"Its thread is blocked in the operating system {percent(seen, f.wall)} of its host time: {_parts(f)}"
+    if f.workers_queued_ns >= REPORTED_SHARE * f.wall:
+        evidence += (
+            f" For {percent(f.workers_queued_ns, f.wall)} of it other processes have the CPUs of those it waits for."
+        )
     missing = "which thread or process ends the wait, where it is a lock: none was in a stage of this trace meanwhile"
     next_step = "Wait less: no sleeps, read ahead in another thread, shorter critical sections."
     is_lock = lock >= WAITING_SHARE * f.undisturbed_ns
