@@ -11,7 +11,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import perfharness
@@ -33,6 +32,7 @@ from perfharness.runs.report.gather import REST, gather
 from perfharness.runs.report.model import Report, SuiteReport
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat, RepeatRequest, RepeatRow
 from perfharness.testing.trace_builder import TraceBuilder
+from tests.schemas import valid
 from tests.unit.bench_results import made_up, suite_of
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 from tests.unit.recorded_traces import Recorded
@@ -41,7 +41,6 @@ from tests.unit.test_verbs import SOURCES, cpu_only
 pytest.importorskip("altair")
 pytest.importorskip("jinja2")
 
-CHECKOUT = Path(__file__).parents[2]
 Captured = pytest.CaptureFixture[str]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b]52;c;Zm9v\x07\u202e[red]{{7*7}}=1+1|`x`"
 
@@ -98,9 +97,7 @@ def test_a_process_that_failed_is_left_out_as_in_the_mean(tmp_path: Path) -> Non
 
 
 def test_the_json_keeps_to_its_schema(tmp_path: Path) -> None:
-    schema = json.loads((CHECKOUT / "docs" / "schema" / "report.schema.json").read_text())
-    report = report_of(two_processes(tmp_path / "out"), prices=Prices(1.0, 1.0))
-    jsonschema.validate(json.loads(report.model_dump_json()), schema)
+    valid("report", report_of(two_processes(tmp_path / "out"), prices=Prices(1.0, 1.0)))
 
 
 def test_without_items_the_breakdown_is_of_batches(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -33,10 +32,10 @@ from perfharness.runs.files import json_files as files
 from perfharness.runs.files.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.runs.run import open_run
 from perfharness.testing.trace_builder import TraceBuilder
+from tests.schemas import valid
 from tests.unit.file_faults import fault
 
 MS = 1_000_000
-SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 
 
 def write_trace(folder: Path, batch_ms: int = 10, batches: int = 5) -> None:
@@ -116,8 +115,7 @@ def test_a_table_too_long_for_json_is_a_parquet_file(tmp_path: Path, monkeypatch
     for folder, key, name in (
         (tmp_path / "proc_1_gpu_0", "data", "benchmark"), (tmp_path, "mean_all_batches", "benchmark_mean"),
     ):  # fmt: skip
-        body = load(folder / f"{name}.json")
-        jsonschema.validate(body, load(SCHEMAS / f"{name}.schema.json"))
+        body = valid(name, folder / f"{name}.json")
         assert key not in body
         assert body["meta"]["data_file"] == "ranges.parquet"
     rows = pq.read_table(tmp_path / "proc_1_gpu_0" / "ranges.parquet").to_pylist()
@@ -135,9 +133,8 @@ def test_a_table_too_long_for_json_is_a_parquet_file(tmp_path: Path, monkeypatch
 def test_both_files_fit_their_schemas_and_hold_the_numbers(tmp_path: Path) -> None:
     manifest = whole_run(tmp_path)
     summary = analyze_run(tmp_path, manifest)
-    one, mean = load(tmp_path / "proc_1_gpu_0" / "benchmark.json"), load(tmp_path / "benchmark_mean.json")
-    jsonschema.validate(one, load(SCHEMAS / "benchmark.schema.json"))
-    jsonschema.validate(mean, load(SCHEMAS / "benchmark_mean.schema.json"))
+    one = valid("benchmark", tmp_path / "proc_1_gpu_0" / "benchmark.json")
+    mean = valid("benchmark_mean", tmp_path / "benchmark_mean.json")
     assert one["data"]["toy"]["batch_2"]["cpu_time"] == 20.0
     assert one["meta"]["device"] == {"id": 0, "uuid": "GPU-1", "name": "NVIDIA H200"}
     assert one["meta"]["args"] == {"toy": {"batch_size": 4}}
@@ -186,8 +183,7 @@ def test_no_trace_where_there_should_be_one(tmp_path: Path) -> None:
 
 def test_nothing_at_all(tmp_path: Path) -> None:
     summary = analyze_run(tmp_path, manifest_of(process(0, trace=None, ended="failed")))
-    mean = load(tmp_path / "benchmark_mean.json")
-    jsonschema.validate(mean, load(SCHEMAS / "benchmark_mean.schema.json"))
+    mean = valid("benchmark_mean", tmp_path / "benchmark_mean.json")
     assert mean["throughput"]["reason"] == "no process has a result"
     assert summary.results == {}
 
@@ -282,8 +278,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_bare_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     golden = Path(__file__).parents[1] / "golden" / "traces"
     assert run(["analyze", str(golden / "pipeline.sqlite"), "-w", "1", "-o", str(tmp_path / "out")]) == 0
-    body = load(tmp_path / "out" / "pipeline" / "benchmark.json")
-    jsonschema.validate(body, load(SCHEMAS / "benchmark.schema.json"))
+    body = valid("benchmark", tmp_path / "out" / "pipeline" / "benchmark.json")
     assert body["meta"]["device"]["name"] == "NVIDIA H200"
     assert "inference" in capsys.readouterr().out
     assert run(["analyze", str(golden / "old_partial.sqlite")]) == 3

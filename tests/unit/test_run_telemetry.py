@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 from rich.console import Console
@@ -25,13 +23,13 @@ from perfharness.telemetry.store import write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.simulated_sensors import Load, Sensor
 from perfharness.testing.trace_builder import TraceBuilder
+from tests.schemas import valid
 
 MS = 1_000_000
 S = 1_000 * MS
 T0 = 1_700_000_000 * S
 IDLE_W, MATMUL_W, COPY_W, AWAKE_W = 75.0, 600.0, 250.0, 110.0
 BATCHES = 20
-SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 IDLE_S = 4.0
 
 
@@ -142,24 +140,13 @@ def load(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
 
 
-@cache
-def validator(name: str) -> Any:
-    """Of a schema, which is checked once itself: that costs as much as an analysis."""
-    schema = load(SCHEMAS / f"{name}.schema.json")
-    made = jsonschema.validators.validator_for(schema)
-    made.check_schema(schema)
-    return made(schema)
-
-
-def valid(folder: Path, processes: int = 1) -> Any:
+def mean_of(folder: Path, processes: int = 1) -> Any:
     """benchmark_mean.json, after it and each benchmark.json were checked against their schemas."""
-    mean = load(folder / "benchmark_mean.json")
-    validator("benchmark_mean").validate(mean)
     own = sorted(folder.glob("proc_*/benchmark.json"))
     assert len(own) == processes
     for path in own:
-        validator("benchmark").validate(load(path))
-    return mean
+        valid("benchmark", path)
+    return valid("benchmark_mean", folder / "benchmark_mean.json")
 
 
 def codes(summary: RunSummary) -> list[str]:
@@ -176,7 +163,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[MadeUpRun, RunSumma
 
 def test_energy_of_a_run_with_its_idle_power_apart(usual: tuple[MadeUpRun, RunSummary]) -> None:
     made, _ = usual
-    energy = valid(made.folder)["energy"]
+    energy = mean_of(made.folder)["energy"]
     gpu = energy["gpus"][0]
     truth = float(made.load.energy_j(int(made.edges[3]), int(made.edges[-4])))
     assert energy["energy_j"] == pytest.approx(truth, abs=energy["error_j"])
@@ -210,7 +197,7 @@ def test_counters_of_stages_are_in_benchmark_json(tmp_path: Path) -> None:
     ):  # fmt: skip
         made.log.readings("GPU-a", metric, times[1:].tolist(), values.tolist())
     analyze_run(made.folder, made.write())
-    valid(made.folder)
+    mean_of(made.folder)
     stages = load(made.folder / "proc_0_gpu_0" / "benchmark.json")["diagnosis"]["stages"]
     found = {stage["path"][-1]: stage["counters"] for stage in stages}
     [product], [copy] = found["matmul"], found["copy"]
@@ -222,7 +209,7 @@ def test_counters_of_stages_are_in_benchmark_json(tmp_path: Path) -> None:
 
 def test_energy_of_stages_adds_up(usual: tuple[MadeUpRun, RunSummary]) -> None:
     made, summary = usual
-    gpu = valid(made.folder)["energy"]["gpus"][0]
+    gpu = mean_of(made.folder)["energy"]["gpus"][0]
     stages = {one["stage"]: one for one in gpu["attribution"]["stages"]}
     lengths = np.diff(made.edges).reshape(-1, 3)[1:-1].sum(axis=0) / S  # without the batches of the warm-up
     for name, place, watts in (
@@ -258,7 +245,7 @@ def test_two_processes_share_their_gpu_by_busy_time(tmp_path: Path) -> None:
     made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "GPU-a"), ("proc_1_gpu_0", "GPU-a")))
     made.sample("GPU-a")
     analyze_run(tmp_path, made.write())
-    energy = valid(tmp_path, 2)["energy"]
+    energy = mean_of(tmp_path, 2)["energy"]
     shares = energy["processes"]
     assert shares["proc_0_gpu_0"]["shared_with"] == ["proc_1_gpu_0"]
     assert shares["proc_0_gpu_0"]["share_above_idle"] == pytest.approx(0.5)
@@ -277,7 +264,7 @@ def test_without_idle_time_a_shared_gpu_is_shared_out_by_its_awake_power_if_at_a
         made.lay_in_step()
     made.sample("GPU-a")
     summary = analyze_run(tmp_path, made.write())
-    energy = valid(tmp_path, 2)["energy"]
+    energy = mean_of(tmp_path, 2)["energy"]
     gpu, shares = energy["gpus"][0], energy["processes"]
     assert gpu["idle"]["power_mean_w"] is None
     if in_step:
@@ -300,7 +287,7 @@ def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) ->
         if made.edges[3 * index] < made.edges[0] + 12 * S and made.edges[3 * index + 3] > made.edges[0] + 9 * S
     ]
     summary = analyze_run(tmp_path, manifest)
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     batches = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]
     assert [index for index in range(BATCHES) if batches[f"batch_{index}"]["throttled"]] == hit
     assert batches[f"batch_{hit[0]}"]["throttle_reasons"] == ["sm_clock_low", "sw_power_cap"]
@@ -312,7 +299,7 @@ def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) ->
     assert "they are in the statistics" in message
 
     again = analyze_run(tmp_path, manifest, ReadAs(reject_throttled=True))
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2 - len(hit)
     batches = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]
     assert [batches[f"batch_{index}"]["warmup"] for index in (0, hit[0])] == [True, False]
@@ -328,7 +315,7 @@ def test_all_batches_throttled_leaves_nothing(tmp_path: Path) -> None:
     made.sample("GPU-a", throttled_s=(-1, 100))
     made.write()
     assert run(["analyze", "--reject-throttled", str(tmp_path)]) == 3
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["mean"] is None
     assert mean["energy"]["energy_j"] is None
     assert mean["energy"]["reason"]
@@ -339,9 +326,9 @@ def test_the_request_to_reject_is_the_runs_own(tmp_path: Path) -> None:
     made.sample("GPU-a", throttled_s=(9.0, 12.0))
     made.write(reject_throttled=True)
     assert run(["analyze", str(tmp_path)]) == 0
-    fewer = valid(tmp_path)["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"]
+    fewer = mean_of(tmp_path)["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"]
     assert run(["analyze", "--keep-throttled", str(tmp_path)]) == 0
-    assert valid(tmp_path)["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2 > fewer
+    assert mean_of(tmp_path)["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2 > fewer
 
 
 def test_each_process_has_its_own_gpu(tmp_path: Path) -> None:
@@ -350,7 +337,7 @@ def test_each_process_has_its_own_gpu(tmp_path: Path) -> None:
     made.sample("GPU-a", busy=False)
     made.sample("GPU-b")
     analyze_run(tmp_path, made.write())
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     by_uuid = {gpu["uuid"]: gpu for gpu in mean["gpu_metrics"]["gpus"]}
     assert by_uuid["GPU-a"]["figures"]["power_instant_w"]["mean"] == pytest.approx(IDLE_W, abs=1)
     assert by_uuid["GPU-b"]["figures"]["power_instant_w"]["mean"] > 300
@@ -366,7 +353,7 @@ def test_a_process_of_two_gpus_has_the_energy_of_both(tmp_path: Path) -> None:
     made.sample("GPU-a")
     made.sample("GPU-b")
     summary = analyze_run(tmp_path, made.write())
-    mean, own = valid(tmp_path), load(tmp_path / "proc_0_gpu_0-1" / "benchmark.json")
+    mean, own = mean_of(tmp_path), load(tmp_path / "proc_0_gpu_0-1" / "benchmark.json")
     gpus = {gpu["uuid"]: gpu for gpu in mean["energy"]["gpus"]}
     truth = float(made.load.energy_j(int(made.edges[3]), int(made.edges[-4])))
     assert mean["energy"]["energy_j"] == pytest.approx(2 * truth, rel=0.01)
@@ -403,7 +390,7 @@ def test_a_mig_instance_takes_its_gpus_sensors(tmp_path: Path) -> None:
     made.sample("GPU-a")
     made.log.subject("MIG-1", "mig", parent_uuid="GPU-a")
     summary = analyze_run(tmp_path, made.write())
-    energy = valid(tmp_path)["energy"]
+    energy = mean_of(tmp_path)["energy"]
     assert energy["gpus"][0]["uuid"] == "GPU-a"
     assert energy["energy_j"] is not None
     assert "energy-of-whole-gpu" in codes(summary)
@@ -417,7 +404,7 @@ def test_memory_that_grows_is_a_finding(tmp_path: Path) -> None:
     made.log.subject(process_subject("proc_0_gpu_0"), "process", gpu_uuid="GPU-a", pid=10)
     made.log.readings(process_subject("proc_0_gpu_0"), "rss_bytes", times.tolist(), grows.tolist())
     summary = analyze_run(tmp_path, made.write())
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     assert "memory-grows" in codes(summary)
     memory = mean["gpu_metrics"]["processes"]["proc_0_gpu_0"]["resident_memory"]
     assert memory["bytes_per_s_low"] <= 10 << 20 <= memory["bytes_per_s_high"]
@@ -430,13 +417,13 @@ def test_a_run_without_telemetry_says_nothing_of_it(tmp_path: Path) -> None:
     manifest = made.write()
     (tmp_path / TELEMETRY_NAME).unlink()
     summary = analyze_run(tmp_path, manifest)
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     assert not {"energy", "gpu_metrics"} & set(mean)
     assert "throttled" not in load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]["batch_0"]
     assert "telemetry-unreadable" not in codes(summary)
     (tmp_path / TELEMETRY_NAME).write_text("not parquet")
     assert "telemetry-unreadable" in codes(analyze_run(tmp_path, manifest))
-    assert "energy" not in valid(tmp_path)
+    assert "energy" not in mean_of(tmp_path)
 
 
 def test_the_terminal_says_what_it_took(
@@ -455,7 +442,7 @@ def test_batches_in_step_with_the_sensor_are_a_finding(tmp_path: Path, poll_ms: 
     made.lay_in_step()
     made.sample("GPU-a", poll_ms=poll_ms, found_period_ns=round(100.3 * MS))
     summary = analyze_run(tmp_path, made.write())
-    energy = valid(tmp_path)["energy"]
+    energy = mean_of(tmp_path)["energy"]
     assert "energy-sensor-may-miss-work" in codes(summary)
     gpu = energy["gpus"][0]
     assert (energy["energy_j"], energy["energy_per_batch_j"], energy["energy_per_item_j"]) == (None, None, None)
