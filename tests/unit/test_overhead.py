@@ -18,7 +18,7 @@ from perfharness.runs.series.repeat_file import RepeatRow
 from perfharness.runs.series.repeat_numbers import LaunchNumbers
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.schemas import valid
-from tests.unit.test_run_folder import manifest_of, process
+from tests.unit.run_records import manifest_of, process
 
 BATCH = "toy/pipeline/batch"
 

@@ -16,13 +16,9 @@ from perfharness.analysis.analysis import AnalysisOptions
 from perfharness.cli.main import run
 from perfharness.errors import ResultError
 from perfharness.files import locked
-from perfharness.model import conventions
 from perfharness.model.findings import Severity
 from perfharness.model.manifest import (
-    EnvironmentRecord,
     FindingRecord,
-    GpuRecord,
-    ProcessRecord,
     RunManifest,
     TracerRecord,
 )
@@ -34,21 +30,20 @@ from perfharness.runs.run import open_run
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.schemas import valid
 from tests.unit.file_faults import fault
+from tests.unit.recorded_traces import Recorded
+from tests.unit.run_records import manifest_of, process
 
 MS = 1_000_000
 
 
 def write_trace(folder: Path, batch_ms: int = 10, batches: int = 5) -> None:
-    builder = TraceBuilder()
+    builder = Recorded()
     builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_700_000_000_000_000_000)
-    builder.mark(conventions.MARK_RECORDER, 0, domain="perfharness", category="toy")
     for index in range(batches):
-        start = 100 * index * MS
-        builder.range("batch", start, start + batch_ms * MS, domain="perfharness", category="toy", payload=index)
-        builder.range("infer", start, start + MS, domain="perfharness", category="toy")
-        builder.kernel((start + 1, start + 2), (start + 10, start + 1010))
-        at = start + batch_ms * MS - 1
-        builder.mark(conventions.MARK_ITEMS, at, domain="perfharness", category="toy", payload=4)
+        start = 100 * index
+        builder.batch(index, start, start + batch_ms, items=4)
+        builder.stage("infer", start, start + 1)
+        builder.kernel((start * MS + 1, start * MS + 2), (start * MS + 10, start * MS + 1010))
     folder.mkdir(parents=True)
     builder.write(folder / "trace.sqlite")
 
@@ -72,26 +67,6 @@ def write_journal(folder: Path, **changes: Any) -> None:
     }
     journal["recorders"] = [recorder | changes]
     (folder / "recorder.json").write_text(json.dumps(journal))
-
-
-def process(index: int, **changes: Any) -> ProcessRecord:
-    record: dict[str, Any] = {
-        "index": index, "gpu_index": 0, "gpu_uuid": "GPU-1", "folder": f"proc_{index}_gpu_0",
-        "command": ["python", "toy.py"], "pid": 10 + index, "exit_code": 0, "ended": "ok", "trace": "trace.sqlite",
-    }  # fmt: skip
-    return ProcessRecord(**(record | changes))
-
-
-def manifest_of(*processes: ProcessRecord, **changes: Any) -> RunManifest:
-    record: dict[str, Any] = {
-        "run_id": "r1", "created": "2026-01-01T00:00:00Z", "command": ["perfharness", "launch", "toy.py"],
-        "script": "toy.py",
-        "num_processes_per_gpu": len(processes), "warmup_batches": 1,
-        "tracer": TracerRecord(kind="nsys", version="2025.3"),
-        "environment": EnvironmentRecord(gpus=[GpuRecord(index=0, uuid="GPU-1", name="NVIDIA H200")]),
-        "processes": list(processes),
-    }  # fmt: skip
-    return RunManifest(**(record | changes))
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -436,7 +411,7 @@ def test_logs_for_which_the_disk_had_no_room_are_read_later(tmp_path: Path) -> N
     assert "trace-missing" not in found
 
 
-def test_a_run_whose_launcher_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
     """In its hidden folder, as it was when the launcher died: the first process has a trace, the second none."""
     out = tmp_path / ".perfharness-run-1"
     write_trace(out / "proc_0_gpu_0")

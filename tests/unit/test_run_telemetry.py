@@ -13,7 +13,7 @@ from rich.console import Console
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.cli.main import run
 from perfharness.model import conventions
-from perfharness.model.manifest import EnvironmentRecord, GpuRecord, ProcessRecord, RunManifest, TracerRecord
+from perfharness.model.manifest import EnvironmentRecord, GpuRecord, RunManifest
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.telemetry import TELEMETRY_NAME, member_subject, process_subject
 from perfharness.render.terminal.machine import print_stage_energy
@@ -24,6 +24,7 @@ from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.simulated_sensors import Load, Sensor
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.schemas import valid
+from tests.unit.run_records import manifest_of, process
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -117,21 +118,15 @@ class MadeUpRun:
         self.write_traces()
         write_sample_log(self.folder / TELEMETRY_NAME, self.log.build())
         uuids = list(dict.fromkeys(uuid for _, given in self.processes for uuid in given.split(",")))
-        manifest = RunManifest(
-            run_id="r1", created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py",
-            num_processes_per_gpu=1, warmup_batches=1, tracer=TracerRecord(kind="nsys", version="2025.3"),
-            environment=EnvironmentRecord(gpus=[GpuRecord(index=0, uuid=uuid, name="NVIDIA H200") for uuid in uuids]),
-            processes=[
-                ProcessRecord(
-                    index=index, gpu_index=0, gpu_uuid=given.split(",")[0],
-                    gpu_uuids=given.split(",") if "," in given else [], folder=folder, command=["python"], pid=10,
-                    exit_code=0, ended="ok", trace="trace.sqlite", start_unix_ns=T0,
-                    duration_s=float(self.edges[-1] - T0) / S + 1,
-                )
-                for index, (folder, given) in enumerate(self.processes)
-            ],
-            **changes,
-        )  # fmt: skip
+        processes = [
+            process(
+                index, gpu_uuid=given.split(",")[0], gpu_uuids=given.split(",") if "," in given else [], folder=folder,
+                start_unix_ns=T0, duration_s=float(self.edges[-1] - T0) / S + 1,
+            )
+            for index, (folder, given) in enumerate(self.processes)
+        ]  # fmt: skip
+        gpus = [GpuRecord(index=0, uuid=uuid, name="NVIDIA H200") for uuid in uuids]
+        manifest = manifest_of(*processes, environment=EnvironmentRecord(gpus=gpus), **changes)
         (self.folder / "manifest.json").write_text(manifest.model_dump_json())
         return manifest
 
@@ -482,12 +477,8 @@ def test_each_of_several_measured_processes_has_its_own_cpu_time(tmp_path: Path)
         log.readings(subject, "cpu_time_ns", times, list(used))
     write_sample_log(tmp_path / TELEMETRY_NAME, log.build())
     measured = [MeasuredProcess(folder=name, launched_index=0, pid=pid) for name, pid in ranks]
-    record = ProcessRecord(index=0, gpu_index=0, folder=folder, command=["p"], pid=10, ended="ok", measured=measured)
-    manifest = RunManifest(
-        run_id="r1", created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py",
-        num_processes_per_gpu=1, warmup_batches=1, tracer=TracerRecord(kind="nsys", version="2025.3"),
-        environment=EnvironmentRecord(), processes=[record],
-    )  # fmt: skip
+    record = process(0, gpu_uuid=None, trace=None, measured=measured)
+    manifest = manifest_of(record, environment=EnvironmentRecord())
     telemetry = RunTelemetry(tmp_path, manifest)
     found = [telemetry.cpu_time(one) for one in manifest.measured_processes]
     assert [None if one is None else one.used_ns.tolist()[-1] for one in found] == [2 * S, 16 * S, None]
