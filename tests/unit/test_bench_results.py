@@ -461,7 +461,7 @@ def test_charts_of_a_search_have_the_target_and_the_answer() -> None:
 # ---- merge ----
 
 
-def test_the_same_cases_in_one_row_each_against_its_own_baseline(tmp_path: Path) -> None:
+def test_the_same_cases_in_one_row_each_against_its_own_baseline() -> None:
     one = suite_of(made_up("torch", rate=100), made_up("fast", rate=300), made_up("only", rate=7))
     two = suite_of(
         made_up("torch", rate=10, device="cpu"),

@@ -98,7 +98,7 @@ def test_what_is_not_known_is_null_with_the_reason() -> None:
     assert set(found.reasons) == set(figures) - {"other_ms"}
 
 
-def test_a_script_without_a_recorder_has_its_trace(tmp_path: Path) -> None:
+def test_a_script_without_a_recorder_has_its_trace() -> None:
     found = startup(START, None, [loop(600, 610)], cuda(300, None))
     assert (found.process_to_first_batch_ms, found.first_batch_ms) == (600, 10)
     assert startup(START, None, [loop(600, 610)], clock_is_utc=False).process_to_first_batch_ms is None
