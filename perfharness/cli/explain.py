@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
     app.command("explain", cls=GroupedCommand, context_settings=CONTEXT_OF_A_COMMAND_LINE, epilog=EPILOG)(explain_verb)
 
 
-@with_settings(LaunchOptions, TerminalOptions)
+@with_settings(LaunchOptions, TerminalOptions, rare=("explain",))
 def explain_verb(
     context: typer.Context,
     script: Annotated[

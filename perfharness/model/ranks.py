@@ -47,10 +47,9 @@ LOCAL_SIZES = {
 """By the variable of the rank: that of the number of ranks on this host."""
 
 
-def ranks_here(facts: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> int | None:
-    """How many ranks of the program there are on this host, or where that is not told, in all; None: not known."""
-    given = os.environ if environ is None else environ
-    local = _number(given.get(LOCAL_SIZES.get(facts["source"], "")))
+def ranks_here(facts: Mapping[str, Any]) -> int | None:
+    """How many ranks of the program there are on this host, or where that is not known, in all; None: not known."""
+    local = _number(os.environ.get(LOCAL_SIZES.get(facts["source"], "")))
     size: int | None = facts["world_size"] if local is None else local
     return size
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
 from perfharness.model.columns import Bool as Bool
 from perfharness.model.columns import Int64 as Int64
@@ -297,8 +297,11 @@ ID_MASK = 0xFFFFFF
 PROCESS_MASK = ~ID_MASK
 
 
-def pid_of(thread: Int64) -> Int64:
-    """Process ids of serialised thread ids."""
+Ids = TypeVar("Ids", int, Int64)
+
+
+def pid_of(thread: Ids) -> Ids:
+    """Process ids of serialised thread ids, or process ids."""
     return (thread >> PID_SHIFT) & ID_MASK
 
 

@@ -9,15 +9,12 @@ from typing import Any
 import psutil
 
 from perfharness.model.telemetry import HOST
+from perfharness.telemetry.host import GUESTS, IDLE
 from perfharness.telemetry.source import Metric, SamplerContext, Source, Tape
 
 CPUS = Path("/sys/devices/system/cpu")
 AT_WORK_SHARE = 0.5
 """Of the time since the reading before: a CPU that was less busy may be idle, and therefore slow, when it is read."""
-
-IDLE = ("idle", "iowait", "steal")
-GUESTS = ("guest", "guest_nice")
-"""Their time is counted as a user's, too."""
 
 NO_FREQUENCY = "this machine shows no frequency of its CPUs (cpufreq)"
 NO_BASE = "this machine does not report the base frequency of its CPUs"

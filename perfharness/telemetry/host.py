@@ -18,6 +18,10 @@ from perfharness.telemetry.source import FollowingSource, Metric, SamplerContext
 SHARE_PERIODS_NS = (200_000_000, 1 << 62)
 """The kernel counts CPU time in steps of 10 ms: shares of less than the first would be steps of more than 5 %."""
 
+IDLE = ("idle", "iowait", "steal")
+GUESTS = ("guest", "guest_nice")
+"""Their time is counted as a user's, too."""
+
 CPUINFO = Path("/proc/cpuinfo")
 NO_STEAL = "this virtual machine has counted none since it started: its hypervisor may not report it"
 
@@ -41,9 +45,9 @@ class _Share:
         before, self._before = self._before, times
         if before is None:
             return None
-        spent = {name: max(0.0, getattr(times, name) - getattr(before, name)) for name in times._fields}
-        for guest in ("guest", "guest_nice"):  # counted in user and nice too
-            spent.pop(guest, None)
+        spent = {
+            name: max(0.0, getattr(times, name) - getattr(before, name)) for name in times._fields if name not in GUESTS
+        }
         total = sum(spent.values())
         if total <= 0:
             return None

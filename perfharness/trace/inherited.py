@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import ID_MASK, PID_SHIFT, Bool, Int64
+from perfharness.model.trace import ID_MASK, Bool, Int64, pid_of
 from perfharness.trace.names import lookup
 
 NO_NAME = -1
@@ -128,11 +128,6 @@ def inherit(uses: Iterable[tuple[Id, int]], definitions: Definitions, parents: P
         frozenset(forked),
         unclear,
     )
-
-
-def pid_of(process: int) -> int:
-    """Pid of a serialised process id."""
-    return process >> PID_SHIFT & ID_MASK
 
 
 def unclear_ids(unclear: Mapping[int, int]) -> list[Finding]:

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from perfharness.errors import TraceFormatError
 from perfharness.model import nsys_schema as schema
 from perfharness.model.findings import Finding
-from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers, NvtxMarks, NvtxRanges, Style
+from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers, NvtxMarks, NvtxRanges, Style, pid_of
 from perfharness.trace.columns import check_events, narrow
-from perfharness.trace.inherited import Definitions, Family, Id, ParentPids, inherit, pid_of, unclear_ids
+from perfharness.trace.inherited import Definitions, Family, Id, ParentPids, inherit, unclear_ids
 from perfharness.trace.names import NameTable, lookup
 from perfharness.trace.source import MISSING, ROW_ID
 

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
+from tests.schemas import valid
+
 ROOT = Path(__file__).parents[2]
-SCHEMAS = ROOT / "docs" / "schema"
 STAGE_MS = 30.0
 HOLDER_KEYS = {
     f"{time}{suffix}"
@@ -44,21 +44,19 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check_run(output: Path) -> None:
-    mean = load(output / "benchmark_mean.json")
-    jsonschema.validate(mean, load(SCHEMAS / "benchmark_mean.schema.json"))
+    mean = valid("benchmark_mean", output / "benchmark_mean.json")
     assert mean["meta"]["processes"] == ["proc_0_gpu_0", "proc_1_gpu_0"]
     # One batch is left of three, and a rate takes three periods.
     rates = [mean["throughput"], *mean["throughput"]["processes"].values()]
     assert all(rate["items_per_second"] is None and rate["reason"] for rate in rates)
     assert mean["stats_minus_warmup"]["toy_pipeline"]["pipeline"]["batch"]["stage_1"]["cpu_time"]["count"] == 2
     for folder in mean["meta"]["processes"]:
-        check_process(load(output / folder / "benchmark.json"))
+        check_process(valid("benchmark", output / folder / "benchmark.json"))
         recorder = load(output / folder / "recorder.json")["recorders"][0]
         assert (recorder["ranges"], recorder["batches"], recorder["items"]) == (10, 3, 3)
 
 
 def check_process(body: dict[str, Any]) -> None:
-    jsonschema.validate(body, load(SCHEMAS / "benchmark.schema.json"))
     pipeline = body["data"]["toy_pipeline"]["pipeline"]
     assert set(pipeline) == HOLDER_KEYS | {"start_barrier_wait", "batch_0", "batch_1", "batch_2"}
     assert (pipeline["total_items"], pipeline["total_items_minus_warmup"]) == (3, 1)

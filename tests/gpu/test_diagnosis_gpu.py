@@ -13,17 +13,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from tests.fault_corpus import Fault, judge
 from tests.gpu.faults.expected import EXPECTED
+from tests.schemas import valid
 
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).with_name("faults")
-SCHEMA = ROOT / "docs" / "schema" / "benchmark.schema.json"
 TIMEOUT_S = 270
 
 FAULTS = {fault.program: fault for fault in EXPECTED}
@@ -66,10 +65,7 @@ def launched(folder: Path, fault: Fault, *, mended: bool) -> Diagnoses:
         f"{fault.program}.py", *(["--mended"] if mended else []),
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{findings_of(folder)}"
-    bodies = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("proc_*/benchmark.json"))]
-    schema = json.loads(SCHEMA.read_text("utf-8"))
-    for body in bodies:
-        jsonschema.validate(body, schema)
+    bodies = [valid("benchmark", path) for path in sorted(folder.glob("proc_*/benchmark.json"))]
     found = [body["diagnosis"] for body in bodies]
     for diagnosis in found:
         stage = stage_of(diagnosis, fault)

@@ -6,14 +6,12 @@ import json
 import subprocess
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 import perfharness
 from tests.integration import launches
 from tests.integration.launches import CHECKOUT
-
-SCHEMA = CHECKOUT / "docs" / "schema" / "chrome_trace.schema.json"
+from tests.schemas import valid
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -32,8 +30,7 @@ def test_a_launch_is_exported(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == json.loads((out / "benchmark_mean.json").read_text())
     assert "proc_1_gpu_0" in done.stderr, "progress"
     run("export", str(out), "-o", str(tmp_path / "t.json"))
-    content = json.loads((tmp_path / "t.json").read_text())
-    jsonschema.validate(content, json.loads(SCHEMA.read_text()))
+    content = valid("chrome_trace", tmp_path / "t.json")
     batches = [event for event in content["traceEvents"] if event.get("cat") == "batch"]
     assert [event["args"]["warmup"] for event in batches] == 2 * [True, False, False, True]
     opened = perfharness.open_run(out)

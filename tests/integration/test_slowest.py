@@ -7,14 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import perfharness
 from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, run_to_the_end, tracing
 from tests.integration.launches import perfharness as verb
+from tests.schemas import valid
 
-ROOT = Path(__file__).parents[2]
 SLOW = 22
 SCRIPT = f"""
 import gc, sys, threading, time
@@ -67,9 +66,7 @@ def slowest(out: Path, *options: object) -> dict[str, Any]:
     """The one loop of the run."""
     done = verb("slowest", out, "--format", "json", *options)
     assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    jsonschema.validate(document, json.loads((ROOT / "docs/schema/slowest.schema.json").read_text()))
-    (loop,) = document["loops"]
+    (loop,) = valid("slowest", json.loads(done.stdout))["loops"]
     found: dict[str, Any] = loop
     return found
 
@@ -123,8 +120,7 @@ def test_a_lock_is_named_by_the_explaining_pass(tmp_path: Path, script: Path, tr
     assert first["parts"][0]["where"]["file"].endswith("pipeline.py")
     measured = slowest(tmp_path / "out", "-n", 1)["requests"][0]
     assert (measured["index"], causes(measured)[0]) == (SLOW, ("off-cpu", "decode"))
-    timeline = json.loads(drawn.read_text())
-    jsonschema.validate(timeline, json.loads((ROOT / "docs/schema/chrome_trace.schema.json").read_text()))
+    timeline = valid("chrome_trace", drawn)
     processes = {event["pid"] for event in timeline["traceEvents"]}
     assert len(processes) == 2  # the request, and a typical one
     longest = [

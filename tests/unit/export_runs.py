@@ -7,8 +7,9 @@ from typing import Any
 
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
-from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, RunManifest, TracerRecord
+from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, TracerRecord
 from perfharness.testing.trace_builder import TraceBuilder
+from tests.unit.run_records import manifest_of, process
 
 MS = 1_000_000
 RUN_START = 1_700_000_000_000_000_000
@@ -64,11 +65,7 @@ def kernel(
 
 def run_folder(folder: Path, *processes: ProcessRecord) -> Path:
     """A manifest with these processes."""
-    manifest = RunManifest(
-        run_id="r1", created="2026-01-01T00:00:00Z", command=["perfharness", "launch", "toy.py"], script="toy.py",
-        num_processes_per_gpu=len(processes), warmup_batches=1, tracer=TracerRecord(kind="nsys"),
-        environment=EnvironmentRecord(), processes=list(processes),
-    )  # fmt: skip
+    manifest = manifest_of(*processes, tracer=TracerRecord(kind="nsys"), environment=EnvironmentRecord())
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").write_text(manifest.model_dump_json())
     return folder
@@ -76,11 +73,8 @@ def run_folder(folder: Path, *processes: ProcessRecord) -> Path:
 
 def process_record(index: int, **changes: Any) -> ProcessRecord:
     """A process that ended well."""
-    record: dict[str, Any] = {
-        "index": index, "gpu_index": 0, "folder": f"proc_{index}_gpu_0", "command": ["python", "toy.py"],
-        "pid": 100, "exit_code": 0, "ended": "ok", "trace": "trace.sqlite", "start_unix_ns": RUN_START + index * MS,
-    }  # fmt: skip
-    return ProcessRecord(**(record | changes))
+    own = {"gpu_uuid": None, "pid": 100, "start_unix_ns": RUN_START + index * MS}
+    return process(index, **(own | changes))
 
 
 def two_processes(folder: Path, second_start: int | None = RUN_START + 5 * MS) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,6 +62,7 @@ from perfharness.render.terminal.bench import (
 )
 from perfharness.render.terminal.console import Console as SafeConsole
 from perfharness.render.terminal.sweep import print_sweep
+from tests.schemas import valid
 from tests.unit.bench_results import made_up, suite_of, whole_suite
 from tests.unit.charts import axis_titles, marks, notes, png_size, units
 
@@ -251,12 +251,10 @@ def test_schemas_are_those_of_the_models() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "update_schemas"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    schema = json.loads((ROOT / "docs" / "schema" / "bench.schema.json").read_text())
-    jsonschema.validate(json.loads(whole_suite().model_dump_json()), schema)
-    wrong = json.loads(whole_suite().model_dump_json())
+    wrong = valid("bench", whole_suite())
     wrong["cases"][0]["status"] = "splendid"
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(wrong, schema)
+        valid("bench", wrong)
 
 
 # ---- charts ----
@@ -423,12 +421,10 @@ def test_a_sweep_as_rows(tmp_path: Path) -> None:
     assert set(rows[0]) == set(bench_table(whole_suite()).column_names)
     assert (rows[3]["status"], rows[3]["items_per_second"], rows[0]["hostname"]) == ("out-of-memory", None, "rack1")
     assert {row["speedup"] for row in rows} == {None}
-    written = json.loads((tmp_path / "sweep.json").read_text())
-    schema = json.loads((ROOT / "docs" / "schema" / "sweep.schema.json").read_text())
-    jsonschema.validate(written, schema)
+    written = valid("sweep", tmp_path / "sweep.json")
     written["cells"][0]["ended_by"] = "splendid"
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(written, schema)
+        valid("sweep", written)
 
 
 def test_charts_of_a_sweep_say_what_ended_it(tmp_path: Path) -> None:
@@ -465,7 +461,7 @@ def test_charts_of_a_search_have_the_target_and_the_answer() -> None:
 # ---- merge ----
 
 
-def test_the_same_cases_in_one_row_each_against_its_own_baseline(tmp_path: Path) -> None:
+def test_the_same_cases_in_one_row_each_against_its_own_baseline() -> None:
     one = suite_of(made_up("torch", rate=100), made_up("fast", rate=300), made_up("only", rate=7))
     two = suite_of(
         made_up("torch", rate=10, device="cpu"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from perfharness.cli.launch import Shown, show_cold_start
@@ -23,9 +21,9 @@ from perfharness_launcher.plan.launch_plan import make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.program import find_program
+from tests.schemas import valid
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = ROOT / "docs" / "schema" / "cold_start.schema.json"
 MIB = 1 << 20
 
 SCRIPT = """
@@ -146,8 +144,7 @@ def measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         facts = MachineFacts(find_program(options), interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
         plans = [make_plan(each, facts) for each in cold_start_options(options, count)]
         code = show_cold_start(options, plans, Shown(Output.of()))
-        written = json.loads((options.output_dir / "cold_start.json").read_text())
-        jsonschema.validate(written, json.loads(SCHEMA.read_text()))
+        written = valid("cold_start", options.output_dir / "cold_start.json")
         return code, ColdStart.model_validate(written), capsys.readouterr().out
 
     return measure
@@ -195,9 +192,3 @@ def test_cold_starts_that_report_nothing_are_3(tmp_path: Path, measure: Measure)
     assert code == 3
     assert [row.status for row in found.rows] == ["ok"] * 3
     assert all(spread.median is None for spread in (*found.cold.values(), *found.warm.values()))
-
-
-def test_the_published_schema_is_the_model_s() -> None:
-    published = json.loads(SCHEMA.read_text())
-    published.pop("$schema")
-    assert published == ColdStart.model_json_schema(mode="serialization")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 
-import jsonschema
 import pytest
 from rich.console import Console
 
@@ -26,8 +24,7 @@ from perfharness.model.diagnosis import (
 from perfharness.model.pooled_diagnosis import PooledStage
 from perfharness.render.terminal.diagnosis import print_pooled
 from perfharness.testing.diagnosis_builder import gpu_work, host_work
-
-ROOT = Path(__file__).parents[2]
+from tests.schemas import valid
 
 
 def stage(
@@ -110,9 +107,7 @@ def test_the_pooled_diagnosis_fits_its_schema_and_is_printed() -> None:
         }
     )
     assert pooled.missing == {"proc_1": ["GPU operations"]}
-    schema = json.loads((ROOT / "docs" / "schema" / "benchmark_mean.schema.json").read_text("utf-8"))
-    whole = {"$ref": "#/$defs/PooledDiagnosis", "$defs": schema["$defs"]}
-    jsonschema.validate(json.loads(json.dumps(pooled.to_json())), whole)
+    valid("benchmark_mean", json.loads(json.dumps(pooled.to_json())), "$defs/PooledDiagnosis")
     console = Console(width=140, file=io.StringIO(), record=True)
     print_pooled(console, pooled)
     said = console.export_text()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
-from pathlib import Path
 
-import jsonschema
 import pytest
 from rich.console import Console
 
@@ -31,8 +29,7 @@ from perfharness.model.diagnosis import (
 from perfharness.model.trace import GpuDevice
 from perfharness.render.terminal.diagnosis import print_diagnosis
 from perfharness.testing.diagnosis_builder import gpu_work, host_work
-
-SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "benchmark.schema.json"
+from tests.schemas import valid
 
 LIMITS = GpuLimits(
     limit=GpuLimit.MEMORY, basis="bandwidth", work_ms=7.001, by_name_ms={"memory": 7.002, "matrix": 0.0},
@@ -112,8 +109,7 @@ def test_what_is_not_known_is_printed_as_such() -> None:
 
 def test_json_holds_it_all_and_fits_the_schema() -> None:
     body = json.loads(json.dumps(DIAGNOSIS.to_json()))
-    schema = json.loads(SCHEMA.read_text("utf-8"))
-    jsonschema.validate(body, {"$ref": "#/$defs/Diagnosis", "$defs": schema["$defs"]})
+    valid("benchmark", body, "$defs/Diagnosis")
     assert body["stages"][0]["gpu"]["top_kernels"][0]["limiter"] == "registers"
     assert body["stages"][0]["verdict"]["limit"] == "memory"
     assert [gpu["name"] for gpu in body["gpus"]] == ["A GPU", "B GPU"]

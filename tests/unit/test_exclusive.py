@@ -156,7 +156,7 @@ def test_what_cannot_be_asked_is_not_taken_for_free(machine: Machine, context: C
         machine.companion(required=True).start(context)
 
 
-def test_without_a_gpu_none_can_be_ours_alone(tmp_path: Path) -> None:
+def test_without_a_gpu_none_can_be_ours_alone() -> None:
     options = LaunchOptions(script="true", tracer="none", require_exclusive=True)
     with pytest.raises(UsageError, match="--require-exclusive: no GPU"):
         make_plan(options, MachineFacts(find_program(options)))

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,11 +24,11 @@ from perfharness.runs.run import open_run
 from perfharness.testing.made_ranks import FIRST_US, compute_and_reduce, made_rank
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.schemas import valid
 from tests.unit.export_runs import MS, RUN_START, process_record, recorded_trace, run_folder, two_processes
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "traces"
-SCHEMA = json.loads((ROOT / "docs" / "schema" / "chrome_trace.schema.json").read_text())
 SMALL = ["pipeline", "threads", "graphs", "graphs_node", "cpu", "old_partial", "recorder_nsys_2023_4"]
 
 Event = dict[str, Any]
@@ -101,7 +100,7 @@ def test_everything_in_the_trace_is_in_the_timeline_to_the_nanosecond(name: str,
     content = export(GOLDEN / f"{name}.sqlite", tmp_path / "t.json")
     events = content["traceEvents"]
     if name in SMALL:
-        jsonschema.validate(content, SCHEMA)
+        valid("chrome_trace", content)
     check_rules(events)
     kinds = np.asarray(["kernel", "memcpy", "memset", "graph"], dtype=object)[trace.operations.kind].tolist()
     expected: Counter[tuple[str, int, int]] = Counter()
@@ -139,7 +138,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_what_slices_and_arrows_say(recorded: dict[str, Any]) -> None:
-    jsonschema.validate(recorded, SCHEMA)
+    valid("chrome_trace", recorded)
     assert recorded["otherData"]["time_origin_unix_ns"] == str(RUN_START)
     events = recorded["traceEvents"]
     slices = of_phase(events, "X")
@@ -198,7 +197,7 @@ def test_names_that_json_must_escape_and_odd_times(tmp_path: Path) -> None:
     builder.call("cudaFree", 50, 50, result=2)
     builder.kernel((60, 61), (55, 70))  # the GPU's clock says that it began before it was launched
     content = export(builder.write(tmp_path / "t.sqlite"), tmp_path / "t.json")
-    jsonschema.validate(content, SCHEMA)
+    valid("chrome_trace", content)
     events = content["traceEvents"]
     check_rules(events)
     slices = {event["name"]: event for event in of_phase(events, "X")}
@@ -239,7 +238,7 @@ def test_stream_numbers_that_viewers_would_not_take(tmp_path: Path) -> None:
     for number, stream in enumerate((0, 1, 1 << 31, 1 << 40)):
         builder.kernel((10 * number, 10 * number + 1), (100, 200), stream=stream)
     content = export(builder.write(tmp_path / "t.sqlite"), tmp_path / "t.json")
-    jsonschema.validate(content, SCHEMA)
+    valid("chrome_trace", content)
     check_rules(content["traceEvents"])
     names = {event["args"]["name"] for event in content["traceEvents"] if event["name"] == "thread_name"}
     assert names == {"thread 100", "stream 0", "stream 1", f"stream {1 << 31}", f"stream {1 << 40}"}
@@ -273,7 +272,7 @@ def test_processes_stand_on_one_axis_from_the_launch_or_else_the_first_trace(
     if not launched:  # the launcher's times are not known
         run_folder(folder, process_record(0, start_unix_ns=None), process_record(1, start_unix_ns=None))
     content = export(folder, tmp_path / "t.json")
-    jsonschema.validate(content, SCHEMA)
+    valid("chrome_trace", content)
     check_rules(content["traceEvents"])
     assert sorted(first_batches(content).values()) == [start * MS for start in starts], "equal ids are told apart"
     assert content["otherData"]["time_origin_unix_ns"] == str(RUN_START + origin * MS)
@@ -290,7 +289,7 @@ def test_a_process_whose_clock_is_not_known_is_said_to_be_apart(tmp_path: Path, 
     folder = two_processes(tmp_path / "run", second_start=None)
     assert run_cli(["export", str(folder), "-o", str(tmp_path / "t.json")]) == 0
     content = json.loads((tmp_path / "t.json").read_text())
-    jsonschema.validate(content, SCHEMA)
+    valid("chrome_trace", content)
     assert sorted(first_batches(content).values()) == [1 * MS, 3 * MS]
     assert content["otherData"]["processes"]["proc_1_gpu_0"]["clock"] == "own"
     assert any(
@@ -308,7 +307,7 @@ def test_a_run_without_traces_is_an_error(tmp_path: Path) -> None:
 
 def test_an_empty_trace_is_an_empty_timeline(tmp_path: Path) -> None:
     content = export(TraceBuilder().write(tmp_path / "t.sqlite"), tmp_path / "t.json")
-    jsonschema.validate(content, SCHEMA)
+    valid("chrome_trace", content)
     assert content["traceEvents"] == []
 
 
@@ -354,5 +353,5 @@ def test_ranks_are_below_each_other_with_what_they_wait(tmp_path: Path) -> None:
     assert slices[0]["args"] == {"waiting_ms": 0.2, "last_rank": 1}
     in_order = sorted(slices, key=lambda event: (event["ts"], -event["dur"]))
     whole = [*map(json.loads, events.metadata), *in_order]
-    jsonschema.validate({"traceEvents": whole, "displayTimeUnit": "ns"}, SCHEMA)
+    valid("chrome_trace", {"traceEvents": whole, "displayTimeUnit": "ns"})
     check_rules(whole)

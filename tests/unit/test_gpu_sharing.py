@@ -14,8 +14,8 @@ from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.runs.gpu_sharing import GpuSharing
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
-from tests.unit.test_run_folder import manifest_of as run_of
-from tests.unit.test_run_folder import process
+from tests.unit.run_records import manifest_of as run_of
+from tests.unit.run_records import process
 
 UTC = 1_700_000_000_000_000_000
 

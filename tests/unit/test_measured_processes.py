@@ -23,7 +23,7 @@ from perfharness.runs.files.run_folder import analyze_run, read_manifest
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace.processes import find_processes
 from perfharness_launcher.measured import unfollowed, with_measured
-from tests.unit.test_run_folder import manifest_of, process
+from tests.unit.run_records import manifest_of, process
 
 MS = 1_000_000
 UTC = 1_700_000_000_000_000_000

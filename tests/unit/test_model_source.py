@@ -44,7 +44,7 @@ def test_a_function_is_named_and_not_yet_looked_up(text: str, name: str) -> None
     assert (source.name, source.path, source.factory, source.suffix) == (name, None, text, "")
 
 
-def test_a_name_can_be_given(tmp_path: Path) -> None:
+def test_a_name_can_be_given() -> None:
     assert model_source("zoo:resnet50", name="ours").name == "ours"
 
 

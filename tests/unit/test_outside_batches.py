@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -13,6 +12,7 @@ from perfharness.analysis.stages.combine import combine
 from perfharness.analysis.stages.outside import outside_tree
 from perfharness.cli.main import run
 from perfharness.model.result import ProcessResult
+from tests.schemas import valid
 from tests.unit.recorded_traces import Recorded
 from tests.unit.test_tabulate import result_of
 
@@ -76,11 +76,9 @@ def test_in_files_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(["analyze", str(path), "-o", str(tmp_path / "out")]) == 0
     (row,) = (line for line in capsys.readouterr().out.splitlines() if "decode" in line)
     assert "8.500" in row
-    schemas = Path(__file__).parents[2] / "docs" / "schema"
     for file, name in (("t/benchmark.json", "benchmark"), ("benchmark_mean.json", "benchmark_mean")):
         found = json.loads((tmp_path / "out" / file).read_text())["outside_batches"]
-        schema = json.loads((schemas / f"{name}.schema.json").read_text())
-        jsonschema.validate(found, {**schema["properties"]["outside_batches"], "$defs": schema["$defs"]})
+        valid(name, found, "properties/outside_batches")
         assert [(stage["path"], stage["cpu_time"]["total"]) for stage in found] == [(["toy", "decode"], 8.5)]
 
 

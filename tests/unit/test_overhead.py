@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,9 +17,9 @@ from perfharness.runs.series.repeat import RepeatCase, repeat_request
 from perfharness.runs.series.repeat_file import RepeatRow
 from perfharness.runs.series.repeat_numbers import LaunchNumbers
 from perfharness_launcher.plan.options import LaunchOptions
-from tests.unit.test_run_folder import manifest_of, process
+from tests.schemas import valid
+from tests.unit.run_records import manifest_of, process
 
-SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "overhead.schema.json"
 BATCH = "toy/pipeline/batch"
 
 
@@ -92,9 +90,7 @@ def test_the_interval_is_that_of_scipy(pairs: list[tuple[float, float]]) -> None
 
 def test_the_file(tmp_path: Path) -> None:
     found = measured(tmp_path, BASE, [12.0, 12.1, 11.9, 12.05])
-    written = json.loads((tmp_path / "overhead.json").read_text())
-    jsonschema.validate(written, json.loads(SCHEMA.read_text()))
-    assert Overhead.model_validate(written) == found
+    assert Overhead.model_validate(valid("overhead", tmp_path / "overhead.json")) == found
     assert found.loops == [BATCH]
     assert found.latency[BATCH]["cpu_time_p95"].mean == pytest.approx(2 * np.mean(BASE))
     assert set(found.medians) == {BATCH}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from perfharness.model.measured import MeasuredProcess
@@ -17,10 +15,10 @@ from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, analyze_run, read_manifest
 from perfharness.runs.report.gather import gather
 from perfharness.testing.made_ranks import Work, compute_and_reduce, made_rank
+from tests.schemas import valid
 from tests.unit.charts import marks
 from tests.unit.export_runs import process_record, run_folder
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [f"proc_0_gpu_0/rank_{rank}" for rank in range(2)]
 
 
@@ -49,8 +47,7 @@ def analyzed(run: Path, **read_as: Any) -> RunSummary:
 def test_ranks_are_in_the_results(tmp_path: Path) -> None:
     run = made_run(tmp_path / "out", late(100.0, 300.0))
     summary = analyzed(run)
-    written = json.loads((run / "benchmark_mean.json").read_text())
-    jsonschema.validate(written, json.loads((ROOT / "docs/schema/benchmark_mean.schema.json").read_text()))
+    written = valid("benchmark_mean", run / "benchmark_mean.json")
     (group,) = written["ranks"]["groups"]
     assert (group["processes"], group["batches"], group["reason"]) == (FOLDERS, 12, None)  # -w 1
     assert [one["waiting_ms"] for one in group["ranks"]] == pytest.approx([0.2, 0.0])

@@ -17,7 +17,7 @@ from perfharness.runs.series.scaling import ScalingRow, find_knee, scaling_point
 from perfharness.runs.series.sweep import rank_sweep_options, scaling_row
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.ranks import own_arguments, with_ranks
-from tests.unit.test_run_folder import manifest_of, process
+from tests.unit.run_records import manifest_of, process
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,10 +35,9 @@ from perfharness.runs.series.repeat_file import GpuWait, Repeat, RepeatRow, read
 from perfharness.runs.series.repeat_numbers import LaunchNumbers, within_launch
 from perfharness.runs.series.steadiness import LaunchConditions
 from perfharness_launcher.plan.options import LaunchOptions
+from tests.schemas import valid
 from tests.unit.export_runs import two_processes
 
-ROOT = Path(__file__).parents[2]
-SCHEMA = ROOT / "docs" / "schema" / "repeat.schema.json"
 BATCH = "toy/pipeline/batch"
 
 
@@ -144,8 +142,7 @@ def test_the_file_by_hand(tmp_path: Path) -> None:
     assert set(repeat.stages[f"{BATCH}/load"]) == {"cpu_time"}  # there were too few batches for the other
     assert repeat.run["items_per_second"].mean == pytest.approx((1000 / 9 + 100 + 1000 / 11) / 3)
     assert repeat.loops == [BATCH]
-    written = json.loads((tmp_path / "repeat.json").read_text())
-    jsonschema.validate(written, json.loads(SCHEMA.read_text()))
+    written = valid("repeat", tmp_path / "repeat.json")
     assert read_repeat(tmp_path) == Repeat.model_validate(written)
 
 

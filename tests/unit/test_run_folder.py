@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -17,13 +16,9 @@ from perfharness.analysis.analysis import AnalysisOptions
 from perfharness.cli.main import run
 from perfharness.errors import ResultError
 from perfharness.files import locked
-from perfharness.model import conventions
 from perfharness.model.findings import Severity
 from perfharness.model.manifest import (
-    EnvironmentRecord,
     FindingRecord,
-    GpuRecord,
-    ProcessRecord,
     RunManifest,
     TracerRecord,
 )
@@ -33,23 +28,22 @@ from perfharness.runs.files import json_files as files
 from perfharness.runs.files.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.runs.run import open_run
 from perfharness.testing.trace_builder import TraceBuilder
+from tests.schemas import valid
 from tests.unit.file_faults import fault
+from tests.unit.recorded_traces import Recorded
+from tests.unit.run_records import manifest_of, process
 
 MS = 1_000_000
-SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 
 
 def write_trace(folder: Path, batch_ms: int = 10, batches: int = 5) -> None:
-    builder = TraceBuilder()
+    builder = Recorded()
     builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_700_000_000_000_000_000)
-    builder.mark(conventions.MARK_RECORDER, 0, domain="perfharness", category="toy")
     for index in range(batches):
-        start = 100 * index * MS
-        builder.range("batch", start, start + batch_ms * MS, domain="perfharness", category="toy", payload=index)
-        builder.range("infer", start, start + MS, domain="perfharness", category="toy")
-        builder.kernel((start + 1, start + 2), (start + 10, start + 1010))
-        at = start + batch_ms * MS - 1
-        builder.mark(conventions.MARK_ITEMS, at, domain="perfharness", category="toy", payload=4)
+        start = 100 * index
+        builder.batch(index, start, start + batch_ms, items=4)
+        builder.stage("infer", start, start + 1)
+        builder.kernel((start * MS + 1, start * MS + 2), (start * MS + 10, start * MS + 1010))
     folder.mkdir(parents=True)
     builder.write(folder / "trace.sqlite")
 
@@ -75,26 +69,6 @@ def write_journal(folder: Path, **changes: Any) -> None:
     (folder / "recorder.json").write_text(json.dumps(journal))
 
 
-def process(index: int, **changes: Any) -> ProcessRecord:
-    record: dict[str, Any] = {
-        "index": index, "gpu_index": 0, "gpu_uuid": "GPU-1", "folder": f"proc_{index}_gpu_0",
-        "command": ["python", "toy.py"], "pid": 10 + index, "exit_code": 0, "ended": "ok", "trace": "trace.sqlite",
-    }  # fmt: skip
-    return ProcessRecord(**(record | changes))
-
-
-def manifest_of(*processes: ProcessRecord, **changes: Any) -> RunManifest:
-    record: dict[str, Any] = {
-        "run_id": "r1", "created": "2026-01-01T00:00:00Z", "command": ["perfharness", "launch", "toy.py"],
-        "script": "toy.py",
-        "num_processes_per_gpu": len(processes), "warmup_batches": 1,
-        "tracer": TracerRecord(kind="nsys", version="2025.3"),
-        "environment": EnvironmentRecord(gpus=[GpuRecord(index=0, uuid="GPU-1", name="NVIDIA H200")]),
-        "processes": list(processes),
-    }  # fmt: skip
-    return RunManifest(**(record | changes))
-
-
 def load(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(path.read_text())
     return content
@@ -116,8 +90,7 @@ def test_a_table_too_long_for_json_is_a_parquet_file(tmp_path: Path, monkeypatch
     for folder, key, name in (
         (tmp_path / "proc_1_gpu_0", "data", "benchmark"), (tmp_path, "mean_all_batches", "benchmark_mean"),
     ):  # fmt: skip
-        body = load(folder / f"{name}.json")
-        jsonschema.validate(body, load(SCHEMAS / f"{name}.schema.json"))
+        body = valid(name, folder / f"{name}.json")
         assert key not in body
         assert body["meta"]["data_file"] == "ranges.parquet"
     rows = pq.read_table(tmp_path / "proc_1_gpu_0" / "ranges.parquet").to_pylist()
@@ -135,9 +108,8 @@ def test_a_table_too_long_for_json_is_a_parquet_file(tmp_path: Path, monkeypatch
 def test_both_files_fit_their_schemas_and_hold_the_numbers(tmp_path: Path) -> None:
     manifest = whole_run(tmp_path)
     summary = analyze_run(tmp_path, manifest)
-    one, mean = load(tmp_path / "proc_1_gpu_0" / "benchmark.json"), load(tmp_path / "benchmark_mean.json")
-    jsonschema.validate(one, load(SCHEMAS / "benchmark.schema.json"))
-    jsonschema.validate(mean, load(SCHEMAS / "benchmark_mean.schema.json"))
+    one = valid("benchmark", tmp_path / "proc_1_gpu_0" / "benchmark.json")
+    mean = valid("benchmark_mean", tmp_path / "benchmark_mean.json")
     assert one["data"]["toy"]["batch_2"]["cpu_time"] == 20.0
     assert one["meta"]["device"] == {"id": 0, "uuid": "GPU-1", "name": "NVIDIA H200"}
     assert one["meta"]["args"] == {"toy": {"batch_size": 4}}
@@ -186,8 +158,7 @@ def test_no_trace_where_there_should_be_one(tmp_path: Path) -> None:
 
 def test_nothing_at_all(tmp_path: Path) -> None:
     summary = analyze_run(tmp_path, manifest_of(process(0, trace=None, ended="failed")))
-    mean = load(tmp_path / "benchmark_mean.json")
-    jsonschema.validate(mean, load(SCHEMAS / "benchmark_mean.schema.json"))
+    mean = valid("benchmark_mean", tmp_path / "benchmark_mean.json")
     assert mean["throughput"]["reason"] == "no process has a result"
     assert summary.results == {}
 
@@ -282,8 +253,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_bare_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     golden = Path(__file__).parents[1] / "golden" / "traces"
     assert run(["analyze", str(golden / "pipeline.sqlite"), "-w", "1", "-o", str(tmp_path / "out")]) == 0
-    body = load(tmp_path / "out" / "pipeline" / "benchmark.json")
-    jsonschema.validate(body, load(SCHEMAS / "benchmark.schema.json"))
+    body = valid("benchmark", tmp_path / "out" / "pipeline" / "benchmark.json")
     assert body["meta"]["device"]["name"] == "NVIDIA H200"
     assert "inference" in capsys.readouterr().out
     assert run(["analyze", str(golden / "old_partial.sqlite")]) == 3
@@ -441,7 +411,7 @@ def test_logs_for_which_the_disk_had_no_room_are_read_later(tmp_path: Path) -> N
     assert "trace-missing" not in found
 
 
-def test_a_run_whose_launcher_was_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_whose_launcher_was_killed(tmp_path: Path) -> None:
     """In its hidden folder, as it was when the launcher died: the first process has a trace, the second none."""
     out = tmp_path / ".perfharness-run-1"
     write_trace(out / "proc_0_gpu_0")

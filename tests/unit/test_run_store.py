@@ -755,7 +755,7 @@ def test_what_can_be_no_baseline(measured: Path, path: Path) -> None:
     assert run_cli(["baseline", "save", "x", "sweep"]) == 2
 
 
-def test_a_launch_that_is_nowhere_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_that_is_nowhere_is_said(path: Path) -> None:
     store = RunStore(Location(path=path), create=True)
     store.add(stored())  # without the files, as a store of the first schema has it
     store.save_baseline("main", ["latest"])

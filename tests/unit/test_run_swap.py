@@ -19,7 +19,8 @@ from perfharness.runs.files.run_folder import ReadAs, analyze_run, read_manifest
 from perfharness.trace import open_trace
 from perfharness_launcher.staging import Staging, staging, unfinished_runs
 from tests.unit.file_faults import Killed, count_operations, fault
-from tests.unit.test_run_folder import load, manifest_of, process, whole_run
+from tests.unit.run_records import manifest_of, process
+from tests.unit.test_run_folder import load, whole_run
 
 OLD = (
     "benchmark_mean.json",
@@ -257,9 +258,7 @@ def empty_traces(out: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [delete_trace, cut_trace, empty_traces])
-def test_old_results_stay_where_traces_are_gone_or_cut(
-    tmp_path: Path, spoil: object, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_old_results_stay_where_traces_are_gone_or_cut(tmp_path: Path, spoil: object) -> None:
     manifest = whole_run(tmp_path)
     (tmp_path / "manifest.json").write_text(manifest.model_dump_json())
     analyze_run(tmp_path, manifest)

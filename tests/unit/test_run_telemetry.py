@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 from rich.console import Console
@@ -15,7 +13,7 @@ from rich.console import Console
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.cli.main import run
 from perfharness.model import conventions
-from perfharness.model.manifest import EnvironmentRecord, GpuRecord, ProcessRecord, RunManifest, TracerRecord
+from perfharness.model.manifest import EnvironmentRecord, GpuRecord, RunManifest
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.telemetry import TELEMETRY_NAME, member_subject, process_subject
 from perfharness.render.terminal.machine import print_stage_energy
@@ -25,13 +23,14 @@ from perfharness.telemetry.store import write_sample_log
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.simulated_sensors import Load, Sensor
 from perfharness.testing.trace_builder import TraceBuilder
+from tests.schemas import valid
+from tests.unit.run_records import manifest_of, process
 
 MS = 1_000_000
 S = 1_000 * MS
 T0 = 1_700_000_000 * S
 IDLE_W, MATMUL_W, COPY_W, AWAKE_W = 75.0, 600.0, 250.0, 110.0
 BATCHES = 20
-SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 IDLE_S = 4.0
 
 
@@ -119,21 +118,15 @@ class MadeUpRun:
         self.write_traces()
         write_sample_log(self.folder / TELEMETRY_NAME, self.log.build())
         uuids = list(dict.fromkeys(uuid for _, given in self.processes for uuid in given.split(",")))
-        manifest = RunManifest(
-            run_id="r1", created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py",
-            num_processes_per_gpu=1, warmup_batches=1, tracer=TracerRecord(kind="nsys", version="2025.3"),
-            environment=EnvironmentRecord(gpus=[GpuRecord(index=0, uuid=uuid, name="NVIDIA H200") for uuid in uuids]),
-            processes=[
-                ProcessRecord(
-                    index=index, gpu_index=0, gpu_uuid=given.split(",")[0],
-                    gpu_uuids=given.split(",") if "," in given else [], folder=folder, command=["python"], pid=10,
-                    exit_code=0, ended="ok", trace="trace.sqlite", start_unix_ns=T0,
-                    duration_s=float(self.edges[-1] - T0) / S + 1,
-                )
-                for index, (folder, given) in enumerate(self.processes)
-            ],
-            **changes,
-        )  # fmt: skip
+        processes = [
+            process(
+                index, gpu_uuid=given.split(",")[0], gpu_uuids=given.split(",") if "," in given else [], folder=folder,
+                start_unix_ns=T0, duration_s=float(self.edges[-1] - T0) / S + 1,
+            )
+            for index, (folder, given) in enumerate(self.processes)
+        ]  # fmt: skip
+        gpus = [GpuRecord(index=0, uuid=uuid, name="NVIDIA H200") for uuid in uuids]
+        manifest = manifest_of(*processes, environment=EnvironmentRecord(gpus=gpus), **changes)
         (self.folder / "manifest.json").write_text(manifest.model_dump_json())
         return manifest
 
@@ -142,24 +135,13 @@ def load(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
 
 
-@cache
-def validator(name: str) -> Any:
-    """Of a schema, which is checked once itself: that costs as much as an analysis."""
-    schema = load(SCHEMAS / f"{name}.schema.json")
-    made = jsonschema.validators.validator_for(schema)
-    made.check_schema(schema)
-    return made(schema)
-
-
-def valid(folder: Path, processes: int = 1) -> Any:
+def mean_of(folder: Path, processes: int = 1) -> Any:
     """benchmark_mean.json, after it and each benchmark.json were checked against their schemas."""
-    mean = load(folder / "benchmark_mean.json")
-    validator("benchmark_mean").validate(mean)
     own = sorted(folder.glob("proc_*/benchmark.json"))
     assert len(own) == processes
     for path in own:
-        validator("benchmark").validate(load(path))
-    return mean
+        valid("benchmark", path)
+    return valid("benchmark_mean", folder / "benchmark_mean.json")
 
 
 def codes(summary: RunSummary) -> list[str]:
@@ -176,7 +158,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[MadeUpRun, RunSumma
 
 def test_energy_of_a_run_with_its_idle_power_apart(usual: tuple[MadeUpRun, RunSummary]) -> None:
     made, _ = usual
-    energy = valid(made.folder)["energy"]
+    energy = mean_of(made.folder)["energy"]
     gpu = energy["gpus"][0]
     truth = float(made.load.energy_j(int(made.edges[3]), int(made.edges[-4])))
     assert energy["energy_j"] == pytest.approx(truth, abs=energy["error_j"])
@@ -210,7 +192,7 @@ def test_counters_of_stages_are_in_benchmark_json(tmp_path: Path) -> None:
     ):  # fmt: skip
         made.log.readings("GPU-a", metric, times[1:].tolist(), values.tolist())
     analyze_run(made.folder, made.write())
-    valid(made.folder)
+    mean_of(made.folder)
     stages = load(made.folder / "proc_0_gpu_0" / "benchmark.json")["diagnosis"]["stages"]
     found = {stage["path"][-1]: stage["counters"] for stage in stages}
     [product], [copy] = found["matmul"], found["copy"]
@@ -222,7 +204,7 @@ def test_counters_of_stages_are_in_benchmark_json(tmp_path: Path) -> None:
 
 def test_energy_of_stages_adds_up(usual: tuple[MadeUpRun, RunSummary]) -> None:
     made, summary = usual
-    gpu = valid(made.folder)["energy"]["gpus"][0]
+    gpu = mean_of(made.folder)["energy"]["gpus"][0]
     stages = {one["stage"]: one for one in gpu["attribution"]["stages"]}
     lengths = np.diff(made.edges).reshape(-1, 3)[1:-1].sum(axis=0) / S  # without the batches of the warm-up
     for name, place, watts in (
@@ -258,7 +240,7 @@ def test_two_processes_share_their_gpu_by_busy_time(tmp_path: Path) -> None:
     made = MadeUpRun(tmp_path, (("proc_0_gpu_0", "GPU-a"), ("proc_1_gpu_0", "GPU-a")))
     made.sample("GPU-a")
     analyze_run(tmp_path, made.write())
-    energy = valid(tmp_path, 2)["energy"]
+    energy = mean_of(tmp_path, 2)["energy"]
     shares = energy["processes"]
     assert shares["proc_0_gpu_0"]["shared_with"] == ["proc_1_gpu_0"]
     assert shares["proc_0_gpu_0"]["share_above_idle"] == pytest.approx(0.5)
@@ -277,7 +259,7 @@ def test_without_idle_time_a_shared_gpu_is_shared_out_by_its_awake_power_if_at_a
         made.lay_in_step()
     made.sample("GPU-a")
     summary = analyze_run(tmp_path, made.write())
-    energy = valid(tmp_path, 2)["energy"]
+    energy = mean_of(tmp_path, 2)["energy"]
     gpu, shares = energy["gpus"][0], energy["processes"]
     assert gpu["idle"]["power_mean_w"] is None
     if in_step:
@@ -300,7 +282,7 @@ def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) ->
         if made.edges[3 * index] < made.edges[0] + 12 * S and made.edges[3 * index + 3] > made.edges[0] + 9 * S
     ]
     summary = analyze_run(tmp_path, manifest)
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     batches = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]
     assert [index for index in range(BATCHES) if batches[f"batch_{index}"]["throttled"]] == hit
     assert batches[f"batch_{hit[0]}"]["throttle_reasons"] == ["sm_clock_low", "sw_power_cap"]
@@ -312,7 +294,7 @@ def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) ->
     assert "they are in the statistics" in message
 
     again = analyze_run(tmp_path, manifest, ReadAs(reject_throttled=True))
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2 - len(hit)
     batches = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]
     assert [batches[f"batch_{index}"]["warmup"] for index in (0, hit[0])] == [True, False]
@@ -328,7 +310,7 @@ def test_all_batches_throttled_leaves_nothing(tmp_path: Path) -> None:
     made.sample("GPU-a", throttled_s=(-1, 100))
     made.write()
     assert run(["analyze", "--reject-throttled", str(tmp_path)]) == 3
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["mean"] is None
     assert mean["energy"]["energy_j"] is None
     assert mean["energy"]["reason"]
@@ -339,9 +321,9 @@ def test_the_request_to_reject_is_the_runs_own(tmp_path: Path) -> None:
     made.sample("GPU-a", throttled_s=(9.0, 12.0))
     made.write(reject_throttled=True)
     assert run(["analyze", str(tmp_path)]) == 0
-    fewer = valid(tmp_path)["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"]
+    fewer = mean_of(tmp_path)["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"]
     assert run(["analyze", "--keep-throttled", str(tmp_path)]) == 0
-    assert valid(tmp_path)["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2 > fewer
+    assert mean_of(tmp_path)["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2 > fewer
 
 
 def test_each_process_has_its_own_gpu(tmp_path: Path) -> None:
@@ -350,7 +332,7 @@ def test_each_process_has_its_own_gpu(tmp_path: Path) -> None:
     made.sample("GPU-a", busy=False)
     made.sample("GPU-b")
     analyze_run(tmp_path, made.write())
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     by_uuid = {gpu["uuid"]: gpu for gpu in mean["gpu_metrics"]["gpus"]}
     assert by_uuid["GPU-a"]["figures"]["power_instant_w"]["mean"] == pytest.approx(IDLE_W, abs=1)
     assert by_uuid["GPU-b"]["figures"]["power_instant_w"]["mean"] > 300
@@ -366,7 +348,7 @@ def test_a_process_of_two_gpus_has_the_energy_of_both(tmp_path: Path) -> None:
     made.sample("GPU-a")
     made.sample("GPU-b")
     summary = analyze_run(tmp_path, made.write())
-    mean, own = valid(tmp_path), load(tmp_path / "proc_0_gpu_0-1" / "benchmark.json")
+    mean, own = mean_of(tmp_path), load(tmp_path / "proc_0_gpu_0-1" / "benchmark.json")
     gpus = {gpu["uuid"]: gpu for gpu in mean["energy"]["gpus"]}
     truth = float(made.load.energy_j(int(made.edges[3]), int(made.edges[-4])))
     assert mean["energy"]["energy_j"] == pytest.approx(2 * truth, rel=0.01)
@@ -403,7 +385,7 @@ def test_a_mig_instance_takes_its_gpus_sensors(tmp_path: Path) -> None:
     made.sample("GPU-a")
     made.log.subject("MIG-1", "mig", parent_uuid="GPU-a")
     summary = analyze_run(tmp_path, made.write())
-    energy = valid(tmp_path)["energy"]
+    energy = mean_of(tmp_path)["energy"]
     assert energy["gpus"][0]["uuid"] == "GPU-a"
     assert energy["energy_j"] is not None
     assert "energy-of-whole-gpu" in codes(summary)
@@ -417,7 +399,7 @@ def test_memory_that_grows_is_a_finding(tmp_path: Path) -> None:
     made.log.subject(process_subject("proc_0_gpu_0"), "process", gpu_uuid="GPU-a", pid=10)
     made.log.readings(process_subject("proc_0_gpu_0"), "rss_bytes", times.tolist(), grows.tolist())
     summary = analyze_run(tmp_path, made.write())
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     assert "memory-grows" in codes(summary)
     memory = mean["gpu_metrics"]["processes"]["proc_0_gpu_0"]["resident_memory"]
     assert memory["bytes_per_s_low"] <= 10 << 20 <= memory["bytes_per_s_high"]
@@ -430,13 +412,13 @@ def test_a_run_without_telemetry_says_nothing_of_it(tmp_path: Path) -> None:
     manifest = made.write()
     (tmp_path / TELEMETRY_NAME).unlink()
     summary = analyze_run(tmp_path, manifest)
-    mean = valid(tmp_path)
+    mean = mean_of(tmp_path)
     assert not {"energy", "gpu_metrics"} & set(mean)
     assert "throttled" not in load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]["batch_0"]
     assert "telemetry-unreadable" not in codes(summary)
     (tmp_path / TELEMETRY_NAME).write_text("not parquet")
     assert "telemetry-unreadable" in codes(analyze_run(tmp_path, manifest))
-    assert "energy" not in valid(tmp_path)
+    assert "energy" not in mean_of(tmp_path)
 
 
 def test_the_terminal_says_what_it_took(
@@ -455,7 +437,7 @@ def test_batches_in_step_with_the_sensor_are_a_finding(tmp_path: Path, poll_ms: 
     made.lay_in_step()
     made.sample("GPU-a", poll_ms=poll_ms, found_period_ns=round(100.3 * MS))
     summary = analyze_run(tmp_path, made.write())
-    energy = valid(tmp_path)["energy"]
+    energy = mean_of(tmp_path)["energy"]
     assert "energy-sensor-may-miss-work" in codes(summary)
     gpu = energy["gpus"][0]
     assert (energy["energy_j"], energy["energy_per_batch_j"], energy["energy_per_item_j"]) == (None, None, None)
@@ -495,12 +477,8 @@ def test_each_of_several_measured_processes_has_its_own_cpu_time(tmp_path: Path)
         log.readings(subject, "cpu_time_ns", times, list(used))
     write_sample_log(tmp_path / TELEMETRY_NAME, log.build())
     measured = [MeasuredProcess(folder=name, launched_index=0, pid=pid) for name, pid in ranks]
-    record = ProcessRecord(index=0, gpu_index=0, folder=folder, command=["p"], pid=10, ended="ok", measured=measured)
-    manifest = RunManifest(
-        run_id="r1", created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py",
-        num_processes_per_gpu=1, warmup_batches=1, tracer=TracerRecord(kind="nsys", version="2025.3"),
-        environment=EnvironmentRecord(), processes=[record],
-    )  # fmt: skip
+    record = process(0, gpu_uuid=None, trace=None, measured=measured)
+    manifest = manifest_of(record, environment=EnvironmentRecord())
     telemetry = RunTelemetry(tmp_path, manifest)
     found = [telemetry.cpu_time(one) for one in manifest.measured_processes]
     assert [None if one is None else one.used_ns.tolist()[-1] for one in found] == [2 * S, 16 * S, None]

@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,10 +30,8 @@ from perfharness.runs.series.scaling import (
 from perfharness.runs.series.sweep import sweep_options, why_it_failed
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.integration.launches import environment, run_to_the_end
+from tests.schemas import valid
 from tests.unit.charts import marks, notes, png_size
-
-ROOT = Path(__file__).parents[2]
-SCHEMA = ROOT / "docs" / "schema" / "scaling.schema.json"
 
 
 def rows(rates: dict[int, float | None], **more: Any) -> list[ScalingRow]:
@@ -180,12 +177,6 @@ def test_gpus_of_which_one_was_not_measured_have_no_mean_and_no_sum() -> None:
     assert ideal_items_per_second(scaling_of({1: None, 2: None})) == [None, None]
 
 
-def test_the_published_schema_is_the_model_s() -> None:
-    published = json.loads(SCHEMA.read_text())
-    published.pop("$schema")
-    assert published == Scaling.model_json_schema(mode="serialization")
-
-
 SCRIPT = """
 import os, sys, time
 from perfharness import PerfRecorder
@@ -210,8 +201,7 @@ def test_a_real_sweep_goes_on_after_a_launch_that_fails(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--np-sweep", "1,3,2")
     assert done.returncode == 3, done.stdout + done.stderr
     out = tmp_path / "out"
-    scaling = json.loads((out / "scaling.json").read_text())
-    jsonschema.validate(scaling, json.loads(SCHEMA.read_text()))
+    scaling = valid("scaling", out / "scaling.json")
     one, three, two = (point["row"] for point in scaling["points"])
     assert [row["status"] for row in (one, three, two)] == ["ok", "failed", "ok"]
     assert "out of memory; 3 of 3 processes" in three["reason"]

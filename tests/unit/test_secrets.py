@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perfharness.model.findings import Severity
 from perfharness.model.manifest import FindingRecord
 from perfharness.model.secrets import mask_arguments, mask_text
-from tests.unit.test_run_folder import manifest_of, process
+from tests.unit.run_records import manifest_of, process
 
 SECRET = "hunter2hunter2"
 

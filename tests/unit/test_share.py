@@ -33,7 +33,7 @@ from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import read_host_probe
 from perfharness.trace.redaction import environment_of, redact_database, redact_samples
-from tests.unit.test_run_folder import manifest_of, process
+from tests.unit.run_records import manifest_of, process
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 TRACES = sorted(path.name for path in GOLDEN.glob("*.sqlite"))

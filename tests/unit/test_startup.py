@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from perfharness.model.journal import RecorderJournal
 from perfharness.model.result import BatchLoop, FirstCuda
 from perfharness.trace import open_trace
 from tests.integration.launches import environment, run_to_the_end
+from tests.schemas import valid
 
 ROOT = Path(__file__).parents[2]
 MS = 1_000_000
@@ -98,7 +98,7 @@ def test_what_is_not_known_is_null_with_the_reason() -> None:
     assert set(found.reasons) == set(figures) - {"other_ms"}
 
 
-def test_a_script_without_a_recorder_has_its_trace(tmp_path: Path) -> None:
+def test_a_script_without_a_recorder_has_its_trace() -> None:
     found = startup(START, None, [loop(600, 610)], cuda(300, None))
     assert (found.process_to_first_batch_ms, found.first_batch_ms) == (600, 10)
     assert startup(START, None, [loop(600, 610)], clock_is_utc=False).process_to_first_batch_ms is None
@@ -162,8 +162,7 @@ def load(path: Path) -> dict[str, Any]:
 
 def test_a_real_process(tmp_path: Path) -> None:
     folder = launch(tmp_path, "--tracer", "embedded", "-np", "2")
-    body = load(folder / "benchmark.json")
-    jsonschema.validate(body, load(ROOT / "docs" / "schema" / "benchmark.schema.json"))
+    body = valid("benchmark", folder / "benchmark.json")
     told = body["startup"]
     assert 200 <= told["model_load_ms"] < 20_000
     assert told["interpreter_and_imports_ms"] > 10

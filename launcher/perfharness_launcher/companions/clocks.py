@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from perfharness.errors import ClockError
 from perfharness.model.clocks import CLOCKS_COMPANION, ClocksRecord, ClockStep
@@ -26,14 +25,12 @@ class ClockCompanion(Companion):
 
     Args:
         stop_on_refusal: whether a launch whose clocks cannot all be set is to end before it began.
-        folder: where what they were before is kept; None: this user's place.
     """
 
     name = CLOCKS_COMPANION
 
-    def __init__(self, *, stop_on_refusal: bool = False, folder: Path | None = None) -> None:
+    def __init__(self, *, stop_on_refusal: bool = False) -> None:
         self.essential = stop_on_refusal
-        self._folder = folder or state_dirs()[0]
         self._open = ExitStack()
         self._owner: ClockOwner | None = None
 
@@ -41,7 +38,7 @@ class ClockCompanion(Companion):
         """Set everything; NVML stays open, for without persistence mode an idle driver forgets them."""
         with ExitStack() as opening:
             nvml = opening.enter_context(open_nvml())
-            self._owner = ClockOwner(nvml, self._folder, self.essential, context.interrupted)
+            self._owner = ClockOwner(nvml, state_dirs()[0], self.essential, context.interrupted)
             steps = self._owner.maximize([gpu.uuid for gpu in context.gpus])
             if self.essential and (refusals := refusal_lines(steps)):
                 self._owner.restore()

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ ANSWER_S = 5.0
 """How long the daemon may take to answer."""
 
 START_S, END_S = 10.0, 10.0
-LOOK_S = 0.5
+POLL_S = 0.5
 """How often it is asked for its clients, until there are as many as processes."""
 
 
@@ -54,17 +54,17 @@ class MpsFacts:
         return "no MPS daemon answers" if self.pipes is None else None
 
 
-def find_mps(environ: Mapping[str, str] = os.environ) -> MpsFacts:
+def find_mps() -> MpsFacts:
     """The control program, and whether a daemon answers it; nothing is started."""
-    program = shutil.which(PROGRAM, path=environ.get("PATH"))
+    program = shutil.which(PROGRAM)
     if program is None:
         return MpsFacts()
-    pipes = Path(environ.get(PIPES) or DEFAULT_PIPES)
+    pipes = Path(os.environ.get(PIPES) or DEFAULT_PIPES)
     return MpsFacts(program, pipes if ask(program, pipes, "get_server_list") is not None else None)
 
 
 def ask(program: str, pipes: Path, command: str) -> list[str] | None:
-    """The words that the daemon answers to a command; None: there is none, or it does not answer."""
+    """What the daemon answers to a command, word by word; None: there is none, or it does not answer."""
     try:
         done = subprocess.run(
             [program], input=f"{command}\n", capture_output=True, text=True, timeout=ANSWER_S, check=False,
@@ -131,7 +131,7 @@ class MpsCompanion(Companion):
             self._watcher.start()
 
     def _watch(self) -> None:
-        while not self._ended.wait(LOOK_S) and len(self._clients) < self._processes:
+        while not self._ended.wait(POLL_S) and len(self._clients) < self._processes:
             self._clients |= self._seen() - self._before
 
     def _seen(self) -> frozenset[str]:

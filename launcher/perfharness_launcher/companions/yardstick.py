@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from perfharness.model.yardstick import YARDSTICK_COMPANION, LoopTime, OtherProcess, Yardstick
-from perfharness.telemetry.host import NO_STEAL, is_virtual
+from perfharness.telemetry.host import GUESTS, IDLE, NO_STEAL, is_virtual
 from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport
 from perfharness_launcher.processes.orphans import carries
 
@@ -34,9 +34,6 @@ PRESSURE = Path("/proc/pressure/cpu")
 LOAD = Path("/proc/loadavg")
 NO_PRESSURE = "the kernel does not report how long tasks wait for a CPU (/proc/pressure/cpu)"
 NO_CPU_TIMES = "the system does not count the CPU time of all processes (/proc/stat)"
-IDLE = ("idle", "iowait", "steal")
-GUESTS = ("guest", "guest_nice")
-"""Their time is counted as a user's, too."""
 
 Identity = tuple[int, float]
 

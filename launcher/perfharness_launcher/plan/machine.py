@@ -254,10 +254,10 @@ def operating_system() -> str:
         return platform.system()
 
 
-def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+def cpu_model() -> str | None:
     """Model name of the first CPU, or its architecture where the kernel names none."""
     try:
-        for line in cpuinfo.read_text(errors="replace").splitlines():
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             key, _, value = line.partition(":")
             if key.strip() in ("model name", "Model"):
                 return value.strip()

@@ -1,4 +1,4 @@
-"""Locked is not held: which reasons kept the clocks down and for how long, and which batches that touched."""
+"""Locked is not held: what throttled the clocks and for how long, and which batches that touched."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reasons_in(mask: int) -> list[tuple[str, bool]]:
 
 @dataclass(frozen=True)
 class Throttling:
-    """When the clocks of one GPU were kept down, UTC ns, by reason."""
+    """When the clocks of one GPU were throttled, UTC ns, by reason."""
 
     lines: dict[str, BusyLine] = field(default_factory=dict)
 
@@ -53,7 +53,7 @@ class Throttling:
 
 
 def of_any(throttlings: Sequence[Throttling]) -> Throttling:
-    """When the clocks of any of several GPUs were kept down."""
+    """When the clocks of any of several GPUs were throttled."""
     if len(throttlings) == 1:
         return throttlings[0]
     lines: dict[str, list[BusyLine]] = {}

@@ -15,6 +15,7 @@ from perfharness.model.bench import (
     LatencyStats,
     StreamsRecord,
 )
+from perfharness.model.text import NOT_MEASURED
 
 HIGHER_IS_BETTER = re.compile(r"cosine(_min)?|top\d+(_low|_high|_agreement)?|mean_class_accuracy|delta[123]")
 """Metrics of ours, of which 1 is perfect."""
@@ -24,9 +25,6 @@ LOWER_IS_BETTER = re.compile(r"mse|max_absolute|max_relative|abs_rel|sq_rel|rmse
 
 TO_BASELINE = re.compile(r"top\d+_difference(_low|_high)?")
 """Metrics of ours that are already a difference to the baseline."""
-
-NOT_MEASURED = "-"
-"""What tables have instead of a number."""
 
 MUCH_DRIFT_PERCENT = 5.0
 """Of a latency within its loop: shown with its figures."""

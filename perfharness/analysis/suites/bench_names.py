@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 def short_backend(name: str) -> str:
-    """`module:Class` as `Class`."""
+    """`module:Class` as `Class`, `module:Class/mode/precision` as `Class/mode/precision`."""
     return name.rpartition(":")[2]
 
 

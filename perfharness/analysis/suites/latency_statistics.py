@@ -209,13 +209,13 @@ def _level(values: Float64) -> Float64:
     return np.asarray(values - position * (position @ values) / (position @ position))
 
 
-def autocorrelation(values: Float64, lag: int = 1) -> float | None:
-    """Of values at a distance of `lag`, -1 to 1; None where there are too few, or all are the same."""
-    if len(values) < lag + 3:
+def autocorrelation(values: Float64) -> float | None:
+    """Of neighbouring values, -1 to 1; None where there are too few, or all are the same."""
+    if len(values) < 4:
         return None
     off = values - values.mean()
     power = float((off * off).sum())
-    return float((off[lag:] * off[:-lag]).sum()) / power if power > 0 else None
+    return float((off[1:] * off[:-1]).sum()) / power if power > 0 else None
 
 
 def rate_estimate(latency: Estimate, items: float) -> Estimate:

@@ -14,6 +14,7 @@ from perfharness.analysis.suites.bench_figures import (
     accuracy_loss,
     baseline_of,
     gives_wrong_answers,
+    in_significant_digits,
     latency_of,
     memory_of,
     overlap,
@@ -113,8 +114,9 @@ def _recommend(
     speed = _speed_within(best)
     ties = [one.case.case_id for one, _ in fitting if one is not best and overlap(_speed_within(one), speed)]
     of = "that meet the constraints" if _limits(constraints) else "that were measured"
+    rate = in_significant_digits(best.items_per_second)
     why = [
-        f"most items per second of the {len(fitting)} cases {of}: {_shown(_speed(best))} items/s",
+        f"most items per second of the {len(fitting)} cases {of}: {rate} items/s",
         *_uncertain(best, constraints),
         *_not_counted(candidates),
     ]
@@ -199,10 +201,6 @@ def _candidates(fitting: Sequence[tuple[CaseResult, CaseResult | None]], constra
 def _speed(result: CaseResult) -> float:
     assert result.items_per_second is not None, "of a case that fits"
     return result.items_per_second.value
-
-
-def _shown(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _speed_within(result: CaseResult) -> Estimate:

@@ -62,15 +62,19 @@ class GroupedCommand(TyperCommand):
     """A command whose options are in groups: the `rich_help_panel` of each."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments, then the groups in the order of their first option; those without a group are last."""
+        """Arguments, then the groups in the order of their first option; those without a group are last.
+
+        Types are in plain terms: `<str>` where Typer writes `<list[str]>`, `<int>` for `<int range>`.
+        """
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         ungrouped = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is None:
                 continue
+            record = (record[0].replace("<list[", "<").replace("]>", ">").replace(" range>", ">"), record[1])
             if parameter.param_type_name == "argument":
-                groups["Arguments"].append(record)
+                groups["Arguments"].append((record[0].partition(" <")[0], record[1]))
             elif panel := getattr(parameter, "rich_help_panel", None):
                 groups.setdefault(panel, []).append(record)
             else:

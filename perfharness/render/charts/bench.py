@@ -21,7 +21,7 @@ from perfharness.analysis.suites.bench_figures import (
     memory_of,
     speedup,
 )
-from perfharness.analysis.suites.bench_names import CaseNames, in_groups
+from perfharness.analysis.suites.bench_names import CaseNames, in_groups, short_backend
 from perfharness.bench.suite.merge import cases_by_machine
 from perfharness.bench.suite.table import as_suite
 from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyFigure
@@ -40,7 +40,7 @@ from perfharness.render.charts.drawing import (
     unit,
     wrapped,
 )
-from perfharness.render.terminal.bench import first_line, short_cell, side_by_side, status_line
+from perfharness.render.terminal.bench import first_line, side_by_side, status_line
 from perfharness.render.terminal.sweep import case_of, end_text, is_of
 
 BENCH_PAGE, MERGED_PAGE, SWEEP_PAGE = "bench_charts", "bench_merged_charts", "sweep_charts"
@@ -125,7 +125,7 @@ def _speedup_bars(name: str, suite: BenchSuiteResult, title: str) -> Picture | N
     if not rows:
         return None
     y = alt.Y("case:N", sort=[row["case"] for row in rows], title=None, axis=alt.Axis(labelLimit=330))
-    x = alt.X("speedup:Q", title=f"speed-up against {short_cell(suite.baseline or '?')} at the same batch size")
+    x = alt.X("speedup:Q", title=f"speed-up against {short_backend(suite.baseline or '?')} at the same batch size")
     tooltip = [
         "case:N",
         *(alt.Tooltip(f"{field}:Q", format=".4~g") for field in ("speedup", "speedup_low", "speedup_high")),
@@ -176,8 +176,7 @@ def _pareto(name: str, suite: BenchSuiteResult, title: str, front: Sequence[str]
 
     x = alt.X("latency:Q", title=f"latency of a batch, {which} (ms)", scale=scale([row["latency"] for row in rows]))
     y = alt.Y("rate:Q", title="throughput (items/s)", scale=scale([row["rate"] for row in rows]))
-    legend = alt.Legend(title=None, orient="top")
-    color = alt.Color("kind:N", scale=alt.Scale(domain=list(used), range=list(used.values())), legend=legend)
+    color = sheet.colors("kind", used, orient="top")
     tooltip = ["case:N", "kind:N", *(alt.Tooltip(f"{field}:Q", format=",.4~g") for field in ("latency", "rate"))]
     points = sheet.chart("points", rows).mark_point(filled=True, opacity=0.9, size=70)
     best = sheet.chart("front", [row for row in rows if row["kind"] == "on the Pareto front"])
@@ -274,8 +273,8 @@ def curves_of(suite: BenchSuiteResult, names: CaseNames) -> list[Curve]:
     cells: dict[tuple[str, str, str, str, str], list[CaseResult]] = {}
     for result in suite.cases:
         case = result.case
-        look = (case.backend, case.mode, case.variant, case.precision, case.device)
-        cells.setdefault(look, []).append(result)
+        cell = (case.backend, case.mode, case.variant, case.precision, case.device)
+        cells.setdefault(cell, []).append(result)
     hues = list(dict.fromkeys(key[:3] for key in cells))
     kinds = list(dict.fromkeys(key[3:] for key in cells))
     curves = []
@@ -505,7 +504,7 @@ class _Chart(Sheet):
 def _why(result: CaseResult, what: str, suite: BenchSuiteResult) -> str:
     """The result's reason for a field, or that there is none."""
     if what == "accuracy" and accuracy_of(result, suite.constraints.accuracy_metric) is not None:
-        return f"no speed-up, for {short_cell(suite.baseline or 'the baseline')} was not measured at this batch size"
+        return f"no speed-up, for {short_backend(suite.baseline or 'the baseline')} was not measured at this batch size"
     reason = result.reasons.get(what) or result.reasons.get("telemetry")
     return f"not measured{f' ({first_line(reason)})' if reason else ''}"
 
@@ -571,7 +570,7 @@ def _accuracy(suite: BenchSuiteResult, target: Target | None) -> Plot:
         ("bars: the widest speed-up that the two 95 % intervals allow; the loss has no interval",),
         limit=None if most is None else (most, f"limit: loss of at most {most:g}"),
         across=(lambda one: speedup(one, baseline_of(one, cases, baseline)),
-                f"speed-up against {short_cell(baseline or '?')} at the same batch size"),
+                f"speed-up against {short_backend(baseline or '?')} at the same batch size"),
     )  # fmt: skip
 
 

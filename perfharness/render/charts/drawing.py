@@ -193,6 +193,13 @@ class Sheet:
         scale = self.alt.Scale(zero=zero, domainMax=self.alt.Undefined if top is None else top)
         return self.alt.Y("value:Q", title=title, axis=self.alt.Axis(format=NUMBERS, **axis), scale=scale)
 
+    def colors(self, field: str, colors: Mapping[str, str], *, legend: bool = True, **where: Any) -> Any:
+        """The colour of a mark by the values of a field, in this order; `where`: of the legend, which has no title."""
+        scale = self.alt.Scale(domain=list(colors), range=list(colors.values()))
+        return self.alt.Color(
+            f"{field}:N", title=None, scale=scale, legend=self.alt.Legend(**where) if legend else None
+        )
+
     def made(self, content: Specification, title: str) -> Picture:
         """The picture."""
         notes = tuple(self.notes)

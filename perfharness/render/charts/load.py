@@ -27,6 +27,7 @@ from perfharness.render.charts.drawing import (
     unit,
     wrapped,
 )
+from perfharness.render.terminal.load import percentile_label
 from perfharness.runs.report.model import LoadBins, LoadCurve, LoadReport
 
 WIDTH, HEIGHT = 720, 105
@@ -42,11 +43,6 @@ WIDE_SPREAD = 20
 
 MB = 1e6
 MEGABYTES = "memory (MB)"
-
-
-def percentile_label(name: str) -> str:
-    """`p99_9` -> `p99.9`."""
-    return name.replace("_", ".")
 
 
 def over_time_picture(name: str, load: LoadReport, log: SampleLog | None) -> Picture:
@@ -97,10 +93,8 @@ class _TimeView(Sheet):
             })  # fmt: skip
         colors = {"excluded as warm-up": WARMUP, "phase": BAND, "next phase": OTHER_BAND}
         is_shaded = any(phase.is_warmup for phase in self.load.result.phases)
-        scale = alt.Scale(domain=list(colors), range=list(colors.values()))
-        legend = alt.Legend(title=None, values=["excluded as warm-up"]) if is_shaded else None
         tooltip = ["phase:N", "load:N", "seconds:Q", "until:Q"]
-        color = alt.Color("kind:N", scale=scale, legend=legend)
+        color = self.colors("kind", colors, legend=is_shaded, values=["excluded as warm-up"])
         strip = self.chart("phases", rows).mark_rect(stroke="white")
         bands = unit(strip.encode(x=self._x(), x2="until:Q", color=color, tooltip=tooltip))
         texts = self.chart("phases", rows).mark_text(fontSize=10, color="black", clip=True)
@@ -232,7 +226,7 @@ class _TimeView(Sheet):
         ]  # fmt: skip
         domain = list(dict.fromkeys(labels.values()))
         colors = [PALETTE[5], *(color for color in LINE_PALETTE if color != PALETTE[5])][: len(domain)]
-        color = alt.Color("kind:N", title=None, sort=domain, scale=alt.Scale(domain=domain, range=colors))
+        color = self.colors("kind", dict(zip(domain, colors, strict=True)))
         bars = self.chart("errors", rows).mark_rect(clip=True)
         y = self.quantity(["errors", "a second"], tickCount=4)
         tooltip = ["kind:N", "seconds:Q", alt.Tooltip("rate:Q", title="a second")]
@@ -458,7 +452,7 @@ def _over_rates(
     x = alt.X("rate:Q", title="requests a second that were asked for", scale=x_scale, axis=alt.Axis(tickCount=8))
     y_scale = alt.Scale(type="log", nice=True) if is_log else alt.Scale(zero=True)
     y = alt.Y("ms:Q", title="latency (ms)", scale=y_scale, axis=alt.Axis(format=NUMBERS, tickCount=6))
-    color = alt.Color("line:N", title=None, scale=alt.Scale(domain=list(colors), range=list(colors.values())))
+    color = sheet.colors("line", colors)
     with_ends = [row for row in rows if row["low"] is not None and row["high"] is not None]
     layers: list[Specification] = []
     if objective_ms is not None:

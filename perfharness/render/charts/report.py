@@ -69,11 +69,10 @@ def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], 
     step = {"step": 9 if has_gpu else 16, "for": "offset" if has_gpu else "position"}
     chart = sheet.chart("stages", rows, width=WIDTH).mark_bar()
     y = alt.Y("stage:N", sort=texts, title=None, axis=alt.Axis(labelLimit=LABEL_LIMIT))
-    scale = alt.Scale(domain=list(kinds), range=list(kinds.values()))
     encoded = chart.encode(
         x=alt.X("ms:Q", title="ms a batch"),
         y=y,
-        color=alt.Color("time:N", title=None, scale=scale, legend=alt.Legend(orient="top") if has_gpu else None),
+        color=sheet.colors("time", kinds, legend=has_gpu, orient="top"),
         tooltip=["stage:N", "time:N", alt.Tooltip("ms:Q", format=",.4~g")],
         **({"yOffset": alt.YOffset("time:N", sort=list(kinds))} if has_gpu else {}),
     )
@@ -97,14 +96,13 @@ def ranks_picture(name: str, ranks: Sequence[RankFigures]) -> Picture:
     if any(one.waiting_ms is None for one in ranks):
         sheet.notes.append("what ranks wait is not known everywhere, and then part of communication")
     names = [f"rank {one.rank}" for one in ranks]
-    scale = alt.Scale(domain=list(kinds), range=list(kinds.values()))
     encoded = (
         sheet.chart("ranks", rows, width=WIDTH)
         .mark_bar()
         .encode(
             x=alt.X("sum(ms):Q", title="ms a batch"),
             y=alt.Y("rank:N", sort=names, title=None),
-            color=alt.Color("time:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
+            color=sheet.colors("time", kinds, orient="top"),
             order=alt.Order("place:Q"),
             tooltip=["rank:N", "time:N", alt.Tooltip("ms:Q", format=",.4~g")],
         )
@@ -164,12 +162,9 @@ def series_picture(name: str, found: LoopSeries) -> Picture:
 def _shade(
     sheet: Sheet, label: str, spans: Sequence[tuple[int, int]], x: object, shades: Mapping[str, str]
 ) -> Specification:
-    alt = sheet.alt
     rows: list[Row] = [{"batch": start, "until": end, "shade": label} for start, end in spans]
-    scale = alt.Scale(domain=list(shades), range=list(shades.values()))
-    legend = alt.Legend(orient="top", title=None)
     mark = sheet.chart(label.replace(" ", "_"), rows).mark_rect()
-    return unit(mark.encode(x=x, x2="until:Q", color=alt.Color("shade:N", scale=scale, legend=legend)))
+    return unit(mark.encode(x=x, x2="until:Q", color=sheet.colors("shade", shades, orient="top")))
 
 
 def distribution_picture(name: str, found: StageDistribution) -> Picture:
@@ -296,9 +291,8 @@ def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str
     labels = _distinct([str(row["figure"]) for row in rows])
     for drawn, label in zip(rows, labels, strict=True):
         drawn["figure"] = label
-    used = [verdict for verdict in VERDICT_COLORS if any(row["verdict"] == verdict for row in rows)]
-    scale = alt.Scale(domain=used, range=[VERDICT_COLORS[verdict] for verdict in used])
-    color = alt.Color("verdict:N", title=None, scale=scale, legend=alt.Legend(orient="top"))
+    used = {one: color for one, color in VERDICT_COLORS.items() if any(row["verdict"] == one for row in rows)}
+    color = sheet.colors("verdict", used, orient="top")
     y = alt.Y("figure:N", sort=labels, title=None, axis=alt.Axis(labelLimit=LABEL_LIMIT))
     title = "change of the new version (%)"
     x = alt.X("change:Q", title=title, scale=alt.Scale(zero=True))

@@ -105,9 +105,8 @@ class _Panels(Sheet):
             return
         names = [name for name, values in lines.items() if any(value is not None for value in values)]
         colors = [GREY if name == IDEAL else PALETTE[place] for place, name in enumerate(names)]
-        legend = alt.Legend(title=None) if len(names) > 1 else None
         y = self.quantity(label, top, tickCount=6)
-        color = alt.Color("line:N", scale=alt.Scale(domain=names, range=colors), legend=legend)
+        color = self.colors("line", dict(zip(names, colors, strict=True)), legend=len(names) > 1)
         layers = []
         for mark in marks:
             chart = self.chart(f"{mark['text']}_{mark['processes']}", [mark])

@@ -17,10 +17,10 @@ from perfharness.render.charts.drawing import (
     require_charts,
     unit,
 )
+from perfharness.render.terminal.stored_runs import commit_text
 from perfharness.runs.store.trend import Trend
 
 WIDTH, HEIGHT = 720, 300
-SHORT = 9
 TITLES = {
     "commit": "launches and repeats, by the date of their commit",
     "start": "launches and repeats, the oldest first",
@@ -38,7 +38,7 @@ def trend_picture(trend: Trend) -> Picture:
             "value": point.value,
             "run": safe(point.run_id),
             "began": datetime.fromtimestamp(point.created_unix_ns // 10**9, timezone.utc).isoformat(sep=" "),
-            "commit": "" if point.git_commit is None else point.git_commit[:SHORT] + ("+" if point.git_dirty else ""),
+            "commit": commit_text(point),
             "launches": point.launches,
         }
         for place, point in enumerate(trend.points)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from perfharness.model.text import NOT_MEASURED
 from perfharness.runs.comparison.compared_figure import METRICS
 from perfharness.runs.comparison.limits import LimitResult
 from perfharness.runs.comparison.result import (
@@ -52,7 +53,7 @@ def figure_text(row: ComparedRow) -> str:
 def amount(value: float | None, unit: str) -> str:
     """A number in the unit of `figure_text`; four digits that mean something."""
     if value is None:
-        return "-"
+        return NOT_MEASURED
     if unit == "bytes":
         value /= 1e6
     size = abs(value)
@@ -68,13 +69,13 @@ def side_amount(row: ComparedRow, *, is_new: bool) -> str:
 
 def change(ratio: float | None) -> str:
     """`+10.0 %`."""
-    return "-" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+    return NOT_MEASURED if ratio is None else f"{100 * (ratio - 1):+.1f} %"
 
 
 def interval(found: RatioInterval | None) -> str:
     """`+8.1 … +12.0 %`; what is more than ten times is a factor, and more than a thousand times tells nothing."""
     if found is None:
-        return "-"
+        return NOT_MEASURED
     if found.high > 1000:
         return "beyond x1000"
     if found.high > 10:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from perfharness.model.text import safe_line
+from perfharness.model.text import NOT_MEASURED, safe_line
 from perfharness.render.charts.drawing import Picture
 
 Kind = Literal["text", "ms", "count", "share", "number"]
 Cell = str | float | int | None
-NOT_MEASURED = "-"
 
 
 @dataclass(frozen=True)

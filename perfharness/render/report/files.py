@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -79,7 +78,7 @@ def require_format(output: Path, wanted: ReportFormat) -> None:
     if wanted != "json":
         require_report()
     if wanted == "pdf":
-        find_browser(os.environ)
+        find_browser()
     if wanted == "csv" and is_stdout(output):
         raise UsageError("--format csv writes a file for each table, so -o must be a folder, not stdout.")
 

@@ -12,7 +12,6 @@ from perfharness.render.charts.load import (
     bins_picture,
     knee_picture,
     over_time_picture,
-    percentile_label,
     rate_text,
     rates_picture,
 )
@@ -31,9 +30,9 @@ from perfharness.render.report.document import (
     number_text,
 )
 from perfharness.render.terminal.advice import milliseconds
+from perfharness.render.terminal.load import FIGURES, percentile_label, phase_name
 from perfharness.runs.report.model import LoadReport
 
-FIGURES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")
 PARTS = {
     "latency": "latency", "queueing": "queueing", "service": "service", "first_token": "to the first token",
     "between_tokens": "between tokens", "lateness": "generator late",
@@ -208,11 +207,6 @@ def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[
         Section("What was asked for", [_profile(result)]),
     ]
     return [Section("Under load", blocks, below)]
-
-
-def phase_name(phase: PhaseResult) -> str:
-    """With the remark that it does not count."""
-    return f"{phase.name} (excluded)" if phase.is_warmup else phase.name
 
 
 def _phases(result: LoadResult) -> Table:

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 from perfharness.errors import ResultError, ToolNotFoundError
@@ -29,11 +28,11 @@ TIME_TO_DRAW_MS = 60_000
 """Of the page's own clock, which runs faster than that of the machine: printing waits until nothing is left to do."""
 
 
-def find_browser(environ: Mapping[str, str]) -> Path:
+def find_browser() -> Path:
     """The program that prints pages: the one that the environment names, or one on PATH. Raises `ToolNotFoundError`."""
-    named = environ.get(BROWSER_VARIABLE)
-    found = named or next((name for name in BROWSERS if shutil.which(name, path=environ.get("PATH"))), None)
-    program = None if found is None else shutil.which(found, path=environ.get("PATH"))
+    named = os.environ.get(BROWSER_VARIABLE)
+    found = named or next(filter(shutil.which, BROWSERS), None)
+    program = None if found is None else shutil.which(found)
     if program is None:
         if named:
             raise ToolNotFoundError(f"{BROWSER_VARIABLE} names {named}, which is no program; name a Chromium or Chrome")
@@ -44,9 +43,9 @@ def find_browser(environ: Mapping[str, str]) -> Path:
     return Path(program)
 
 
-def write_pdf(document: Document, path: Path, environ: Mapping[str, str] = os.environ) -> Path:
+def write_pdf(document: Document, path: Path) -> Path:
     """Print the page. Raises `ToolNotFoundError` without a browser, `ResultError` where it fails."""
-    browser = find_browser(environ)
+    browser = find_browser()
     with tempfile.TemporaryDirectory(prefix="perfharness-", ignore_cleanup_errors=True) as folder:
         page, printed = Path(folder) / "report.html", Path(folder) / "report.pdf"
         page.write_text(html_page(document, paper=True), encoding="utf-8")
@@ -59,7 +58,7 @@ def write_pdf(document: Document, path: Path, environ: Mapping[str, str] = os.en
         try:
             done = subprocess.run(
                 command, capture_output=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL,
-                env={**environ, "HOME": folder},
+                env={**os.environ, "HOME": folder},
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise ResultError(f"{browser.name} did not print the page within {PATIENCE_S:.0f} s") from error

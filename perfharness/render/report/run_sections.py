@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from perfharness.analysis.energy.results import GpuEnergy, RunEnergy
-from perfharness.analysis.metrics.results import GpuMetrics, MetricFigures
+from perfharness.analysis.metrics.results import MetricFigures
 from perfharness.model.bench import Estimate
 from perfharness.model.diagnosis import FunctionTime, KernelGroup, StageDiagnosis, native_text
 from perfharness.model.findings import Severity
@@ -41,7 +41,7 @@ from perfharness.render.report.rank_section import ranks_section
 from perfharness.render.report.slowest_section import HINT, slowest_section
 from perfharness.render.terminal.advice import advice_text, milliseconds, stage_names
 from perfharness.render.terminal.diagnosis import figure_lines, reason_lines
-from perfharness.render.terminal.machine import METHODS
+from perfharness.render.terminal.machine import METHODS, gpu_name
 from perfharness.render.terminal.results import WHERE_OUTSIDE, finding_sentence, row_names
 from perfharness.runs.report.model import RunReport, StageLine
 
@@ -164,7 +164,11 @@ def _first_figures(run: RunReport) -> Iterator[Figure]:
     yield from _batch_figures(run) if run.load is None else load_figures(run.load)
     for gpu in run.metrics.gpus if run.metrics else ():
         if gpu.busy_share is not None:
-            yield Figure(f"{_gpu_name(gpu)} busy", cell_text(gpu.busy_share, "share"), "of the measured window")
+            yield Figure(
+                f"{gpu_name(gpu.gpu_index, gpu.uuid)} busy",
+                cell_text(gpu.busy_share, "share"),
+                "of the measured window",
+            )
     if run.energy is not None and run.energy.energy_per_item_j is not None:
         yield Figure("energy of the GPUs", f"{number_text(run.energy.energy_per_item_j)} J/item", "idle power included")
     if run.cost is not None and run.cost.machine is not None:
@@ -453,11 +457,11 @@ def _telemetry(run: RunReport, number: int) -> Section | None:
         rows = [_metric_row(name, gpu.figures[name]) for name in FIGURES if _is_known(gpu.figures.get(name))]
         window = "the measured window" if gpu.window == "measured" else "the whole run"
         if rows:
-            title = f"{_gpu_name(gpu)} {gpu.name or ''}".strip()
+            title = f"{gpu_name(gpu.gpu_index, gpu.uuid)} {gpu.name or ''}".strip()
             blocks.append(Table(title, columns, rows, f"{title}, over {window}."))
         if gpu.clock_events:
             lowered = ", ".join(f"{one.reason} {one.seconds:.2f} s" for one in gpu.clock_events)
-            blocks.append(Paragraph(f"{_gpu_name(gpu)}: clocks were lowered ({lowered})."))
+            blocks.append(Paragraph(f"{gpu_name(gpu.gpu_index, gpu.uuid)}: clocks were lowered ({lowered})."))
     host = [_metric_row(name, found) for name, found in run.metrics.host.figures.items() if _is_known(found)]
     if host:
         blocks.append(Table("host", columns, host, "The machine."))
@@ -485,10 +489,6 @@ def _metric_row(name: str, found: MetricFigures) -> list[Cell]:
 UNITS = {"w": "W", "percent": "%", "mhz": "MHz", "c": "°C", "mj": "mJ"}
 
 
-def _gpu_name(gpu: GpuMetrics) -> str:
-    return f"GPU {gpu.gpu_index}" if gpu.gpu_index is not None else f"GPU {gpu.uuid}"
-
-
 def _energy(run: RunReport) -> Section | None:
     energy = run.energy
     if energy is None or not energy.gpus:
@@ -510,7 +510,7 @@ def _energy(run: RunReport) -> Section | None:
 
 def _energy_name(run: RunReport, gpu: GpuEnergy, energy: RunEnergy) -> str:
     of = [] if run.metrics is None else [one for one in run.metrics.gpus if one.uuid == gpu.uuid]
-    return _gpu_name(of[0]) if of else f"GPU {energy.gpus.index(gpu)}"
+    return gpu_name(of[0].gpu_index, gpu.uuid) if of else f"GPU {energy.gpus.index(gpu)}"
 
 
 def _stage_energy(gpu: GpuEnergy, name: str) -> Iterator[Block]:

@@ -9,7 +9,7 @@ from perfharness.analysis.slowest.results import SlowLoop, SlowRequest
 from perfharness.render.charts.drawing import Picture
 from perfharness.render.charts.report import timeline_picture
 from perfharness.render.report.document import Block, Cell, Chart, Column, Details, Items, Paragraph, Section, Table
-from perfharness.render.terminal.slowest import VERDICTS, common_text, part_text
+from perfharness.render.terminal.slowest import common_text, part_text, remark_text
 from perfharness.runs.report.model import RunReport, SlowestReport
 
 ABOUT = (
@@ -84,14 +84,12 @@ def _rows(request: SlowRequest) -> Iterator[list[Cell]]:
     head: list[Cell] = [
         str(request.index), request.process, request.phase or "", request.ms, typical, request.difference_ms,
     ]  # fmt: skip
-    said = request.reason or VERDICTS[request.verdict]
-    if request.error is not None:
-        said = f"error {request.error}" + (f"; {said}" if said else "")
+    remark = remark_text(request)
     parts: list[list[Cell]] = [
         [part_text(part, bool(request.stages)), part.ms, part.usual_ms] for part in request.parts
     ]
-    if said or not parts:
-        parts.insert(0, [said, None, None])
+    if remark or not parts:
+        parts.insert(0, [remark, None, None])
     if request.waited_for is not None:
         parts.append([f"of this, in collectives until rank {request.waited_for.rank} had come", request.waited_for.ms,
                       None])  # fmt: skip

@@ -8,13 +8,12 @@ from dataclasses import replace
 from perfharness.analysis.suites.bench_figures import (
     accuracy_of,
     baseline_of,
-    gives_wrong_answers,
     latency_of,
     memory_of,
     speedup,
 )
 from perfharness.analysis.suites.bench_names import CaseNames
-from perfharness.model.bench import CaseResult, Estimate
+from perfharness.model.bench import Estimate
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.render.charts.bench import (
     bench_pictures,
@@ -42,6 +41,7 @@ from perfharness.render.terminal.bench import (
     recommendation_lines,
     row_remarks,
     side_by_side,
+    state_text,
 )
 from perfharness.runs.report.model import MergedReport, SuiteReport
 
@@ -160,7 +160,7 @@ def cases_table(suite: BenchSuiteResult) -> Table:
             *(_value(latency_of(result, which)) for which in ("p50", "p95", "p99")),
             _value(result.items_per_second), _ends(result.items_per_second), _value(speedup(result, base)),
             None if memory is None else memory / GB, result.power_mean_w, _value(result.energy_per_item_j),
-            accuracy_of(result, metric), "yes" if result.case.case_id in front else "", _state(result),
+            accuracy_of(result, metric), "yes" if result.case.case_id in front else "", state_text(result),
         ])  # fmt: skip
     kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
     return Table(
@@ -179,12 +179,6 @@ def _ends(estimate: Estimate | None) -> Cell:
     if estimate is None or estimate.interval is None:
         return None
     return " to ".join(number_text(end) for end in estimate.interval)
-
-
-def _state(result: CaseResult) -> str:
-    if result.status != "ok":
-        return result.status
-    return "wrong answer" if gives_wrong_answers(result) else ""
 
 
 def _measured(suite: BenchSuiteResult) -> Table:

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from perfharness.analysis.suites.bench_figures import (
     MUCH_CLOCK_DROP_PERCENT,
-    NOT_MEASURED,
     accuracy_of,
     baseline_of,
     drift_line,
@@ -32,6 +31,7 @@ from perfharness.model.bench_suite import (
     MergedRow,
     Recommendation,
 )
+from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, print_table, say, styled
 
 LISTED_WIDTH = 110
@@ -73,7 +73,7 @@ def print_suite(console: Console, suite: BenchSuiteResult) -> None:
             "batch": str(result.case.batch_size),
             **_figures(result, suite),
             "cosine": NOT_MEASURED if accuracy is None else f"{accuracy:.6g}",
-            "state": _state(result),
+            "state": state_text(result),
         }
         style = "" if result.status == "ok" else "dim"
         rows.append([Text(cells[name], style) for name in columns if not absent.get(name)])
@@ -87,7 +87,8 @@ def print_suite(console: Console, suite: BenchSuiteResult) -> None:
             say(console, line)
 
 
-def _state(result: CaseResult) -> str:
+def state_text(result: CaseResult) -> str:
+    """In the last column of a case: why it has no figures, or that they are those of a wrong answer."""
     if result.status != "ok":
         return result.status
     return "wrong answer" if gives_wrong_answers(result) else ""
@@ -135,7 +136,7 @@ def _remarks(result: CaseResult) -> Iterator[str]:
         yield status
     equality = result.equality
     if equality is not None and equality.equal is False:
-        yield f"wrong answer: {equality.reason or 'outputs differ'} (reference {short_cell(equality.reference)})"
+        yield f"wrong answer: {equality.reason or 'outputs differ'} (reference {short_backend(equality.reference)})"
     elif equality is not None and equality.equal is None and result.status == "ok":
         yield f"outputs not compared: {equality.reason}"
     yield from unsteady_lines(result)
@@ -174,7 +175,7 @@ def notes(suite: BenchSuiteResult) -> Iterator[str]:
     device = ", ".join(suite.machine.gpus) or suite.machine.cpu or "?"
     yield f"{done} of {len(suite.cases)} cases measured on {suite.machine.hostname} ({device})"
     if suite.baseline is not None:
-        yield f"speed-up: items/s against {short_cell(suite.baseline)} at the same batch size"
+        yield f"speed-up: items/s against {short_backend(suite.baseline)} at the same batch size"
     if any(gives_wrong_answers(case) for case in suite.cases):
         yield f"{WRONG}: the speed of a wrong answer, for the outputs differ from the reference's beyond the tolerance"
     yield from suite.remarks
@@ -257,7 +258,7 @@ def merged_remarks(merged: BenchMergedResult) -> Iterator[str]:
     """Each run's machine and baseline, and cases without a number."""
     for run in merged.runs:
         device = ", ".join(run.machine.gpus) or run.machine.cpu or "?"
-        against = short_cell(run.baseline or "?")
+        against = short_backend(run.baseline or "?")
         yield f"{run.name}: {device}, {run.created}, speed-up against {against} ({run.path})"
     yield from _missing(merged)
 
@@ -282,7 +283,7 @@ def _backend(row: MergedRow) -> str:
 def _parts(cell: MergedCell) -> tuple[str, str, str]:
     result = cell.result
     if result is None or result.status != "ok":
-        return "-", "-", "-"
+        return NOT_MEASURED, NOT_MEASURED, NOT_MEASURED
     mark = WRONG if gives_wrong_answers(result) else ""
     return (
         in_significant_digits(latency_of(result, "p50")),
@@ -318,11 +319,6 @@ def listed(cells: Sequence[str], indent: str = "  ") -> Iterator[str]:
         line = longer
     if line:
         yield line
-
-
-def short_cell(name: str) -> str:
-    """`module:Class/mode/precision` without the module."""
-    return name.rpartition(":")[2]
 
 
 def first_line(text: str) -> str:

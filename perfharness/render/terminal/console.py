@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.text import Text
 
-from perfharness.model.text import safe, safe_line
+from perfharness.model.text import NOT_MEASURED, safe, safe_line
 
 GAP = "  "
 LEAST_TEXT_WIDTH = 12
@@ -52,6 +52,11 @@ def say(console: rich.console.Console, *parts: str | Text) -> None:
 def styled(text: str, style: str) -> Text:
     """Text in a style; names in it are escaped."""
     return Text(safe(text), style)
+
+
+def fixed(value: float | None, digits: int = 3) -> str:
+    """A number for a table, with that many digits after the point."""
+    return NOT_MEASURED if value is None else f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True)

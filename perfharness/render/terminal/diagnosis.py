@@ -19,11 +19,12 @@ from perfharness.model.diagnosis import (
 )
 from perfharness.model.pooled_diagnosis import PooledDiagnosis
 from perfharness.model.result import path_text
+from perfharness.model.text import NOT_MEASURED
 from perfharness.render.places import place_text
 from perfharness.render.terminal.advice import milliseconds, print_advice, verdict_name, verdict_text
-from perfharness.render.terminal.console import Column, Row, print_table, say, styled
+from perfharness.render.terminal.console import Column, Row, fixed, print_table, say, styled
 from perfharness.render.terminal.evidence import print_evidence
-from perfharness.render.terminal.results import NOT_MEASURED, print_findings, row_names
+from perfharness.render.terminal.results import print_findings, row_names
 
 
 def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:
@@ -92,7 +93,7 @@ def print_pooled(console: Console, pooled: PooledDiagnosis, name: str | None = N
         times = (mean.cpu_ms, mean.gpu_busy_ms, mean.copy_ms, mean.blocking_ms)
         rows.append([
             path, verdicts, f"{100 * stage.agreement:.0f} %", str(stage.totals.batches),
-            *(_number(time) for time in times),
+            *(fixed(time) for time in times),
             NOT_MEASURED if saving is None else f"{100 * saving[0]:.0f} to {100 * saving[1]:.0f} %",
         ])  # fmt: skip
     say(console, styled(f"all {len(pooled.processes)} processes", "bold"), " (ms per batch, over all their batches)")
@@ -126,13 +127,13 @@ def _print_table(console: Console, stages: list[StageDiagnosis]) -> None:
             stage.host.blocking_ms if stage.host else None,
         )
         costs = NOT_MEASURED if saving is None else f"{100 * saving:.0f} %"
-        rows.append([name, verdict_text(verdict_name(stage)), *(_number(time) for time in times), costs])
+        rows.append([name, verdict_text(verdict_name(stage)), *(fixed(time) for time in times), costs])
     _print_known(console, ("stage", "limited by"), NUMBERS, rows)
 
 
 def _print_known(console: Console, texts: Sequence[str], headings: Sequence[str], rows: Sequence[Row]) -> None:
     """Print a table without GPU columns where no GPU was used."""
-    nothing = (NOT_MEASURED, _number(0.0))
+    nothing = (NOT_MEASURED, fixed(0.0))
     columns = [*(Column(text, is_text=True, is_whole=text == "limited by") for text in texts)]
     columns += [Column(heading, drop=DROPPED.get(heading, 0)) for heading in headings]
     known = [
@@ -141,10 +142,6 @@ def _print_known(console: Console, texts: Sequence[str], headings: Sequence[str]
         if column.heading not in GPU_HEADINGS or any(str(row[place]) not in nothing for row in rows)
     ]
     print_table(console, [columns[place] for place in known], [[row[place] for place in known] for row in rows])
-
-
-def _number(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.3f}"
 
 
 def reason_lines(stage: StageDiagnosis) -> Iterator[str]:
@@ -165,13 +162,13 @@ def reason_lines(stage: StageDiagnosis) -> Iterator[str]:
 def figure_lines(stage: StageDiagnosis, *, has_gpu: bool) -> Iterator[str]:
     """All other figures of one stage, one per line."""
     items = f", {stage.items} items" if stage.items is not None else ""
-    yield f"{stage.batches} batches{items}; CPU {_number(stage.cpu_ms_per_item)} ms an item"
+    yield f"{stage.batches} batches{items}; CPU {fixed(stage.cpu_ms_per_item)} ms an item"
     if stage.cost.saving_share is None:
         yield f"what it costs the whole: not known ({stage.cost.reason})"
     else:
         yield (
-            f"without it, a batch of the pipeline would take {_number(stage.cost.without_stage_ms)} ms "
-            f"instead of {_number(stage.cost.pipeline_ms)}"
+            f"without it, a batch of the pipeline would take {fixed(stage.cost.without_stage_ms)} ms "
+            f"instead of {fixed(stage.cost.pipeline_ms)}"
         )
     if has_gpu and stage.gpu is not None:
         yield from _gpu_lines(stage)
@@ -184,14 +181,14 @@ def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
     assert gpu is not None
     share = "" if gpu.kernel_share is None else f", {100 * gpu.kernel_share:.0f} % of its operations' time"
     yield (
-        f"GPU: busy {_number(gpu.busy_ms)} ms, from first to last {_number(gpu.projected_ms)}; "
-        f"{gpu.kernel_count:.1f} kernels ({_number(gpu.kernel_time_ms)} ms{share}), "
-        f"{gpu.memset_count:.1f} memsets ({_number(gpu.memset_time_ms)} ms, {_megabytes(gpu.memset_bytes)}), "
-        f"{gpu.graph_launch_count:.1f} graph launches ({_number(gpu.graph_time_ms)} ms) on {gpu.streams} streams"
+        f"GPU: busy {fixed(gpu.busy_ms)} ms, from first to last {fixed(gpu.projected_ms)}; "
+        f"{gpu.kernel_count:.1f} kernels ({fixed(gpu.kernel_time_ms)} ms{share}), "
+        f"{gpu.memset_count:.1f} memsets ({fixed(gpu.memset_time_ms)} ms, {_megabytes(gpu.memset_bytes)}), "
+        f"{gpu.graph_launch_count:.1f} graph launches ({fixed(gpu.graph_time_ms)} ms) on {gpu.streams} streams"
     )
     yield (
-        f"at once: {_number(gpu.stream_overlap_ms)} ms of its operations, {_number(gpu.copy_with_compute_ms)} ms of "
-        f"copies during kernels, {_number(gpu.shared_with_processes_ms)} ms shared with other processes on the GPU"
+        f"at once: {fixed(gpu.stream_overlap_ms)} ms of its operations, {fixed(gpu.copy_with_compute_ms)} ms of "
+        f"copies during kernels, {fixed(gpu.shared_with_processes_ms)} ms shared with other processes on the GPU"
     )
     for kernel in gpu.top_kernels:
         yield (
@@ -204,16 +201,14 @@ def _gpu_lines(stage: StageDiagnosis) -> Iterator[str]:
         ends = "" if copy.source_gpu is None else f" GPU {copy.source_gpu} to GPU {copy.target_gpu}"
         memory = copy.host_memory or "no host memory"
         size = _megabytes(copy.bytes)
-        yield (
-            f"  copy {copy.direction}{ends}, {memory}: {copy.count:.1f} ({_number(copy.time_ms)} ms), {size}, {rate}"
-        )
+        yield (f"  copy {copy.direction}{ends}, {memory}: {copy.count:.1f} ({fixed(copy.time_ms)} ms), {size}, {rate}")
     for during in stage.gpu_during:
         gpu_name = "GPU" if during.gpu is None else f"GPU {during.gpu}"
-        meanwhile = ", ".join(f"{name} {_number(ms)}" for name, ms in during.host_meanwhile_ms.items())
+        meanwhile = ", ".join(f"{name} {fixed(ms)}" for name, ms in during.host_meanwhile_ms.items())
         yield (
-            f"{gpu_name} while the host was in it: busy {_number(during.busy_ms)} ms, "
-            f"idle {_number(during.idle_ms)} ms in {during.gaps:.1f} gaps "
-            f"(the longest {_number(during.longest_gap_ms)} ms); the host meanwhile: {meanwhile}"
+            f"{gpu_name} while the host was in it: busy {fixed(during.busy_ms)} ms, "
+            f"idle {fixed(during.idle_ms)} ms in {during.gaps:.1f} gaps "
+            f"(the longest {fixed(during.longest_gap_ms)} ms); the host meanwhile: {meanwhile}"
         )
 
 
@@ -228,11 +223,11 @@ def _residency(kernel: KernelGroup) -> str:
 
 def _limit_lines(limits: GpuLimits) -> Iterator[str]:
     basis = "" if limits.basis is None else f", according to {limits.basis}"
-    names = ", ".join(f"{name} {_number(ms)}" for name, ms in limits.by_name_ms.items() if ms)
+    names = ", ".join(f"{name} {fixed(ms)}" for name, ms in limits.by_name_ms.items() if ms)
     yield (
-        f"limited by: {limits.limit.value}{basis} ({_number(limits.work_ms)} ms of work: by name {names or 'nothing'}, "
-        f"underfilled {_number(limits.underfilled_ms)}, short kernels {_number(limits.short_ms)}; "
-        f"last waves {_number(limits.tail_ms)})"
+        f"limited by: {limits.limit.value}{basis} ({fixed(limits.work_ms)} ms of work: by name {names or 'nothing'}, "
+        f"underfilled {fixed(limits.underfilled_ms)}, short kernels {fixed(limits.short_ms)}; "
+        f"last waves {fixed(limits.tail_ms)})"
     )
     if limits.moved_gb_per_s is not None:
         share = limits.moved_peak_share
@@ -252,17 +247,17 @@ def _host_lines(stage: StageDiagnosis) -> Iterator[str]:
     host = stage.host
     assert host is not None
     counts = {name: f" ({count:.1f} calls)" for name, count in host.calls.items() if count}
-    parts = (f"{name} {_number(ms)}{counts.get(name, '')}" for name, ms in host.activity_ms.items())
+    parts = (f"{name} {fixed(ms)}{counts.get(name, '')}" for name, ms in host.activity_ms.items())
     if any(ms for name, ms in host.activity_ms.items() if name != HostActivity.OUTSIDE.value):
         yield f"host, ms in CUDA calls by kind and outside of them: {', '.join(parts)}"
-        yield f"blocking: {host.blocking_calls:.1f} calls, {_number(host.blocking_ms)} ms"
+        yield f"blocking: {host.blocking_calls:.1f} calls, {fixed(host.blocking_ms)} ms"
     blocked = {kind: ms for kind, ms in host.blocked_ms.items() if ms is not None}
     if blocked:
-        yield f"outside of CUDA, blocked in: {', '.join(f'{kind} {_number(ms)}' for kind, ms in blocked.items())} ms"
+        yield f"outside of CUDA, blocked in: {', '.join(f'{kind} {fixed(ms)}' for kind, ms in blocked.items())} ms"
     if host.launch_latency_us is not None and host.queueing_us is not None:
         yield f"launch latency {host.launch_latency_us:.1f} us (median), queueing {host.queueing_us:.1f} us (mean)"
     for wait in host.longest_waits:
         where = f" of '{wait.waited_for_stage}'" if wait.waited_for_stage else ""
         what = f"waited for {wait.waited_for}{where}" if wait.waited_for else "no operation ended meanwhile"
         batch = "" if wait.batch is None else f" in batch {wait.batch}"
-        yield f"  {_number(wait.time_ms)} ms in {wait.call}{batch}: {what}"
+        yield f"  {fixed(wait.time_ms)} ms in {wait.call}{batch}: {what}"

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from perfharness.bench.engines.model import EngineComparison, EngineResult
 from perfharness.model.bench import AccuracyRecord
-from perfharness.render.terminal.console import Column, print_table, say
+from perfharness.model.text import NOT_MEASURED
+from perfharness.render.terminal.console import Column, fixed, print_table, say
 
 DEPTH_COLUMNS = ("abs_rel", "sq_rel", "rmse", "delta1", "delta2", "delta3", "scale")
 SPEED_COLUMNS = (
@@ -59,14 +60,14 @@ def speed_row(engine: EngineResult) -> list[str]:
     """An engine's speed in the tables, ms."""
     stats = engine.latency
     if stats is None:
-        return [engine.name, *["-"] * (len(SPEED_COLUMNS) - 1)]
+        return [engine.name, *[NOT_MEASURED] * (len(SPEED_COLUMNS) - 1)]
     p90, p95, p99 = (None if one is None else one.value for one in (stats.p90, stats.p95, stats.p99))
     milliseconds = [stats.mean.value, stats.p50, p90, p95, p99, stats.min, stats.max, stats.std]
     return [
         engine.name,
-        *("-" if one is None else f"{one:.3f}" for one in milliseconds),
-        "-" if engine.images_per_second is None else f"{engine.images_per_second:.1f}",
-        "-" if engine.speedup is None else f"{engine.speedup:.2f}x",
+        *map(fixed, milliseconds),
+        fixed(engine.images_per_second, 1),
+        NOT_MEASURED if engine.speedup is None else f"{engine.speedup:.2f}x",
         str(stats.iterations),
     ]
 
@@ -111,4 +112,4 @@ def _table(console: Console, title: str, headings: Sequence[str], rows: Sequence
 
 
 def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    return NOT_MEASURED if value is None else f"{value:.4g}"

@@ -17,11 +17,10 @@ from perfharness.model.diagnosis import (
     StageDiagnosis,
 )
 from perfharness.model.host_samples import HostState
-from perfharness.model.text import short_function
+from perfharness.model.text import NOT_MEASURED, short_function
 from perfharness.render.places import file_and_line
 from perfharness.render.terminal.advice import stage_names
-from perfharness.render.terminal.console import Column, Row, print_table, say, styled
-from perfharness.render.terminal.results import NOT_MEASURED
+from perfharness.render.terminal.console import Column, Row, fixed, print_table, say, styled
 
 TOP, ALL = 3, 20
 """Functions of a stage: by default, and where details were requested."""
@@ -65,7 +64,7 @@ def _print_functions(console: Console, names: Names, stages: Sequence[StageDiagn
         Column("±", drop=2), Column("with\ncallees", drop=1), Column("own of\nstage", drop=3),
     ]  # fmt: skip
     rows: Rows = [
-        (stage.path, (one.function, _line(one), _ms(one.self_ms), _ms(one.error_ms), _ms(one.cumulative_ms),
+        (stage.path, (one.function, _line(one), fixed(one.self_ms), fixed(one.error_ms), fixed(one.cumulative_ms),
                       _share(one.self_ms, stage.cpu_ms)))
         for stage in stages for one in listed.get(stage.path, ())
     ]  # fmt: skip
@@ -138,7 +137,7 @@ def _native_row(native: NativeFunction, *, with_line: bool) -> tuple[str, ...]:
     library = "compiled at run time" if native.library is None else native.library.rpartition("/")[2]
     line = [] if not with_line else [_line(native.called_at) if native.called_at is not None else ""]
     share, error = f"{100 * native.share:.0f} %", f"{100 * native.error:.0f} %"
-    return library, short_function(native.function or ""), *line, _ms(native.cpu_ms), share, error
+    return library, short_function(native.function or ""), *line, fixed(native.cpu_ms), share, error
 
 
 def _line(function: FunctionTime) -> str:
@@ -160,19 +159,19 @@ def _print_states(console: Console, names: Names, stages: Sequence[StageDiagnosi
         if any((profile.state_ms.get(state) or 0.0) > least * (stage.cpu_ms or 0.0) for stage, profile in profiled)
     ]
     figures: list[tuple[str, Callable[[HostProfile], str]]] = [
-        ("on CPU", lambda profile: _ms(profile.on_cpu_ms)),
+        ("on CPU", lambda profile: fixed(profile.on_cpu_ms)),
         *(
-            (HEADINGS.get(state, state), lambda profile, state=state: _ms(profile.state_ms.get(state)))
+            (HEADINGS.get(state, state), lambda profile, state=state: fixed(profile.state_ms.get(state)))
             for state in shown
         ),
     ]
     if any(profile.collections for _, profile in profiled):
         figures += [
-            ("garbage\ncollection", lambda profile: _ms(profile.collection_ms)),
-            ("runs\nof it", lambda profile: _count(profile.collections)),
+            ("garbage\ncollection", lambda profile: fixed(profile.collection_ms)),
+            ("runs\nof it", lambda profile: fixed(profile.collections, 1)),
         ]
     if any((profile.recorder_ms or 0.0) > least * (stage.cpu_ms or 0.0) for stage, profile in profiled):
-        figures.append(("recorder\nitself", lambda profile: _ms(profile.recorder_ms)))
+        figures.append(("recorder\nitself", lambda profile: fixed(profile.recorder_ms)))
     if any(profile.cpus_used is not None for _, profile in profiled):
         figures.append(("CPUs\nused", _cpus))
     columns = [*(Column(heading) for heading, _ in figures), Column("samples", drop=1)]
@@ -193,7 +192,11 @@ def _print_holders(console: Console, names: Names, stages: Sequence[StageDiagnos
     rows: Rows = [
         (
             stage.path,
-            (one.function if one.callee is None else f"{one.function}, in {one.callee}", _line(one), _ms(one.self_ms)),
+            (
+                one.function if one.callee is None else f"{one.function}, in {one.callee}",
+                _line(one),
+                fixed(one.self_ms),
+            ),
         )
         for stage, profile in _profiled(stages)
         for one in profile.gil_holders[: ALL if details else TOP]
@@ -309,14 +312,6 @@ def _print_rows(console: Console, names: Names, title: str, columns: Sequence[Co
     heading, _, about = title.partition(": ")
     say(console, styled(heading, "bold"), f": {about}")
     print_table(console, [Column("stage", is_text=True), *columns], printed)
-
-
-def _ms(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.3f}"
-
-
-def _count(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.1f}"
 
 
 def _share(part: float, whole: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfharness.bench.accuracy.layers import LayerComparison, LayerRow
+from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, Console, print_table, say
 
 MAX_ROWS = 40
@@ -63,4 +64,4 @@ def _shown_rows(found: LayerComparison, every: bool) -> tuple[list[LayerRow], in
 
 
 def _shown(value: float | None, form: str = ".3g") -> str:
-    return "-" if value is None else format(value, form)
+    return NOT_MEASURED if value is None else format(value, form)

@@ -7,10 +7,20 @@ from collections.abc import Sequence
 from perfharness.load.progress import LoadStatus
 from perfharness.model.load import TOKEN_TIMES, UNANSWERED, ErrorKind, LoadFigure, LoadResult, LoadTimes, PhaseResult
 from perfharness.model.load_judgement import ClockChange, Knee, Sustained
+from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, Console, print_table, say
 
-NOT_KNOWN = "-"
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")
+
+
+def percentile_label(name: str) -> str:
+    """`p99_9` -> `p99.9`."""
+    return name.replace("_", ".")
+
+
+def phase_name(phase: PhaseResult) -> str:
+    """With the remark that it does not count."""
+    return f"{phase.name} (excluded)" if phase.is_warmup else phase.name
 
 
 def print_load(console: Console, result: LoadResult) -> None:
@@ -19,7 +29,7 @@ def print_load(console: Console, result: LoadResult) -> None:
     optional = [("unanswered", any(phase.unanswered for phase in result.phases)), ("in time/s", bool(result.objective))]
     names = [name for name, is_shown in optional if is_shown]
     columns = [Column(name) for name in ("asked/s", "achieved/s", "requests", "errors", *names)]
-    latency = [Column(f"{name.replace('p99_9', 'p99.9')} ms") for name in FIGURES]
+    latency = [Column(f"{percentile_label(name)} ms") for name in FIGURES]
     print_table(
         console,
         [Column("phase", is_text=True, is_whole=True), *columns, *latency],
@@ -135,7 +145,7 @@ def _gpu_rows(one: ClockChange) -> list[list[str]]:
 def _ends(figure: LoadFigure, unit: str) -> str:
     """Of a share in percent."""
     if figure.value is None:
-        return NOT_KNOWN
+        return NOT_MEASURED
     return f"{figure.value:.2%}" if unit.startswith("of ") else _number(figure.value)
 
 
@@ -160,19 +170,19 @@ def print_knee(console: Console, knee: Knee) -> None:
 
 def _share(figure: LoadFigure) -> str:
     if figure.value is None or figure.low is None or figure.high is None:
-        return NOT_KNOWN
+        return NOT_MEASURED
     return f"{figure.value:.2%} ({figure.low:.2%} … {figure.high:.2%})"
 
 
 def _slope(figure: LoadFigure, unit: str) -> str:
     if figure.value is None or figure.low is None or figure.high is None:
-        return NOT_KNOWN
+        return NOT_MEASURED
     return f"{figure.value:+.3g} {unit} ({figure.low:+.3g} … {figure.high:+.3g})"
 
 
 def _change(ratio: LoadFigure) -> str:
     if ratio.value is None:
-        return NOT_KNOWN
+        return NOT_MEASURED
     ends = "" if ratio.low is None or ratio.high is None else f" ({ratio.low - 1:+.1%} … {ratio.high - 1:+.1%})"
     return f"{ratio.value - 1:+.1%}{ends}"
 
@@ -180,7 +190,7 @@ def _change(ratio: LoadFigure) -> str:
 def _intervals(times: LoadTimes) -> str:
     known = [(name, getattr(times, name)) for name in FIGURES if name != "max"]
     return ", ".join(
-        f"{name.replace('p99_9', 'p99.9')} {_number(one.low)} … {_number(one.high)}"
+        f"{percentile_label(name)} {_number(one.low)} … {_number(one.high)}"
         for name, one in known
         if one.low is not None and one.high is not None
     )
@@ -215,17 +225,24 @@ def _missing(times: LoadTimes) -> dict[tuple[str, str], list[str]]:
         figure = getattr(times, name)
         if figure.reason is not None and figure.low is None:
             what = "" if figure.value is None else "interval of "
-            found.setdefault((what, figure.reason), []).append(name.replace("p99_9", "p99.9"))
+            found.setdefault((what, figure.reason), []).append(percentile_label(name))
     return found
 
 
 def _phase_row(phase: PhaseResult, optional: Sequence[str]) -> list[str]:
-    name = f"{phase.name} (excluded)" if phase.is_warmup else phase.name
     asked = "closed" if phase.asked_rate is None else _number(phase.asked_rate)
     errors = str(sum(phase.errors.values()) - phase.unanswered)
     values = {"unanswered": str(phase.unanswered), "in time/s": _number(phase.goodput)}
     more = [values[name] for name in optional]
-    return [name, asked, _number(phase.achieved_rate), str(phase.arrivals), errors, *more, *_figures(phase.latency)]
+    return [
+        phase_name(phase),
+        asked,
+        _number(phase.achieved_rate),
+        str(phase.arrivals),
+        errors,
+        *more,
+        *_figures(phase.latency),
+    ]
 
 
 def _parts(phase: PhaseResult, *, several: bool) -> list[tuple[str, LoadTimes]]:
@@ -239,15 +256,11 @@ def _parts(phase: PhaseResult, *, several: bool) -> list[tuple[str, LoadTimes]]:
 
 
 def _figures(times: LoadTimes) -> list[str]:
-    return [_figure(getattr(times, name)) for name in FIGURES]
-
-
-def _figure(figure: LoadFigure) -> str:
-    return _number(figure.value)
+    return [_number(getattr(times, name).value) for name in FIGURES]
 
 
 def _number(value: float | None) -> str:
     """Four digits, or all before the point."""
     if value is None:
-        return NOT_KNOWN
+        return NOT_MEASURED
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from perfharness.model.result import Tree, last_key
-from perfharness.render.terminal.console import Column, print_table, say
+from perfharness.model.text import NOT_MEASURED
+from perfharness.render.terminal.console import Column, fixed, print_table, say
 
 METHODS = {
     "regression": "",
@@ -16,7 +17,6 @@ METHODS = {
     "no_gpu_work": "no GPU work",
     "none": "not measured",
 }
-NOT_MEASURED = "-"
 MIB = 1 << 20
 
 
@@ -26,7 +26,8 @@ def print_machine(console: Console, tree: Tree) -> None:
     if "energy" in tree and tree["energy"]["gpus"]:
         say(console, _energy_line(tree["energy"]))
         for gpu in tree["energy"]["gpus"]:
-            whose = next((_gpu_name(one) for one in metrics if one["uuid"] == gpu["uuid"]), f"GPU {gpu['uuid']}")
+            index = next((one["gpu_index"] for one in metrics if one["uuid"] == gpu["uuid"]), None)
+            whose = gpu_name(index, gpu["uuid"])
             rows = [one for one in gpu["attribution"]["stages"] if one["busy_s"] or one["energy_j"] is None]
             if rows:
                 say(console, f"Energy by stage, {whose}")
@@ -69,8 +70,8 @@ def print_stage_energy(console: Console, stages: list[Tree], joint: list[Tree]) 
     names = _short_names([one["stage"] for one in stages])
     rows = [
         [
-            names[one["stage"]], f"{one['busy_s']:.3f}", _figure(one["energy_j"]), _interval(one),
-            _figure(one["power_mean_w"]), _figure(one["energy_per_batch_j"], 3), METHODS[one["method"]],
+            names[one["stage"]], f"{one['busy_s']:.3f}", fixed(one["energy_j"], 1), _interval(one),
+            fixed(one["power_mean_w"], 1), fixed(one["energy_per_batch_j"]), METHODS[one["method"]],
         ]
         for one in stages
     ]  # fmt: skip
@@ -78,7 +79,7 @@ def print_stage_energy(console: Console, stages: list[Tree], joint: list[Tree]) 
         watts = group["energy_j"] / group["busy_s"] if group["busy_s"] and group["energy_j"] is not None else None
         rows.append([
             " + ".join(names.get(name, name) for name in group["stages"]), f"{group['busy_s']:.3f}",
-            _figure(group["energy_j"]), _interval(group), _figure(watts), "", "together",
+            fixed(group["energy_j"], 1), _interval(group), fixed(watts, 1), "", "together",
         ])  # fmt: skip
     print_table(console, columns, rows)
 
@@ -98,14 +99,15 @@ def _short_names(paths: list[str]) -> dict[str, str]:
 
 def _gpu_line(gpu: Tree) -> str:
     return (
-        f"{_gpu_name(gpu)}: "
+        f"{gpu_name(gpu['gpu_index'], gpu['uuid'])}: "
         + (", ".join(_figures_of(gpu)) or "nothing was measured")
         + (" (over the whole run)" if gpu["window"] == "run" else "")
     )
 
 
-def _gpu_name(gpu: Tree) -> str:
-    return f"GPU {gpu['gpu_index'] if gpu['gpu_index'] is not None else gpu['uuid']}"
+def gpu_name(index: int | None, uuid: str) -> str:
+    """`GPU 0`; of one whose index is not known, its UUID."""
+    return f"GPU {uuid if index is None else index}"
 
 
 def _figures_of(gpu: Tree) -> Iterator[str]:
@@ -125,7 +127,3 @@ def _figures_of(gpu: Tree) -> Iterator[str]:
         yield f"memory up to {memory / MIB:.0f} MiB"
     if gpu["throttled_batches"]:
         yield f"{gpu['throttled_batches']} batches throttled"
-
-
-def _figure(value: float | None, digits: int = 1) -> str:
-    return NOT_MEASURED if value is None else f"{value:.{digits}f}"

@@ -8,8 +8,9 @@ from rich.console import Console
 
 from perfharness.model.mlperf import MlperfMetric, MlperfResult
 from perfharness.model.result import ProcessResult, Tree
-from perfharness.render.terminal.console import Column, print_table, say
-from perfharness.render.terminal.results import NOT_MEASURED, print_result
+from perfharness.model.text import NOT_MEASURED
+from perfharness.render.terminal.console import Column, fixed, print_table, say
+from perfharness.render.terminal.results import print_result
 
 
 def print_mlperf(console: Console, result: MlperfResult, mean: Tree, processes: Mapping[str, ProcessResult]) -> None:
@@ -27,8 +28,7 @@ def print_mlperf(console: Console, result: MlperfResult, mean: Tree, processes: 
     known = [one for one in result.percentiles if one.latency_ms is not None]
     if known:
         rows = [[f"p{one.percent:g}", f"{one.latency_ms:.3f}"] for one in known]
-        mean_ms = result.mean_latency_ms
-        rows.append(["mean", NOT_MEASURED if mean_ms is None else f"{mean_ms:.3f}"])
+        rows.append(["mean", fixed(result.mean_latency_ms)])
         say(console, f"latency of {result.queries} queries, ms, by LoadGen")
         print_table(console, [Column("", is_text=True, is_whole=True), Column("ms")], rows)
     if unknown := [one for one in result.percentiles if one.latency_ms is None]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from perfharness.model.result import Tree
-from perfharness.render.terminal.console import Column, print_table, say
+from perfharness.model.text import NOT_MEASURED
+from perfharness.render.terminal.console import Column, fixed, print_table, say
 
-NOT_MEASURED = "-"
 MAX_RANKS = 64
 """Rows; all are in the JSON files."""
 
@@ -58,18 +58,15 @@ def _print_group(console: Console, group: Tree) -> None:
     ]  # fmt: skip
     rows = [
         [
-            str(one["rank"]), _ms(one["batch_ms"]), _ms(one["communication_ms"]), _share(one["communication_share"]),
-            _ms(one["waiting_ms"]), _share(one["last_share"]), _ms(one["lag_ms"]),
+            str(one["rank"]), fixed(one["batch_ms"]), fixed(one["communication_ms"]),
+            _share(one["communication_share"]), fixed(one["waiting_ms"]), _share(one["last_share"]),
+            fixed(one["lag_ms"]),
         ]
         for one in group["ranks"][:MAX_RANKS]
     ]  # fmt: skip
     print_table(console, columns, rows)
     if len(group["ranks"]) > MAX_RANKS:
         say(console, f"and {len(group['ranks']) - MAX_RANKS} more ranks; all are in the JSON files")
-
-
-def _ms(value: float | None) -> str:
-    return NOT_MEASURED if value is None else f"{value:.3f}"
 
 
 def _share(value: float | None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from perfharness.load.replicas.result import ReplicaCase, Replicas
+from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, Console, print_table, say
-from perfharness.render.terminal.results import NOT_MEASURED
 from perfharness.render.terminal.series import over_launches_text
 
 COLUMNS = {

@@ -8,8 +8,9 @@ from rich.console import Console
 
 from perfharness.model.cold_start import ColdStart, Spread
 from perfharness.model.result import last_key, path_of
+from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, print_table, say
-from perfharness.render.terminal.results import MAX_ROWS, NOT_MEASURED, row_names
+from perfharness.render.terminal.results import MAX_ROWS, row_names
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat
 from perfharness.runs.series.scaling import Scaling, ScalingPoint, busy_share, total_power_w
 
@@ -42,7 +43,7 @@ def print_cold_start(console: Console, found: ColdStart, labels: Mapping[str, st
 
 def _spread(spread: Spread) -> str:
     if spread.median is None:
-        return "-"
+        return NOT_MEASURED
     return f"{spread.median:.1f} ({spread.min:.1f} … {spread.max:.1f})"
 
 

@@ -6,8 +6,9 @@ from rich.console import Console
 
 from perfharness.analysis.slowest.results import CommonCause, Part, Reason, Slowest, SlowLoop, SlowRequest
 from perfharness.model.host_samples import Frame
+from perfharness.model.text import NOT_MEASURED
 from perfharness.render.places import place_text
-from perfharness.render.terminal.console import Column, Row, print_table, say, styled
+from perfharness.render.terminal.console import Column, Row, fixed, print_table, say, styled
 
 REASONS = {
     Reason.QUEUE: "waited before service began",
@@ -81,26 +82,32 @@ def _print_loop(console: Console, loop: SlowLoop) -> None:
     ]  # fmt: skip
     rows: list[Row] = []
     for request in loop.requests:
-        head = [str(request.index), request.process, _ms(request.ms)]
+        head = [str(request.index), request.process, fixed(request.ms)]
         typical = request.typical
-        head += ["-", "-", "-"] if typical is None else [_ms(typical.ms), str(typical.batches), _more(request)]
-        said = request.reason or VERDICTS[request.verdict]
-        if request.error is not None:
-            said = f"error {request.error}" + (f"; {said}" if said else "")
+        head += [NOT_MEASURED] * 3 if typical is None else [fixed(typical.ms), str(typical.batches), _more(request)]
+        remark = remark_text(request)
         has_stages = bool(request.stages)
-        parts = [(f"{part.ms:+.3f}", _ms(part.usual_ms), part_text(part, has_stages)) for part in request.parts]
-        if said or not parts:
-            parts.insert(0, ("", "", said))
+        parts = [(f"{part.ms:+.3f}", fixed(part.usual_ms), part_text(part, has_stages)) for part in request.parts]
+        if remark or not parts:
+            parts.insert(0, ("", "", remark))
         if request.waited_for is not None:
             wait = request.waited_for
-            usual = "" if wait.typical_ms is None else f" (typical: {_ms(wait.typical_ms)} ms)"
-            text = f"of this, in collectives until rank {wait.rank} had come: {_ms(wait.ms)} ms{usual}"
+            usual = "" if wait.typical_ms is None else f" (typical: {fixed(wait.typical_ms)} ms)"
+            text = f"of this, in collectives until rank {wait.rank} had come: {fixed(wait.ms)} ms{usual}"
             parts.append(("", "", text))
         if request.parts and request.small_ms is not None and request.rest_ms is not None:
             parts.append((f"{request.small_ms + request.rest_ms:+.3f}", "", "rest: within the usual spread, or small"))
         for number, part in enumerate(parts):
             rows.append([*(head if number == 0 else [""] * len(head)), *part])
     print_table(console, columns, rows)
+
+
+def remark_text(request: SlowRequest) -> str:
+    """Why it is not explained part by part, and its error."""
+    remark = request.reason or VERDICTS[request.verdict]
+    if request.error is None:
+        return remark
+    return f"error {request.error}" + (f"; {remark}" if remark else "")
 
 
 def part_text(part: Part, has_stages: bool = True) -> str:
@@ -151,7 +158,7 @@ def _print_beside(console: Console, request: SlowRequest) -> None:
     if request.stages:
         columns = [Column("stage", is_text=True, is_whole=True), Column("ms"), Column("typical"), Column("more")]
         rows = [
-            [one.stage, _ms(one.slow_ms), _ms(one.typical_ms), f"{one.slow_ms - one.typical_ms:+.3f}"]
+            [one.stage, fixed(one.slow_ms), fixed(one.typical_ms), f"{one.slow_ms - one.typical_ms:+.3f}"]
             for one in request.stages
         ]
         print_table(console, columns, rows)
@@ -165,7 +172,7 @@ def _print_beside(console: Console, request: SlowRequest) -> None:
             columns,
             [
                 [
-                    one.name, str(one.count), f"{one.typical_count:g}", _ms(one.gpu_ms), _ms(one.typical_gpu_ms),
+                    one.name, str(one.count), f"{one.typical_count:g}", fixed(one.gpu_ms), fixed(one.typical_gpu_ms),
                     f"{one.gpu_ms - one.typical_gpu_ms:+.3f}",
                 ]
                 for one in request.operations
@@ -174,11 +181,7 @@ def _print_beside(console: Console, request: SlowRequest) -> None:
 
 
 def _more(request: SlowRequest) -> str:
-    return "-" if request.difference_ms is None else f"{request.difference_ms:+.3f}"
-
-
-def _ms(value: float) -> str:
-    return f"{value:.3f}"
+    return NOT_MEASURED if request.difference_ms is None else f"{request.difference_ms:+.3f}"
 
 
 def _bytes(value: float) -> str:

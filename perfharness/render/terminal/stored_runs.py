@@ -8,10 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, print_table, say
-from perfharness.render.terminal.results import NOT_MEASURED
 from perfharness.runs.store.folders import folder_state
 from perfharness.runs.store.records import THROUGHPUT, WHOLE_RUN, Figure, StoredRun
+from perfharness.runs.store.trend import TrendPoint
 
 SHORT_COMMIT = 9
 ERROR_RATE = "error_rate"
@@ -36,7 +37,7 @@ def when_text(run: StoredRun) -> str:
     return datetime.fromtimestamp(run.created_unix_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def commit_text(run: StoredRun) -> str:
+def commit_text(run: StoredRun | TrendPoint) -> str:
     """The commit, with a `+` where files differed from it."""
     return "" if run.git_commit is None else run.git_commit[:SHORT_COMMIT] + ("+" if run.git_dirty else "")
 

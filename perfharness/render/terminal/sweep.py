@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from perfharness.analysis.suites.bench_figures import NOT_MEASURED, memory_of
+from perfharness.analysis.suites.bench_figures import memory_of
 from perfharness.analysis.suites.bench_names import CaseNames
 from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import CellSweep, SweepFile
+from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.bench import bytes_text, concurrent_lines, unsteady_lines
 from perfharness.render.terminal.console import Column, print_table, say
 

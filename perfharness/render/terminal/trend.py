@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from rich.console import Console
 
 from perfharness.render.terminal.console import Column, print_table, say
-from perfharness.render.terminal.stored_runs import SHORT_COMMIT, number_text
+from perfharness.render.terminal.stored_runs import commit_text, number_text
 from perfharness.runs.store.trend import Trend, TrendChange
 
 MAX_ROWS = 60
@@ -36,7 +36,7 @@ def print_trend(console: Console, trend: Trend) -> None:
             *([_time(point.committed_unix_s or 0)] if trend.order == "commit" else []),
             _time(point.created_unix_ns // 10**9),
             point.run_id,
-            "" if point.git_commit is None else point.git_commit[:SHORT_COMMIT] + ("+" if point.git_dirty else ""),
+            commit_text(point),
             str(point.launches),
             number_text(point.value),
             "" if place not in steps else _change_text(steps[place]),

@@ -448,17 +448,12 @@ class ProcessAnalyzer:
 def analyze_trace(
     path: Path,
     options: AnalysisOptions,
-    journals: Journals | None = None,
     others: OtherProcesses | None = ALONE,
     *,
     visit: Callable[[Analysis], None] | None = None,
 ) -> tuple[ProcessResult, TraceMeta]:
-    """The result of one trace file, all of its processes together; the arguments are those of `analyze_opened`.
-
-    Args:
-        journals: None: those next to the trace.
-    """
-    journals = journals_of(path) if journals is None else journals
+    """The result of one trace file, all of its processes together; the arguments are those of `analyze_opened`."""
+    journals = journals_of(path)
     trace = open_trace(path, parents=journals.parents, with_details=others is not None)
     return analyze_opened(
         trace, options, journals, others, host_probe=None if others is None else host_probe_of(path), visit=visit

@@ -72,11 +72,6 @@ class Unsteadiness(_Model):
         sizes = [one.relative for one in self.movements if one.relative is not None]
         return max(sizes, default=None)
 
-    @property
-    def has_unknown(self) -> bool:
-        """Whether something moved that has no size: another program on a GPU of some launches."""
-        return any(one.relative is None for one in self.movements)
-
     def beyond(self, effect: float) -> list[Movement]:
         """What moved by more than an effect that is claimed, as a part of the whole; and what has no size."""
         least = max(LEAST, effect)

@@ -82,14 +82,14 @@ def _packed(files: Mapping[str, bytes]) -> Documents:
     return packed if sum(map(len, packed.values())) <= MAX_BYTES else {}
 
 
-def restore(run_id: str, documents: Documents, environ: Mapping[str, str] | None = None) -> Path:
+def restore(run_id: str, documents: Documents) -> Path:
     """What a comparison reads, in the user's cache, made once: a folder with the files, or a file of trtexec.
 
     Raises `StoreError`.
     """
     if not _RUN_ID.fullmatch(run_id):
         raise StoreError(f"the run store has a run with the id {run_id!r}, which is no name of a folder")
-    home = cache_home(os.environ if environ is None else environ)
+    home = cache_home(os.environ)
     parent = Path(tempfile.gettempdir()) / f"perfharness-{os.getuid()}" if home is None else home
     digest = hashlib.sha256(b"\0".join(name.encode() + b"\0" + documents[name] for name in sorted(documents)))
     folder = parent / FOLDERS_NAME / f"{run_id}-{digest.hexdigest()[:12]}"  # another one where they were stored anew
