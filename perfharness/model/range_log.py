@@ -17,7 +17,7 @@ and domain, as in NVTX; an END carries 0.
 
 The attributes stand in a companion file, a line of JSON each; a key is the number of its line. The first
 line (`LogFacts`) names the process of the log; an object in a later line, which counts for no key, is what the process
-noted at its end. A forked child writes files of its own, made with its first event.
+noted. A forked child writes files of its own, made with its first event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from json import dumps  # a name of our own: a script may have its json.dumps annotated
 from typing import Any
@@ -50,7 +50,7 @@ LOG_PREFIX = ".ranges_"
 LOG_SUFFIX = ".log"
 NAMES_SUFFIX = ".names"
 NOTE_START = b"{"
-"""How a line of the file of names begins that is no name, but what a process noted at its end."""
+"""How a line of the file of names begins that is no name, but what a process noted."""
 
 REGION_BYTES = 1 << 20
 FIRST_CHUNK_BYTES = mmap.ALLOCATIONGRANULARITY
@@ -219,6 +219,9 @@ class RangeLog:
         """Why nothing can be written any more."""
 
         self.lost_events = 0
+        self.diagnostics: list[str] = []
+        """What its trace shall say."""
+
         self._clock = clock
         self._lock = threading.RLock()
         self._local = threading.local()
@@ -282,21 +285,33 @@ class RangeLog:
         facts = dumps({**asdict(self.facts), "rank": ranks.rank_facts()}).encode() + b"\n"
         inherited = b""
         if self._inherited is not None:
-            inherited = os.pread(self._inherited, self._names_bytes, 0).partition(b"\n")[2]
+            lines = os.pread(self._inherited, self._names_bytes, 0).splitlines(keepends=True)
+            inherited = b"".join(line for line in lines if not line.startswith(NOTE_START))
             os.close(self._inherited)
             self._inherited = None
         self._names_bytes = 0
         self._append_name(facts + inherited)
+        if self.diagnostics:
+            self._note()
 
-    def note_end(self, *, cuda_used: bool, gpu_reason: str, diagnostics: Sequence[str] = ()) -> None:
-        """Note at the end of the process, where it has a log, what its trace shall say: whether it used CUDA, why the
-        GPU's work is not in it, and which rank it is.
+    def diagnose(self, text: str) -> None:
+        """Have the trace say this, once. It is noted at once, for the process may be killed."""
+        with own_work.thread, self._lock:
+            if text not in self.diagnostics:
+                self.diagnostics.append(text)
+                self._note()
+
+    def note_end(self, *, cuda_used: bool, gpu_reason: str) -> None:
+        """Note at the end of the process what its trace shall say: whether it used CUDA, why the GPU's work is not in
+        it, and which rank it is.
         """
         with self._lock:
-            if self._names is not None:
-                said = {"cuda_used": cuda_used, "gpu_reason": gpu_reason, "diagnostics": [*diagnostics]}
-                note = {**said, "rank": ranks.rank_facts()}
-                self._append_name(dumps(note).encode() + b"\n")
+            self._note(cuda_used=cuda_used, gpu_reason=gpu_reason, rank=ranks.rank_facts())
+
+    def _note(self, **said: Any) -> None:
+        """Write a note, where there is a log; the last one counts."""
+        if self._names is not None:
+            self._append_name(dumps({**said, "diagnostics": self.diagnostics}).encode() + b"\n")
 
     def new_chunk(self, length: int, head: int) -> memoryview | None:
         """A chunk for the calling thread; None where there is no room: the record of that head is lost and counted."""
@@ -348,6 +363,7 @@ class RangeLog:
             self._local.writer = writer
         self.facts = _facts(self.facts.gpu_present)
         self.failure, self.lost_events = None, 0
+        self.diagnostics.clear()
         self._reset()
 
 
