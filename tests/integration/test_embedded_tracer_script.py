@@ -370,6 +370,35 @@ libc.pthread_mutex_lock(mutex), libc.pthread_mutex_lock(mutex)
     assert "-I" in meta(runner.trace)[schema.META_DIAGNOSTIC]
 
 
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_program_that_closes_all_descriptors(runner: Runner, daemon: bool) -> None:
+    """As daemons do. The numbers are then those of its own files, which the tracer neither writes nor closes."""
+    source = f"""
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+{RECORD}
+child = os.fork() if {daemon} else 0
+if child:
+    os.waitpid(child, 0)
+    sys.exit()
+os.closerange(3, 100)
+files = [open(f"file_{{number}}", "w") for number in range(8)]
+{RECORD.replace('"stage"', '"new"')}
+if log is not None:
+    writer = log.writer()
+    for _ in range(range_log.REGION_BYTES // range_log.RECORD_BYTES // 2):
+        writer.event(key | range_log.PUSH), writer.event(key | range_log.POP)
+for file in files:
+    file.write("its own"), file.flush()
+    print(os.fstat(file.fileno()).st_size, open(file.name).read())
+sys.stdout.flush()
+"""
+    assert runner.both(runner.write(source)).stdout == "7 its own\n" * 8
+    complete_traces(runner.trace.parent)
+    names = [set(range_names(path)) for path in sorted(runner.trace.parent.glob("*.sqlite"))]
+    assert sorted(names, key=sorted) == ([{"new"}, {"stage"}] if daemon else [{"stage", "new"}])
+
+
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_process_that_is_killed_leaves_what_it_recorded(runner: Runner, end: str) -> None:
     runner.run("-m", "perfharness.tracer", runner.write(f"import os, signal\n{RECORD}\n{end}"))
