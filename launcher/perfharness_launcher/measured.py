@@ -94,7 +94,9 @@ def unfollowed(folder: Path, process: str) -> list[Finding]:
             Severity.WARNING,
             f"{count} Python process(es) that it started could not be followed: {reason}. Their NVTX ranges and GPU "
             "work are not in the results.",
-            "Install perfharness for that interpreter too.",
+            "Install perfharness for that interpreter too."
+            if "import" in reason
+            else "Have it keep the variables whose names begin with PERFHARNESS_.",
             process,
         )
         for reason, count in reasons.items()

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from perfharness.host_probe import layout as layouts
 from perfharness.host_probe import reader, spool
+from perfharness.own_files import Identity, identity_of
 from perfharness.own_work import own_work
 
 SAMPLER = os.path.join(os.path.dirname(__file__), "run_sampler.py")  # noqa: PTH118, PTH120
@@ -42,6 +43,7 @@ class HostProbe:
         self._folder = folder
         self._pid = os.getpid()
         self._connection: socket.socket | None = None
+        self._identity: Identity | None = None
         self._slots: dict[str, int] = {}
         self._followed: dict[tuple[int, str, int], int] = {}
         self._layout: dict[str, Any] = {}
@@ -74,7 +76,7 @@ class HostProbe:
         sampler = int(ours.recv(64) or 0)
         if not sampler:
             raise OSError("the sampler did not start")
-        self._connection = ours
+        self._connection, self._identity = ours, identity_of(ours.fileno())
         _allow(sampler)
         self._introduce(memory, forked=False)
         gc.callbacks.append(self._on_collection)
@@ -83,7 +85,7 @@ class HostProbe:
 
     def follow(self, stack: Any, recorder: str) -> None:
         """Have a recorder's stack of the calling thread (a `RangeStack`) followed."""
-        if self._connection is None:
+        if self._open_connection() is None:
             return
         with own_work.thread:
             try:
@@ -99,16 +101,26 @@ class HostProbe:
 
     def end(self) -> None:
         """Have the file completed."""
-        if self._connection is None or self._pid != os.getpid():
+        if self._pid != os.getpid():
             return
         self._send_collections()
-        connection, self._connection = self._connection, None
+        connection, self._connection = self._open_connection(), None
+        if connection is None:
+            return
         with connection, contextlib.suppress(OSError):
             connection.settimeout(END_S)
-            connection.send(json.dumps({"kind": "end", "pid": self._pid}).encode())
+            connection.send(json.dumps({"kind": "end", "pid": self._pid}).encode(), socket.MSG_NOSIGNAL)
             connection.recv(64)
 
     # ---- messages ----
+
+    def _open_connection(self) -> socket.socket | None:
+        """None where there is none, or the program has closed it: its number may be that of a file of the program."""
+        connection = self._connection
+        if connection is not None and identity_of(connection.fileno()) != self._identity:
+            connection.detach()
+            self._connection = None
+        return self._connection
 
     def _introduce(self, memory: int, *, forked: bool) -> None:
         message = {
@@ -121,8 +133,9 @@ class HostProbe:
             "monotonic_ns": time.monotonic_ns(),
             "unix_ns": time.time_ns(),
         }
-        assert self._connection is not None
-        socket.send_fds(self._connection, [json.dumps(message).encode()], [memory])
+        connection = self._open_connection()
+        assert connection is not None
+        socket.send_fds(connection, [json.dumps(message).encode()], [memory], socket.MSG_NOSIGNAL)
 
     def _send_stack(self, key: tuple[int, str, int]) -> None:
         ident, recorder, lane = key
@@ -132,9 +145,10 @@ class HostProbe:
     def _send(self, message: dict[str, Any]) -> None:
         """Never waits: what the sampler does not take in time is lost."""
         with contextlib.suppress(OSError):
-            if self._connection is not None:
+            connection = self._open_connection()
+            if connection is not None:
                 text = json.dumps({**message, "pid": self._pid})
-                self._connection.send(text.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                connection.send(text.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         thread = threading.get_native_id()
@@ -159,7 +173,7 @@ class HostProbe:
     def _after_fork(self) -> None:
         """In a forked child: it has the same addresses, a memory of its own, and one thread."""
         self._collections, self._collecting_since_ns = [], {}
-        if self._connection is None:
+        if self._open_connection() is None:
             return
         ident = threading.get_ident()
         self._pid = os.getpid()

@@ -17,7 +17,7 @@ and domain, as in NVTX; an END carries 0.
 
 The attributes stand in a companion file, a line of JSON each; a key is the number of its line. The first
 line (`LogFacts`) names the process of the log; an object in a later line, which counts for no key, is what the process
-noted at its end. A forked child writes files of its own, made with its first event.
+noted. A forked child writes files of its own, made with its first event.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from json import dumps  # a name of our own: a script may have its json.dumps annotated
 from typing import Any
 
 from perfharness.model import environment, ranks
+from perfharness.own_files import OwnFile
 from perfharness.own_work import own_work
 
 PUSH, POP, START, END, MARK, VALUE, ID, CHUNK = range(8)
@@ -50,7 +51,7 @@ LOG_PREFIX = ".ranges_"
 LOG_SUFFIX = ".log"
 NAMES_SUFFIX = ".names"
 NOTE_START = b"{"
-"""How a line of the file of names begins that is no name, but what a process noted at its end."""
+"""How a line of the file of names begins that is no name, but what a process noted."""
 
 REGION_BYTES = 1 << 20
 FIRST_CHUNK_BYTES = mmap.ALLOCATIONGRANULARITY
@@ -219,18 +220,23 @@ class RangeLog:
         """Why nothing can be written any more."""
 
         self.lost_events = 0
+        self.diagnostics: list[str] = []
+        """What its trace shall say."""
+
         self._clock = clock
         self._lock = threading.RLock()
         self._local = threading.local()
         self._keys: dict[RangeAttributes, int] = {}
         self._new_keys = itertools.count(1)
         self._names_bytes = 0
-        self._inherited: int | None = None  # the parent's file of names, in a forked child that has none of its own yet
+        self._inherited: OwnFile | None = (
+            None  # the parent's file of names, in a forked child that has none of its own yet
+        )
         self._reset()
 
     def _reset(self) -> None:
-        self._names: int | None = None
-        self._records: int | None = None
+        self._names: OwnFile | None = None
+        self._records: OwnFile | None = None
         self._file_bytes = 0
         self._header: memoryview | None = None
         self._region = memoryview(bytearray(0))
@@ -266,7 +272,7 @@ class RangeLog:
             if self._names is None:
                 self._open()
             assert self._names is not None
-            if os.write(self._names, line) < len(line):
+            if os.write(self._names.descriptor(), line) < len(line):
                 raise OSError("the disk is full")
             self._names_bytes += len(line)
         except OSError as error:
@@ -276,27 +282,39 @@ class RangeLog:
         """Make both files; the one of names first, for records mean nothing without it."""
         os.makedirs(self.folder, exist_ok=True)  # noqa: PTH103 - pathlib costs start-up time
         stem = f"{self.folder}/{self.file_name.removesuffix(LOG_SUFFIX)}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND
-        self._names = os.open(stem + NAMES_SUFFIX, flags, 0o666)
-        self._records = os.open(stem + LOG_SUFFIX, flags & ~os.O_APPEND, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        self._names = OwnFile(stem + NAMES_SUFFIX, flags | os.O_APPEND)
+        self._records = OwnFile(stem + LOG_SUFFIX, flags)
         facts = dumps({**asdict(self.facts), "rank": ranks.rank_facts()}).encode() + b"\n"
         inherited = b""
         if self._inherited is not None:
-            inherited = os.pread(self._inherited, self._names_bytes, 0).partition(b"\n")[2]
-            os.close(self._inherited)
+            lines = os.pread(self._inherited.descriptor(), self._names_bytes, 0).splitlines(keepends=True)
+            inherited = b"".join(line for line in lines if not line.startswith(NOTE_START))
+            self._inherited.close()
             self._inherited = None
         self._names_bytes = 0
         self._append_name(facts + inherited)
+        if self.diagnostics:
+            self._note()
 
-    def note_end(self, *, cuda_used: bool, gpu_reason: str, diagnostics: Sequence[str] = ()) -> None:
-        """Note at the end of the process, where it has a log, what its trace shall say: whether it used CUDA, why the
-        GPU's work is not in it, and which rank it is.
+    def diagnose(self, text: str) -> None:
+        """Have the trace say this, once. It is noted at once, for the process may be killed."""
+        with own_work.thread, self._lock:
+            if text not in self.diagnostics:
+                self.diagnostics.append(text)
+                self._note()
+
+    def note_end(self, *, cuda_used: bool, gpu_reason: str) -> None:
+        """Note at the end of the process what its trace shall say: whether it used CUDA, why the GPU's work is not in
+        it, and which rank it is.
         """
         with self._lock:
-            if self._names is not None:
-                said = {"cuda_used": cuda_used, "gpu_reason": gpu_reason, "diagnostics": [*diagnostics]}
-                note = {**said, "rank": ranks.rank_facts()}
-                self._append_name(dumps(note).encode() + b"\n")
+            self._note(cuda_used=cuda_used, gpu_reason=gpu_reason, rank=ranks.rank_facts())
+
+    def _note(self, **said: Any) -> None:
+        """Write a note, where there is a log; the last one counts."""
+        if self._names is not None:
+            self._append_name(dumps({**said, "diagnostics": self.diagnostics}).encode() + b"\n")
 
     def new_chunk(self, length: int, head: int) -> memoryview | None:
         """A chunk for the calling thread; None where there is no room: the record of that head is lost and counted."""
@@ -318,8 +336,9 @@ class RangeLog:
             if self._records is None:
                 self._open()
             assert self._records is not None
-            _allocate(self._records, self._file_bytes, REGION_BYTES)
-            self._region = memoryview(mmap.mmap(self._records, REGION_BYTES, offset=self._file_bytes))
+            records = self._records.descriptor()
+            _allocate(records, self._file_bytes, REGION_BYTES)
+            self._region = memoryview(mmap.mmap(records, REGION_BYTES, offset=self._file_bytes))
         except OSError as error:
             self.failure = error.strerror or str(error)
             return False
@@ -338,7 +357,7 @@ class RangeLog:
         """
         writer: Writer | None = getattr(self._local, "writer", None)
         if self._records is not None:
-            os.close(self._records)
+            self._records.close()
         if self._names is not None:
             self._inherited = self._names
         self._lock = threading.RLock()
@@ -348,6 +367,7 @@ class RangeLog:
             self._local.writer = writer
         self.facts = _facts(self.facts.gpu_present)
         self.failure, self.lost_events = None, 0
+        self.diagnostics.clear()
         self._reset()
 
 

@@ -32,6 +32,11 @@ class Capture:
         self._end: Callable[[], object] | None = None
         self._is_over = False
         self._joined = 0
+        self._unlock()
+        os.register_at_fork(after_in_child=self._unlock)
+
+    def _unlock(self) -> None:
+        """Also in a forked child, where no other thread has the lock."""
         self._lock = threading.Lock()
 
     def join(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -80,6 +81,17 @@ def core_named(name: str, domain: str | None, make: type[RecorderCore]) -> Recor
 
 recorders: weakref.WeakValueDictionary[str, RecorderCore] = weakref.WeakValueDictionary()
 _naming = threading.RLock()
+
+
+def _unlock_in_child() -> None:
+    """In a forked child: another thread of the parent may have held a lock, and is not there to release it."""
+    global _claiming, _naming
+    _claiming, _naming = threading.Lock(), threading.RLock()
+    for core in list(recorders.values()):
+        core.unlock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 class RecorderCore:
@@ -167,9 +179,12 @@ class RecorderCore:
             for node in reversed(stack.open_nodes())
         ]
 
+    def unlock(self) -> None:
+        """In a forked child: no other thread has the lock."""
+        self._lock = threading.Lock()
+
     def forget_counts(self) -> None:
         """Reset the counts in a forked child: only the thread that forked survives, with its open ranges."""
-        self._lock = threading.Lock()
         stack: RangeStack | None = getattr(self.local, "stack", None)
         self.registry.reset(stack.thread if stack is not None else None)
         if self.barrier is not None:

@@ -25,6 +25,15 @@ INSTALL_HINT = "install it with: pip install 'nvtx>=0.2.10'"
 _lock = threading.Lock()  # two threads naming a category concurrently could get the same id
 _warned: set[str] = set()
 
+
+def _unlock_in_child() -> None:
+    """In a forked child: another thread of the parent may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
 # Some versions cache attributes objects by their arguments. One that is written to must not be shared; an unusual
 # payload makes its arguments unique.
 _unshared = itertools.count(-(1 << 62))

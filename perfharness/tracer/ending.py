@@ -43,4 +43,4 @@ def _write_followed(session: Session) -> None:
         write_trace(session)
     else:
         reason = session.gpu_reason or "CUDA was used by a library that the tracer does not know"
-        session.log.note_end(cuda_used=used, gpu_reason=reason, diagnostics=session.diagnostics)
+        session.log.note_end(cuda_used=used, gpu_reason=reason)

@@ -31,17 +31,17 @@ PACKAGE = "nvtx"
 DEFAULT_COLOR = "blue"
 
 
-def install(log: RangeLog, diagnostics: list[str]) -> None:
-    """Have `nvtx` record into `log` from its first import on; what cannot be recorded adds a sentence, once."""
-    ImportHook({PACKAGE}, lambda package, _: patch(package, log, diagnostics)).install()
+def install(log: RangeLog) -> None:
+    """Have `nvtx` record into `log` from its first import on; what cannot be recorded is a diagnostic of the log."""
+    ImportHook({PACKAGE}, lambda package, _: patch(package, log)).install()
 
 
-def patch(package: ModuleType, log: RangeLog, diagnostics: list[str]) -> None:
+def patch(package: ModuleType, log: RangeLog) -> None:
     """Replace the functions of an imported `nvtx` package; one that was disabled (NVTX_DISABLE) stays as it is."""
     enabled = getattr(package, "enabled", None)
     if enabled is not None and not enabled():
         return
-    recording = _Recording(log, diagnostics, getattr(package, "get_domain", None))
+    recording = _Recording(log, getattr(package, "get_domain", None))
     replacements = recording.replacements()
     for module in (package, sys.modules.get(f"{PACKAGE}.{PACKAGE}")):
         for name, replacement in replacements.items():
@@ -52,9 +52,8 @@ def patch(package: ModuleType, log: RangeLog, diagnostics: list[str]) -> None:
 class _Recording:
     """What all replaced functions share: the log and the domains by name."""
 
-    def __init__(self, log: RangeLog, diagnostics: list[str], real_domain: Callable[..., Any] | None) -> None:
+    def __init__(self, log: RangeLog, real_domain: Callable[..., Any] | None) -> None:
         self.log = log
-        self.diagnostics = diagnostics
         self.real_domain = real_domain
         self.domains: dict[str | None, RecordedDomain] = {}
 
@@ -73,9 +72,7 @@ class _Recording:
             return HAS_PAYLOAD, payload.__index__(), False
         except (AttributeError, TypeError):
             kind = f"nvtx payloads of type {type(payload).__name__}"
-            sentence = f"{kind} are not recorded by the embedded tracer; the ranges themselves are"
-            if sentence not in self.diagnostics:
-                self.diagnostics.append(sentence)
+            self.log.diagnose(f"{kind} are not recorded by the embedded tracer; the ranges themselves are")
             return 0, 0, False
 
     def replacements(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Session:
         self.is_launched = True
         self.gpu: GpuTrace | None = None
         self.gpu_reason: str | None = None
-        self.diagnostics: list[str] = []
+        self.diagnostics = self.log.diagnostics
         self._finished = False
         self._exit_signal: int | None = None
         self._sys_path: list[str] = []
@@ -95,17 +95,20 @@ class Session:
     def _install(self) -> None:
         Session.current = self
         range_log.install(self.log)
-        nvtx_hook.install(self.log, self.diagnostics)
-        unfollowed.watch(self.diagnostics)
+        nvtx_hook.install(self.log)
+        unfollowed.watch(self.log.diagnose)
         # Registered before the script's, so it runs last: after its threads and its own exit functions.
         atexit.register(self.finish)
         os.register_at_fork(
             before=self._hold_sigterm, after_in_parent=self._release_sigterm, after_in_child=self._begin_in_child
         )
         os._exit = self._finish_and_exit
-        self._handle_sigterm()
 
     def _handle_sigterm(self) -> None:
+        """Where the GPU is traced, whose work is lost without `finish`. All else is on the disk when it is recorded.
+
+        Python calls a handler only when the main thread returns to it: one in a call of C for ever would not end.
+        """
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -120,6 +123,8 @@ class Session:
             from perfharness.tracer.gpu import start_gpu_trace
 
             self.gpu, self.gpu_reason = start_gpu_trace(self.output_dir)
+            if self.gpu is not None:
+                self._handle_sigterm()
         else:
             self.gpu_reason = "there is no NVIDIA GPU on this machine"
 
@@ -175,7 +180,6 @@ class Session:
         Neither CUDA nor CUPTI survives a fork: GPU work of a child whose parent has started either is not recorded.
         """
         self._become_child()
-        self.diagnostics.clear()
         if self.gpu is not None:
             self.gpu = self.gpu.in_forked_child(self.output_dir)
             if self.gpu is None:

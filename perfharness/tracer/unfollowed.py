@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -20,8 +20,8 @@ IGNORE = {"-E": "E", "-I": "I", "-S": "S"}
 """Options of Python with which it reads no PYTHONPATH, or imports no `sitecustomize`."""
 
 
-def watch(diagnostics: list[str]) -> None:
-    """Add a sentence for each way in which the script starts an interpreter that cannot be followed."""
+def watch(diagnose: Callable[[str], None]) -> None:
+    """Call it with a sentence for each way in which the script starts an interpreter that cannot be followed."""
 
     def patch(module: ModuleType, _name: str) -> None:
         original = module.Popen.__init__
@@ -33,9 +33,7 @@ def watch(diagnostics: list[str]) -> None:
             except Exception:
                 reason = None
             if reason is not None:
-                text = f"A Python was started {reason}: its NVTX ranges and its GPU work are not in the results."
-                if text not in diagnostics:
-                    diagnostics.append(text)
+                diagnose(f"A Python was started {reason}: its NVTX ranges and its GPU work are not in the results.")
             original(self, args, *more, **options)
 
         module.Popen.__init__ = start

@@ -19,6 +19,7 @@ from perfharness.boot import without_current_folder
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer.output import complete_traces, log_paths
 from perfharness.tracer.ranges import read_log
+from perfharness.tracer.session import GPU_DEVICE_FILES
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
@@ -267,7 +268,6 @@ if __name__ == "__main__":
         ("import sys; sys.exit(3)", 3),
         ("1 / 0", 1),
         ("raise KeyboardInterrupt", -signal.SIGINT),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
         ("import os, signal, sys; signal.signal(15, lambda *a: sys.exit(9)); os.kill(os.getpid(), 15)", 9),
     ],
 )
@@ -335,6 +335,9 @@ def test_a_forked_child_that_is_terminated_at_once_ends(runner: Runner) -> None:
     source = f"""
 import os, signal, time
 {RECORD}
+if log is not None:
+    from perfharness.tracer.session import Session
+    Session.current._handle_sigterm()  # as where the GPU is traced
 ends = set()
 for _ in range(50):
     child = os.fork()
@@ -347,6 +350,53 @@ for _ in range(50):
 print(ends, signal.pthread_sigmask(signal.SIG_BLOCK, []))
 """
     assert runner.both(runner.write(source)).stdout == "{-15} set()\n"
+
+
+@pytest.mark.skipif(any(map(os.path.exists, GPU_DEVICE_FILES)), reason="the process itself writes what the GPU did")
+def test_sigterm_ends_a_process_that_never_comes_back_from_c(runner: Runner) -> None:
+    """A handler would never be called: a program that is to end would not. What it recorded and said is kept."""
+    source = f"""
+import ctypes, os, signal, subprocess, sys, threading
+subprocess.run([sys.executable, "-I", "-c", "pass"])
+{RECORD}
+signal.alarm(20)
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+libc.pthread_mutex_lock(mutex), libc.pthread_mutex_lock(mutex)
+"""
+    assert runner.both(runner.write(source)).exit_code == -signal.SIGTERM
+    assert list(complete_traces(runner.trace.parent).values()) == [runner.trace]
+    assert range_names(runner.trace) == ["stage"]
+    assert "-I" in meta(runner.trace)[schema.META_DIAGNOSTIC]
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_program_that_closes_all_descriptors(runner: Runner, daemon: bool) -> None:
+    """As daemons do. The numbers are then those of its own files, which the tracer neither writes nor closes."""
+    source = f"""
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+{RECORD}
+child = os.fork() if {daemon} else 0
+if child:
+    os.waitpid(child, 0)
+    sys.exit()
+os.closerange(3, 100)
+files = [open(f"file_{{number}}", "w") for number in range(8)]
+{RECORD.replace('"stage"', '"new"')}
+if log is not None:
+    writer = log.writer()
+    for _ in range(range_log.REGION_BYTES // range_log.RECORD_BYTES // 2):
+        writer.event(key | range_log.PUSH), writer.event(key | range_log.POP)
+for file in files:
+    file.write("its own"), file.flush()
+    print(os.fstat(file.fileno()).st_size, open(file.name).read())
+sys.stdout.flush()
+"""
+    assert runner.both(runner.write(source)).stdout == "7 its own\n" * 8
+    complete_traces(runner.trace.parent)
+    names = [set(range_names(path)) for path in sorted(runner.trace.parent.glob("*.sqlite"))]
+    assert sorted(names, key=sorted) == ([{"new"}, {"stage"}] if daemon else [{"stage", "new"}])
 
 
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])

@@ -14,6 +14,7 @@ from perfharness.model import environment
 from perfharness.trace.host_samples import _since_fork
 from perfharness.tracer import unfollowed
 from perfharness.tracer.unfollowed import why_not
+from perfharness_launcher import measured
 
 WHOLE = {environment.OUTPUT_DIR: "/out", "PYTHONPATH": f"/mine{os.pathsep}{FOLLOW}"}
 
@@ -64,6 +65,13 @@ def test_a_python_that_makes_no_ranges_imports_nothing_of_ours(tmp_path: Path) -
     variables = {environment.OUTPUT_DIR: str(tmp_path), environment.TRACER: "embedded"}
     assert run_with_hook(code, **variables) == "[]"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_python_that_empties_its_environment_runs_and_is_named(tmp_path: Path) -> None:
+    code = "import os; os.environ.clear(); import perfharness.recorder; print('ran')"
+    assert run_with_hook(code, PERFHARNESS_OUTPUT_DIR=str(tmp_path), PERFHARNESS_TRACER="embedded") == "ran"
+    (finding,) = measured.unfollowed(tmp_path, "proc_0_gpu_0")
+    assert finding.code == "child-not-followed"
 
 
 def test_the_users_own_hook_fails_as_it_does_without_ours(tmp_path: Path) -> None:

@@ -160,6 +160,30 @@ def test_forked_child_that_calls_no_exit_function(tmp_path: Path, end: str) -> N
     assert of_child["ended"] == ("running" if was_killed else "exit")
 
 
+def test_locks_that_another_thread_holds_at_a_fork_are_free_in_the_child(tmp_path: Path) -> None:
+    code = PIPELINE + (
+        "import signal, threading, time\n"
+        "from perfharness.recorder import capture, core, nvtx_channels\n"
+        "part = capture.Capture(0, 1, lambda: lambda: None)\n"
+        "held = threading.Event()\n"
+        "def hold():\n"
+        "    with core._naming, core._claiming, nvtx_channels._lock, perf._core._lock, part._lock:\n"
+        "        held.set(); time.sleep(60)\n"
+        "threading.Thread(target=hold, daemon=True).start(); held.wait()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    signal.alarm(20)\n"
+        "    with PerfRecorder('new', domain='another').range('a'), perf.range('b', domain='new'): pass\n"
+        "    worker = threading.Thread(target=lambda: perf.push_range('c')); worker.start(); worker.join()\n"
+        "    part.join(); nvtx_channels._channel(*[lambda *args: None] * 6).attributes('d', 0, '')\n"
+        "    os._exit(7)\n"
+        "print(child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True); os._exit(0)"
+    )
+    child, status = run(code, tmp_path).stdout.split()
+    assert status == "7"
+    assert [one["ranges"] for one in journal(tmp_path, f"recorder_{child}.json")["recorders"]] == [2, 1]
+
+
 def test_two_objects_of_one_name_are_one_entry(tmp_path: Path) -> None:
     code = PIPELINE + (
         "other = PerfRecorder('rec', {'second': 2})\nwith other.range('x'): pass\nother.finalize(); perf.pop_range()\n"

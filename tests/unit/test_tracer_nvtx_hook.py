@@ -53,11 +53,6 @@ def log() -> RangeLog:
 
 
 @pytest.fixture
-def diagnostics() -> list[str]:
-    return []
-
-
-@pytest.fixture
 def no_nvtx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing of the real package is imported, so nothing of it is changed, and afterwards it is all that is there."""
     real = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "nvtx"}
@@ -71,7 +66,7 @@ def no_nvtx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def nvtx(log: RangeLog, diagnostics: list[str], no_nvtx: None) -> Any:
+def nvtx(log: RangeLog, no_nvtx: None) -> Any:
     """A package with the names of the real one, none of which does anything but say that it was called."""
 
     def real(*args: object, **kwargs: object) -> object:
@@ -84,7 +79,7 @@ def nvtx(log: RangeLog, diagnostics: list[str], no_nvtx: None) -> Any:
     colors = types.ModuleType("nvtx.colors")
     colors.__dict__["color_to_hex"] = lambda color: {"red": 0xFF0000}.get(color, color if isinstance(color, int) else 1)
     sys.modules.update({"nvtx": package, "nvtx.colors": colors})
-    nvtx_hook.install(log, diagnostics)
+    nvtx_hook.install(log)
     return package
 
 
@@ -172,7 +167,7 @@ def test_domains_and_reused_attributes(nvtx: Any, log: RangeLog) -> None:
     assert sorted(table["payload"][table["has_payload"]].tolist()) == [1, 2, 2]
 
 
-def test_payloads_of_other_types(nvtx: Any, log: RangeLog, diagnostics: list[str]) -> None:
+def test_payloads_of_other_types(nvtx: Any, log: RangeLog) -> None:
     for payload in (2.5, [1, 2], [1, 2]):
         nvtx.mark("m", payload=payload)
     table = decode(log)
@@ -180,8 +175,8 @@ def test_payloads_of_other_types(nvtx: Any, log: RangeLog, diagnostics: list[str
     (double,) = np.flatnonzero(table["has_payload"])
     assert attributes_of(log)[table["key"][double]].double_payload
     assert struct.unpack("<d", struct.pack("<q", int(table["payload"][double]))) == (2.5,)
-    assert len(diagnostics) == 1
-    assert "payloads of type list" in diagnostics[0]
+    assert len(log.diagnostics) == 1
+    assert "payloads of type list" in log.diagnostics[0]
 
 
 def test_what_is_recorded_while_running(nvtx: Any, log: RangeLog) -> None:
@@ -212,15 +207,15 @@ def test_a_pickled_annotation_is_one_of_the_real_package(nvtx: Any) -> None:
     assert again.init_args == made.init_args
 
 
-def test_a_disabled_package_stays_as_it_is(log: RangeLog, diagnostics: list[str]) -> None:
+def test_a_disabled_package_stays_as_it_is(log: RangeLog) -> None:
     package = types.ModuleType("nvtx")
     package.__dict__.update(enabled=lambda: False, push_range=len)
-    nvtx_hook.patch(package, log, diagnostics)
+    nvtx_hook.patch(package, log)
     assert package.push_range is len
 
 
 def test_the_package_is_changed_as_it_is_imported(
-    log: RangeLog, diagnostics: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_nvtx: None
+    log: RangeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_nvtx: None
 ) -> None:
     folder = tmp_path / "nvtx"
     folder.mkdir()
@@ -228,7 +223,7 @@ def test_the_package_is_changed_as_it_is_imported(
     (folder / "nvtx.py").write_text("def push_range(message=None): raise SystemExit\ndef mark(message=None): ...\n")
     (folder / "colors.py").write_text("def color_to_hex(color): return 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    nvtx_hook.install(log, diagnostics)
+    nvtx_hook.install(log)
     from nvtx import push_range
 
     push_range("a")

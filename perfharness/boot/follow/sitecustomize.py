@@ -30,8 +30,9 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-ctrl-gpu
 class Follow:
     """A finder that finds nothing itself: it starts the tracer before one of these modules is found."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], output_dir: str) -> None:
         self.names = names
+        self.output_dir = output_dir
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -43,24 +44,32 @@ class Follow:
             sys.meta_path.remove(self)
         else:
             self.names = tuple(one for one in self.names if one in GPU)
+        self.start(uses_gpu=name in GPU)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        return next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+
+    def start(self, *, uses_gpu: bool) -> None:
+        """Start the tracer."""
+        tracer = os.environ.get("PERFHARNESS_TRACER")
+        if not tracer or not os.environ.get("PERFHARNESS_OUTPUT_DIR"):
+            note(self.output_dir, "the program has taken the variables of the launch out of its environment")
+            return
         try:
             from perfharness.tracer import follow
 
-            follow.start(uses_gpu=name in GPU)
-            if os.environ["PERFHARNESS_TRACER"] == "nsys":
+            follow.start(uses_gpu=uses_gpu)
+            if tracer == "nsys":
                 from perfharness.recorder import journal
 
                 journal.leave_rank()
         except ImportError as error:
-            note(f"this Python cannot import perfharness ({error})")
-        others = [finder for finder in sys.meta_path if finder is not self]
-        return next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+            note(self.output_dir, f"this Python cannot import perfharness ({error})")
 
 
-def note(reason: str) -> None:
+def note(output_dir: str, reason: str) -> None:
     """Leave for the launch why this process is not followed."""
     try:
-        with open(f"{os.environ['PERFHARNESS_OUTPUT_DIR']}/.unfollowed_{os.getpid()}", "w") as file:  # noqa: PTH123
+        with open(f"{output_dir}/.unfollowed_{os.getpid()}", "w") as file:  # noqa: PTH123
             file.write(reason)
     except OSError:
         pass
@@ -69,15 +78,15 @@ def note(reason: str) -> None:
 def main() -> None:
     """Watch for the modules, where this process is part of a launch."""
     sys.path[:] = [one for one in sys.path if os.path.abspath(one) != FOLDER]  # noqa: PTH100
-    tracer = os.environ.get("PERFHARNESS_TRACER")
-    if os.environ.get("PERFHARNESS_OUTPUT_DIR") and tracer:
+    tracer, output_dir = os.environ.get("PERFHARNESS_TRACER"), os.environ.get("PERFHARNESS_OUTPUT_DIR")
+    if output_dir and tracer:
         has_gpu = tracer == "embedded" and any(map(os.path.exists, GPU_FILES))
-        sys.meta_path.insert(0, Follow((*RANGES, *(GPU if has_gpu else ()))))
+        sys.meta_path.insert(0, Follow((*RANGES, *(GPU if has_gpu else ())), output_dir))
         if os.environ.get("PERFHARNESS_ANNOTATIONS"):
             try:
                 from perfharness.annotate import follow
             except ImportError as error:
-                note(f"this Python cannot import perfharness ({error})")
+                note(output_dir, f"this Python cannot import perfharness ({error})")
             else:
                 follow.start()
 
