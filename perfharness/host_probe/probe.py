@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from perfharness.host_probe import layout as layouts
 from perfharness.host_probe import reader, spool
+from perfharness.own_file import identity_of
 from perfharness.own_work import own_work
 
 SAMPLER = os.path.join(os.path.dirname(__file__), "run_sampler.py")  # noqa: PTH118, PTH120
@@ -42,6 +43,7 @@ class HostProbe:
         self._folder = folder
         self._pid = os.getpid()
         self._connection: socket.socket | None = None
+        self._identity: tuple[int, int] | None = None
         self._slots: dict[str, int] = {}
         self._followed: dict[tuple[int, str, int], int] = {}
         self._layout: dict[str, Any] = {}
@@ -74,7 +76,7 @@ class HostProbe:
         sampler = int(ours.recv(64) or 0)
         if not sampler:
             raise OSError("the sampler did not start")
-        self._connection = ours
+        self._connection, self._identity = ours, identity_of(ours.fileno())
         _allow(sampler)
         self._introduce(memory, forked=False)
         gc.callbacks.append(self._on_collection)
@@ -99,14 +101,22 @@ class HostProbe:
 
     def end(self) -> None:
         """Have the file completed."""
-        if self._connection is None or self._pid != os.getpid():
+        if not self._is_connected() or self._pid != os.getpid():
             return
         self._send_collections()
         connection, self._connection = self._connection, None
+        assert connection is not None
         with connection, contextlib.suppress(OSError):
             connection.settimeout(END_S)
             connection.send(json.dumps({"kind": "end", "pid": self._pid}).encode())
             connection.recv(64)
+
+    def _is_connected(self) -> bool:
+        """Whether there is a sampler; none where the script has closed the descriptor, whose number may be its own."""
+        if self._connection is not None and identity_of(self._connection.fileno()) != self._identity:
+            self._connection.detach()
+            self._connection = None
+        return self._connection is not None
 
     # ---- messages ----
 
@@ -132,7 +142,8 @@ class HostProbe:
     def _send(self, message: dict[str, Any]) -> None:
         """Never waits: what the sampler does not take in time is lost."""
         with contextlib.suppress(OSError):
-            if self._connection is not None:
+            if self._is_connected():
+                assert self._connection is not None
                 text = json.dumps({**message, "pid": self._pid})
                 self._connection.send(text.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
@@ -159,7 +170,7 @@ class HostProbe:
     def _after_fork(self) -> None:
         """In a forked child: it has the same addresses, a memory of its own, and one thread."""
         self._collections, self._collecting_since_ns = [], {}
-        if self._connection is None:
+        if not self._is_connected():
             return
         ident = threading.get_ident()
         self._pid = os.getpid()

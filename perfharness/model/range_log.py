@@ -35,6 +35,7 @@ from json import dumps  # a name of our own: a script may have its json.dumps an
 from typing import Any
 
 from perfharness.model import environment, ranks
+from perfharness.own_file import OwnFile
 from perfharness.own_work import own_work
 
 PUSH, POP, START, END, MARK, VALUE, ID, CHUNK = range(8)
@@ -225,12 +226,12 @@ class RangeLog:
         self._keys: dict[RangeAttributes, int] = {}
         self._new_keys = itertools.count(1)
         self._names_bytes = 0
-        self._inherited: int | None = None  # the parent's file of names, in a forked child that has none of its own yet
+        self._inherited: OwnFile | None = None  # the parent's names, in a forked child that has no file of its own yet
         self._reset()
 
     def _reset(self) -> None:
-        self._names: int | None = None
-        self._records: int | None = None
+        self._names: OwnFile | None = None
+        self._records: OwnFile | None = None
         self._file_bytes = 0
         self._header: memoryview | None = None
         self._region = memoryview(bytearray(0))
@@ -266,7 +267,7 @@ class RangeLog:
             if self._names is None:
                 self._open()
             assert self._names is not None
-            if os.write(self._names, line) < len(line):
+            if os.write(self._names.fileno(), line) < len(line):
                 raise OSError("the disk is full")
             self._names_bytes += len(line)
         except OSError as error:
@@ -276,14 +277,14 @@ class RangeLog:
         """Make both files; the one of names first, for records mean nothing without it."""
         os.makedirs(self.folder, exist_ok=True)  # noqa: PTH103 - pathlib costs start-up time
         stem = f"{self.folder}/{self.file_name.removesuffix(LOG_SUFFIX)}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND
-        self._names = os.open(stem + NAMES_SUFFIX, flags, 0o666)
-        self._records = os.open(stem + LOG_SUFFIX, flags & ~os.O_APPEND, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        self._names = OwnFile(stem + NAMES_SUFFIX, flags | os.O_APPEND)
+        self._records = OwnFile(stem + LOG_SUFFIX, flags)
         facts = dumps({**asdict(self.facts), "rank": ranks.rank_facts()}).encode() + b"\n"
         inherited = b""
         if self._inherited is not None:
-            inherited = os.pread(self._inherited, self._names_bytes, 0).partition(b"\n")[2]
-            os.close(self._inherited)
+            inherited = os.pread(self._inherited.fileno(), self._names_bytes, 0).partition(b"\n")[2]
+            self._inherited.close()
             self._inherited = None
         self._names_bytes = 0
         self._append_name(facts + inherited)
@@ -318,8 +319,9 @@ class RangeLog:
             if self._records is None:
                 self._open()
             assert self._records is not None
-            _allocate(self._records, self._file_bytes, REGION_BYTES)
-            self._region = memoryview(mmap.mmap(self._records, REGION_BYTES, offset=self._file_bytes))
+            records = self._records.fileno()
+            _allocate(records, self._file_bytes, REGION_BYTES)
+            self._region = memoryview(mmap.mmap(records, REGION_BYTES, offset=self._file_bytes))
         except OSError as error:
             self.failure = error.strerror or str(error)
             return False
@@ -338,7 +340,7 @@ class RangeLog:
         """
         writer: Writer | None = getattr(self._local, "writer", None)
         if self._records is not None:
-            os.close(self._records)
+            self._records.close()
         if self._names is not None:
             self._inherited = self._names
         self._lock = threading.RLock()

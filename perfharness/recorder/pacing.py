@@ -16,6 +16,7 @@ from time import perf_counter_ns, sleep
 from typing import Any
 
 from perfharness.model import environment
+from perfharness.own_file import OwnFile
 from perfharness.recorder.core import RecorderCore
 from perfharness.recorder.spec import RangeKey
 from perfharness.recorder.stacks import Node, RangeStack
@@ -54,7 +55,7 @@ class Pacer:
         read = json.loads(plan.read_text("utf-8"))
         self._phases: list[dict[str, Any]] = read["phases"]
         self._grace_ns: int = read["grace_ns"]
-        self._file: int | None = None
+        self._file: OwnFile | None = None
         self._folder = folder
         self._owner: tuple[int, int] | None = None
         self._due: Iterator[tuple[int, int]] | None = None
@@ -69,9 +70,9 @@ class Pacer:
         me = (os.getpid(), threading.get_ident())
         if self._owner is None:
             self._owner = me
-            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
             try:
-                self._file = os.open(self._folder / PACED_NAME, flags, 0o666)
+                self._file = OwnFile(os.path.abspath(self._folder / PACED_NAME), flags)  # noqa: PTH100
             except OSError:  # another process has it
                 self._file = None
         return self._file is not None and self._owner == me
@@ -118,7 +119,7 @@ class Pacer:
 
     def _write(self, *words: object) -> None:
         assert self._file is not None
-        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+        os.write(self._file.fileno(), (" ".join(map(str, words)) + "\n").encode())
 
 
 class PacedCore(RecorderCore):

@@ -13,6 +13,7 @@ import mmap
 import os
 from collections.abc import Iterator
 
+from perfharness.own_file import OwnFile
 from perfharness.tracer import native
 
 POLL_S = 0.1
@@ -34,7 +35,7 @@ class GpuSpool:
     def __init__(self, pool: native.BufferPool, folder: str) -> None:
         self.pool = pool
         self._path = f"{folder}/{FILE_PREFIX}{os.getpid()}{FILE_SUFFIX}"
-        self._file: int | None = None
+        self._file: OwnFile | None = None
         self._file_bytes = 0
         self._written: list[int] = []  # valid bytes of each buffer in the file
         self._seen = 0
@@ -87,12 +88,11 @@ class GpuSpool:
 
     def _append(self, address: int, valid_bytes: int) -> None:
         if self._file is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            self._file = os.open(self._path, flags, 0o666)
-        written = 0
+            self._file = OwnFile(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        written, file = 0, self._file.fileno()
         data = native.view(address, valid_bytes)
         while written < valid_bytes:
-            written += os.pwrite(self._file, data[written:], self._file_bytes + written)
+            written += os.pwrite(file, data[written:], self._file_bytes + written)
         self._file_bytes += valid_bytes
         self._written.append(valid_bytes)
 
@@ -106,9 +106,10 @@ class GpuSpool:
         The thread must have ended.
         """
         if self._file is not None and self._file_bytes:
-            if os.fstat(self._file).st_size < self._file_bytes:
+            file = self._file.fileno()
+            if os.fstat(file).st_size < self._file_bytes:
                 raise OSError(f"{self._path} was cut short")
-            with mmap.mmap(self._file, self._file_bytes, access=mmap.ACCESS_COPY) as held:
+            with mmap.mmap(file, self._file_bytes, access=mmap.ACCESS_COPY) as held:
                 address = native.address_of(held)
                 for valid_bytes in self._written:
                     yield address, valid_bytes
@@ -118,7 +119,7 @@ class GpuSpool:
     def remove(self) -> None:
         """Remove the file."""
         if self._file is not None:
-            os.close(self._file)
+            self._file.close()
             self._file = None
             with contextlib.suppress(OSError):
                 os.unlink(self._path)  # noqa: PTH108 - no pathlib in what runs before the script
