@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+PART_BYTES = 1 << 20
+
 
 class OwnFile:
     """A file that is written by its descriptor, as long as that is still this file's; else it is opened again.
@@ -36,6 +38,21 @@ class OwnFile:
                 raise OSError(f"the script closed {self.path}, and there is another file of that name")
             self._descriptor = found
         return self._descriptor
+
+    def restore(self) -> None:
+        """Have the file at its path again where the script has removed it, as with the folder of its results, which
+        is ours too; what is written to a mapping of it later is not there. Raises `OSError`.
+        """
+        if os.path.exists(self.path):  # noqa: PTH110 - start-up time
+            return
+        source = self.fileno()
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)  # noqa: PTH103, PTH120
+        copy = OwnFile(self.path, self._flags | os.O_CREAT | os.O_EXCL)
+        at = 0
+        while data := os.pread(source, PART_BYTES, at):
+            at += os.write(copy.fileno(), data)
+        self.close()
+        self._descriptor, self._identity = copy._descriptor, copy._identity
 
     def close(self) -> None:
         """Close it; a number that is another file's by now is left alone."""

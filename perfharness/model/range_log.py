@@ -289,6 +289,13 @@ class RangeLog:
         self._names_bytes = 0
         self._append_name(facts + inherited)
 
+    def restore(self) -> None:
+        """At the end of the process, have the files again that the script has removed. Raises `OSError`."""
+        with self._lock:
+            for file in (self._names, self._records):
+                if file is not None:
+                    file.restore()
+
     def note_end(self, *, cuda_used: bool, gpu_reason: str, diagnostics: Sequence[str] = ()) -> None:
         """Note at the end of the process, where it has a log, what its trace shall say: whether it used CUDA, why the
         GPU's work is not in it, and which rank it is.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import tracemalloc
 import warnings
@@ -35,8 +36,9 @@ from perfharness.model.range_log import (
     RangeAttributes,
     RangeLog,
 )
+from perfharness.tracer import output
 from perfharness.tracer.output import complete_traces, log_paths
-from perfharness.tracer.ranges import NO_END, LoggedRanges, Table, decode, read_log
+from perfharness.tracer.ranges import NO_END, LoggedRanges, Table, decode, read_end, read_log
 
 Row = tuple[str, int, int]
 FACTS = LogFacts(1, 0, "python", 0, 0)
@@ -332,6 +334,38 @@ def test_a_forked_child_of_a_process_that_closed_all_descriptors_knows_its_names
         range_log.install(None)
     logs = [read_log(path) for path in (tmp_path / "log").glob(f"*{range_log.LOG_SUFFIX}")]
     assert [[name for name, _, _ in rows(entry, decode(entry))] for entry in logs] == [["first"], ["first"]]
+
+
+def test_a_log_that_the_script_removed_is_there_again_at_the_end(tmp_path: Path) -> None:
+    """As with `rmtree(output_dir)`: what stays open can be read. The note of the end is in it."""
+    log = RangeLog(str(tmp_path / "out" / "process"))
+    for name in ("a", "b"):
+        log.writer().event(log.key(RangeAttributes("d", name)) << OP_BITS | MARK)
+    shutil.rmtree(tmp_path / "out")
+    log.restore()
+    log.note_end(cuda_used=False, gpu_reason="none")
+    read = read_only_log(tmp_path / "out" / "process")
+    assert [name for name, _, _ in rows(read, decode(read))] == ["a", "b"]
+    (path,) = log_paths(tmp_path / "out" / "process")
+    assert read_end(path).gpu_reason == "none"
+
+
+def test_a_log_that_cannot_be_read_now_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever completes the traces next takes it in."""
+    log = RangeLog(str(tmp_path))
+    log.writer().event(log.key(RangeAttributes("d", "a")) << OP_BITS | MARK)
+
+    def no_descriptor_left(path: Path) -> LoggedRanges:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(output, "read_log", no_descriptor_left)
+        with pytest.raises(OSError, match="Too many"):
+            complete_traces(tmp_path)
+        assert len(log_paths(tmp_path)) == 1
+    (trace,) = complete_traces(tmp_path).values()
+    with closing(sqlite3.connect(trace)) as connection:
+        assert connection.execute(f"SELECT count(*) FROM {schema.TABLE_NVTX} WHERE eventType = 34").fetchone() == (1,)
 
 
 def test_events_without_room_on_the_disk_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
