@@ -9,6 +9,7 @@ import errno
 import os
 
 Identity = tuple[int, int]
+PART_BYTES = 1 << 20
 
 
 def identity_of(descriptor: int) -> Identity | None:
@@ -41,6 +42,21 @@ class OwnFile:
                 raise FileNotFoundError(errno.ENOENT, "it was replaced by another file", self._path)
             self._descriptor = opened
         return self._descriptor
+
+    def restore(self) -> None:
+        """Have the file at its path again where the program has removed it, as with the folder of its results, which is
+        ours too; what is written to a mapping of it later is not there. Raises OSError.
+        """
+        if os.path.exists(self._path):  # noqa: PTH110 - start-up time
+            return
+        source = self.descriptor()
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)  # noqa: PTH103, PTH120
+        copy = OwnFile(self._path, self._flags | os.O_CREAT | os.O_EXCL)
+        at = 0
+        while data := os.pread(source, PART_BYTES, at):
+            at += os.write(copy._descriptor, data)
+        self.close()
+        self._descriptor, self._identity = copy._descriptor, copy._identity
 
     def close(self) -> None:
         """Close the descriptor, where it is still ours."""

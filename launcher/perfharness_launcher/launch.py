@@ -216,6 +216,8 @@ def _measure(
         observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
         nsys = None if plan.nsys is None else plan.nsys.install
         folders = {ending.process.folder: ending.process.status.pid for ending in endings}
+        for folder in folders:  # a script may have removed its own, and that of the run
+            folder.mkdir(parents=True, exist_ok=True)
         collected = collect(nsys, folders, interrupts)
         if plan.explaining:
             _keep_native_symbols(stage.path)

@@ -229,9 +229,7 @@ class RangeLog:
         self._keys: dict[RangeAttributes, int] = {}
         self._new_keys = itertools.count(1)
         self._names_bytes = 0
-        self._inherited: OwnFile | None = (
-            None  # the parent's file of names, in a forked child that has none of its own yet
-        )
+        self._inherited: OwnFile | None = None  # the parent's names, in a forked child that has no file of its own yet
         self._reset()
 
     def _reset(self) -> None:
@@ -296,6 +294,13 @@ class RangeLog:
         self._append_name(facts + inherited)
         if self.diagnostics:
             self._note()
+
+    def restore(self) -> None:
+        """At the end of the process, have the files again that the script has removed. Raises `OSError`."""
+        with self._lock:
+            for file in (self._names, self._records):
+                if file is not None:
+                    file.restore()
 
     def diagnose(self, text: str) -> None:
         """Have the trace say this, once. It is noted at once, for the process may be killed."""

@@ -438,10 +438,11 @@ class RecorderCore:
                 mark_at_end_of_stage(stack, node)
             _end(node, node.channel, items, delete_range, shared)
         stack.node = parent
+        is_own = node.count > 0  # else it was begun before a fork: it is the parent process's
         if delete_range:
-            stack.deleted += 1
+            stack.deleted += is_own
             node.batches = node.items = 0
-        elif node.is_batch:
+        elif node.is_batch and is_own:
             parent.guard = True  # its pop has to add them to its own parent
             parent.batches += 1
             if items is not None:

@@ -145,7 +145,6 @@ class Journal:
         if self.forked:
             _replace(own, text)
             return own
-        self.folder.mkdir(parents=True, exist_ok=True)
         target = self.folder / FILE_NAME
         written = _temporary(target, text)
         try:
@@ -292,7 +291,8 @@ def _nvtx_version() -> str | None:
 
 
 def _temporary(target: Path, text: str) -> Path:
-    """A new file in the target's folder, its mode set by the umask."""
+    """A new file in the target's folder, which the script may have removed; its mode is set by the umask."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     path = target.with_name(f".{target.name}.{os.getpid()}.{next(_numbers)}")
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -70,9 +70,9 @@ class Pacer:
         me = (os.getpid(), threading.get_ident())
         if self._owner is None:
             self._owner = me
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
             try:
-                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
-                self._file = OwnFile(str(self._folder / PACED_NAME), flags)
+                self._file = OwnFile(os.path.abspath(self._folder / PACED_NAME), flags)  # noqa: PTH100
             except OSError:  # another process has it
                 self._file = None
         return self._file is not None and self._owner == me

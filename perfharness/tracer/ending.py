@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def write(session: Session) -> None:
     """Write the trace, or what the launch makes it of."""
+    session.log.restore()
     if session.is_launched:
         _write_launched(session)
     else:

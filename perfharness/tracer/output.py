@@ -45,7 +45,10 @@ def write_trace(session: Session) -> Path:
     paths = [path for path in log_paths(output) if path.name == session.log_name]
     with _new_file(path) as file:
         _fill(file, session)
-        _merge_logs(file, paths, session.origin_ns)
+        try:
+            _merge_logs(file, paths, session.origin_ns)
+        except OSError:  # as of a script that has left no descriptor: the launch takes them in
+            paths = []
         file.write_strings()
     _remove(paths)
     if session.gpu is not None:
@@ -141,12 +144,15 @@ def _new_file(path: Path) -> Iterator[TraceFile]:
 
 
 def _merge_logs(file: TraceFile, paths: list[Path], origin_ns: int) -> None:
-    """Write the events of these logs and their processes. A log that cannot be read is named in the trace."""
+    """Write the events of these logs and their processes. A log that is damaged is named in the trace.
+
+    Raises OSError where one cannot be read.
+    """
     for path in paths:
         rows = [(schema.META_MERGED_LOG, path.name)]
         try:
             log = read_log(path)
-        except (OSError, ValueError) as error:
+        except (FileNotFoundError, ValueError) as error:
             rows.append((schema.META_DIAGNOSTIC, f"the ranges in {path.name} cannot be read: {error}"))
         else:
             nvtx_table.write_log(file, log, origin_ns)

@@ -166,6 +166,8 @@ class Session:
         if self.gpu is not None or not self.is_launched:
             with contextlib.suppress(Exception):
                 self.finish()
+        with contextlib.suppress(Exception):
+            self.log.restore()
         self._os_exit(status)
 
     def _become_child(self) -> None:

@@ -104,6 +104,28 @@ def test_a_launch_that_measured_nothing_is_3(tmp_path: Path, script: str, option
         assert float(row[2]) >= 20
 
 
+REMOVED = """
+import os, shutil
+from perfharness import PerfRecorder
+perf = PerfRecorder("app")
+for number, _ in perf.batches(range(4), items=1):
+    if number == 1:
+        shutil.rmtree(os.environ["PERFHARNESS_OUTPUT_DIR"])
+perf.finalize()
+"""
+
+
+def test_a_script_that_removes_its_output_folder_loses_its_output_only(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(REMOVED)
+    out = tmp_path / "out"
+    done = run_to_the_end(("--tracer", "embedded", "-w", "0", "-o", out, tmp_path / "script.py"), environment())
+    assert done.returncode == 0, done.stderr
+    assert [finding["code"] for finding in manifest_of(out)["findings"]] == ["output-folder-removed"]
+    mean = json.loads((out / "benchmark_mean.json").read_text())
+    assert mean["stats_minus_warmup"]["app"]["batch"]["cpu_time"]["count"] == 4
+    assert mean["stats_minus_warmup"]["app"]["batch"]["total_items"]["mean"] == 1
+
+
 def test_a_run_without_a_number_does_not_replace_a_good_one(tmp_path: Path) -> None:
     """And what lies beside is a whole run folder."""
     out = tmp_path / "out"

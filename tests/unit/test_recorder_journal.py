@@ -138,6 +138,25 @@ def test_forked_child_leaves_the_parents_file_alone(tmp_path: Path) -> None:
     assert of_child["open_ranges"] == ["pipeline"]
 
 
+def test_forked_child_that_closes_a_batch_of_its_parent_does_not_count_it(tmp_path: Path) -> None:
+    """Of the range, and of the batch with its items, nothing is in the child's part of the trace."""
+    code = PIPELINE + (
+        "with perf.range('around'), perf.batch(100, total_items=50):\n"
+        "    with perf.batch(0, total_items=3, message='before'): pass\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        with perf.batch(0, total_items=7, message='inner'): pass\n"
+        "if child == 0: sys.exit(0)\n"
+        "os.waitpid(child, 0); perf.pop_range(); perf.finalize(); print(child)"
+    )
+    child = run(code, tmp_path).stdout.strip()
+    (parent,), (of_child,) = (
+        journal(tmp_path, name)["recorders"] for name in ("recorder.json", f"recorder_{child}.json")
+    )
+    assert (of_child["ranges"], of_child["batches"], of_child["items"]) == (1, 1, 7)
+    assert parent["items"] == 8 + 3 + 50
+
+
 @pytest.mark.parametrize("end", ["os._exit(0)", "import signal; os.kill(os.getpid(), signal.SIGKILL)"])
 def test_forked_child_that_calls_no_exit_function(tmp_path: Path, end: str) -> None:
     """By os._exit it still tells its counts; killed, those that it wrote with its last range but one."""

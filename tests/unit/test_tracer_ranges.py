@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import tracemalloc
 import warnings
@@ -35,8 +36,9 @@ from perfharness.model.range_log import (
     RangeAttributes,
     RangeLog,
 )
+from perfharness.tracer import output
 from perfharness.tracer.output import complete_traces, log_paths
-from perfharness.tracer.ranges import NO_END, LoggedRanges, Table, decode, read_log
+from perfharness.tracer.ranges import NO_END, LoggedRanges, Table, decode, read_end, read_log
 
 Row = tuple[str, int, int]
 FACTS = LogFacts(1, 0, "python", 0, 0)
@@ -286,6 +288,84 @@ def test_a_forked_child_writes_a_log_of_its_own(tmp_path: Path) -> None:
     logs = [read_log(path) for path in tmp_path.glob(f"*{range_log.LOG_SUFFIX}")]
     found = {entry.facts.pid: [name for name, _, _ in rows(entry, decode(entry))] for entry in logs}
     assert found == {os.getpid(): ["outer"], child: ["inner", "new"]}
+
+
+def test_a_script_that_closes_all_descriptors_loses_nothing_and_its_own_files_stay_as_they_are(tmp_path: Path) -> None:
+    """As one does that becomes a daemon: the system gives the numbers to files that the script opens."""
+    log = RangeLog(str(tmp_path / "log"))
+    writer, first = log.writer(), log.key(RangeAttributes("d", "first")) << OP_BITS
+    writer.event(first | MARK)
+    assert log._names is not None
+    assert log._records is not None
+    numbers = [log._names.descriptor(), log._records.descriptor()]
+    own = [(tmp_path / name).open("w+b") for name in ("a", "b")]
+    for file, number in zip(own, numbers, strict=True):
+        os.dup2(file.fileno(), number)
+    room = range_log.REGION_BYTES // RECORD_BYTES
+    for _ in range(room):
+        writer.event(log.key(RangeAttributes("d", "second")) << OP_BITS | MARK)
+    assert [os.fstat(file.fileno()).st_size for file in own] == [0, 0]
+    for file, number in zip(own, numbers, strict=True):
+        file.close()
+        os.close(number)
+    read = read_only_log(tmp_path / "log")
+    names, counts = np.unique([read.attributes[key].message for key in decode(read)["key"]], return_counts=True)
+    assert (names.tolist(), counts.tolist(), read.lost_events) == (["first", "second"], [1, room], 0)
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, where an earlier test has imported it
+def test_a_forked_child_of_a_process_that_closed_all_descriptors_knows_its_names(tmp_path: Path) -> None:
+    log = RangeLog(str(tmp_path / "log"))
+    range_log.install(log)
+    try:
+        key = log.key(RangeAttributes("d", "first")) << OP_BITS
+        log.writer().event(key | MARK)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            assert log._inherited is not None
+            own = (tmp_path / "own").open("w+b")
+            os.dup2(own.fileno(), log._inherited.descriptor())
+            log.writer().event(key | MARK)
+            os._exit(os.fstat(own.fileno()).st_size)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        range_log.install(None)
+    logs = [read_log(path) for path in (tmp_path / "log").glob(f"*{range_log.LOG_SUFFIX}")]
+    assert [[name for name, _, _ in rows(entry, decode(entry))] for entry in logs] == [["first"], ["first"]]
+
+
+def test_a_log_that_the_script_removed_is_there_again_at_the_end(tmp_path: Path) -> None:
+    """As with `rmtree(output_dir)`: what stays open can be read. The note of the end is in it."""
+    log = RangeLog(str(tmp_path / "out" / "process"))
+    for name in ("a", "b"):
+        log.writer().event(log.key(RangeAttributes("d", name)) << OP_BITS | MARK)
+    shutil.rmtree(tmp_path / "out")
+    log.restore()
+    log.note_end(cuda_used=False, gpu_reason="none")
+    read = read_only_log(tmp_path / "out" / "process")
+    assert [name for name, _, _ in rows(read, decode(read))] == ["a", "b"]
+    (path,) = log_paths(tmp_path / "out" / "process")
+    assert read_end(path).gpu_reason == "none"
+
+
+def test_a_log_that_cannot_be_read_now_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever completes the traces next takes it in."""
+    log = RangeLog(str(tmp_path))
+    log.writer().event(log.key(RangeAttributes("d", "a")) << OP_BITS | MARK)
+
+    def no_descriptor_left(path: Path) -> LoggedRanges:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(output, "read_log", no_descriptor_left)
+        with pytest.raises(OSError, match="Too many"):
+            complete_traces(tmp_path)
+        assert len(log_paths(tmp_path)) == 1
+    (trace,) = complete_traces(tmp_path).values()
+    with closing(sqlite3.connect(trace)) as connection:
+        assert connection.execute(f"SELECT count(*) FROM {schema.TABLE_NVTX} WHERE eventType = 34").fetchone() == (1,)
 
 
 def test_events_without_room_on_the_disk_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from perfharness.analysis.stages.stage_findings import without_consequences
 from perfharness.boot import without_current_folder
+from perfharness.model import environment
 from perfharness.model.annotations import NOTES_NAME, NOTES_OF_CHILDREN, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
@@ -136,7 +137,18 @@ def process_findings(
             f"see {record.folder}/{TRACER_LOG}; a machine out of memory or disk space is a usual cause",
             record.folder,
         )
-    if tracer.kind != "none" and not record.left_traces and record.pid is not None:
+    lacks_trace = tracer.kind != "none" and not record.left_traces and record.pid is not None
+    if record.pid is not None and not (ending.process.folder / STDOUT_LOG).exists():
+        lost = "its output and its trace are" if lacks_trace else "its output is"
+        yield Finding(
+            "output-folder-removed",
+            Severity.ERROR if lacks_trace else Severity.WARNING,
+            f"The program removed the folder of its results, {record.folder}, so {lost} lost",
+            "a script that empties its output folder should spare this one, or be given another; where it parses "
+            f"perfharness's own arguments, --output_dir is this folder ({environment.OUTPUT_DIR})",
+            record.folder,
+        )
+    elif lacks_trace:
         logs = (STDERR_LOG, TRACER_LOG) if record.ended == "ok" else ()
         end_of_output = _end_of_output(ending.process.folder, logs) if logs else "; it ended before one was written"
         hint = _hint_without_trace(ending.process.spec.command, tracer) if record.ended == "ok" else ""
