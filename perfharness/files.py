@@ -18,9 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from perfharness.errors import ResultError, UsageError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 STDOUT = Path("-")
 """As an output, standard output."""
@@ -92,6 +95,11 @@ def write_text(path: Path, write: Callable[[TextIO], None]) -> None:
     """Let `write` fill the file. Raises `ResultError`, as `replacing` does."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         write(file)
+
+
+def write_model(path: Path, model: BaseModel) -> None:
+    """Write it as JSON, atomically. Raises `ResultError`, as `replacing` does."""
+    write_text(path, lambda file: print(model.model_dump_json(indent=2), file=file))
 
 
 @contextmanager

@@ -31,6 +31,13 @@ with contextlib.suppress(ImportError):
     settings.load_profile("perfharness")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is marked `nsys` where scripts/test has found none."""
+    names = ("PERFHARNESS_TEST_NSYS", "PERFHARNESS_TEST_NVTX_SITE")
+    if item.get_closest_marker("nsys") and not all(map(os.environ.get, names)):
+        pytest.skip(f"{names[0]} or {names[1]} is unset; scripts/test sets them")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def default_store_stays_empty() -> Iterator[None]:
     """Whatever a test launches reaches no run store that the test did not name."""

@@ -325,7 +325,7 @@ def merge(
     Exit codes: 0 done; 2 fewer than two results; 3 done, and versions or models differ.
     """
     from perfharness.bench import compare_machines, merge_results
-    from perfharness.files import write_text
+    from perfharness.files import write_model
     from perfharness.render.charts.bench import MERGED_PAGE, merged_pictures
     from perfharness.render.comparison.terminal import print_comparison
     from perfharness.render.terminal.bench import print_merged
@@ -338,7 +338,7 @@ def merge(
     comparison = compare_machines(folders, merged)
     if comparison is not None and any(side.used > 1 for side in comparison.sides):
         print_comparison(Console(), comparison)
-        write_text(output_dir / COMPARISON_NAME, lambda file: print(comparison.model_dump_json(indent=2), file=file))
+        write_model(output_dir / COMPARISON_NAME, comparison)
     elif comparison is not None:
         say(messages, "one suite a machine shows no spread; of several each, this says which machine is faster")
     if charts is not False:

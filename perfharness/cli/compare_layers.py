@@ -54,14 +54,14 @@ def compare_layers_verb(
     """
     from perfharness.bench.accuracy.layers import compare_layers, layer_inputs
     from perfharness.bench.accuracy.samples import read_arrays
-    from perfharness.files import write_text
+    from perfharness.files import write_model
     from perfharness.render.terminal.console import Console
     from perfharness.render.terminal.layers import print_layers
 
     inputs = read_arrays(input_file) if input_file else layer_inputs(first, shapes_of(shape or ()), seed)
     found = compare_layers(first, second, inputs, tolerance=tolerance, memory_bytes=memory << 20)
     if json_file is not None:
-        write_text(json_file, lambda file: print(found.model_dump_json(indent=2), file=file))
+        write_model(json_file, found)
     print_layers(Console(), found, every=every)
     failed = found.first_beyond is not None or not found.compared
     raise typer.Exit(EXIT_CHECK_FAILED if failed else EXIT_OK)

@@ -122,6 +122,11 @@ class Series:
         """Which readings did not fail."""
         return ~np.isnan(self.value)
 
+    @property
+    def usual_ns(self) -> float:
+        """Median time from one reading to the next; 0 where there are not two."""
+        return float(np.median(np.diff(self.time_unix_ns))) if len(self) > 1 else 0.0
+
     def select(self, which: Bool) -> Series:
         """Some of the readings."""
         return Series(*(column[which] for column in vars(self).values()))

@@ -12,7 +12,7 @@ from perfharness.analysis.counters.readings import GpmReadings, gpm_readings
 from perfharness.analysis.diagnosis.host.cpu_time import CpuTime, cpu_time
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
-from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu
+from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu, union_window
 from perfharness.analysis.metrics.clocks import Throttling, of_any
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.metrics.summary import (
@@ -132,8 +132,7 @@ class RunTelemetry:
             return None
         if uuid not in self._throttling:
             on_it = [one for one in self._manifest.processes if uuid in map(self._sensor_uuid, one.given_gpus)]
-            work = [span for one in on_it if (span := _lifetime(one)) is not None]
-            lifetime = (min(start for start, _ in work), max(end for _, end in work)) if work else None
+            lifetime = union_window([_lifetime(one) for one in on_it])
             requested = self._requested().get(uuid, RequestedClocks())
             self._throttling[uuid] = throttling_of(self.log, uuid, requested, lifetime)
         return self._throttling[uuid]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfharness.errors import TraceFormatError
-from perfharness.model.trace import Int64, Integers
+from perfharness.model.trace import Bool, Int64, Integers
 from perfharness.trace.source import MISSING
+
+_Table = TypeVar("_Table", bound=Any)
 
 
 def int64_array(column: pa.ChunkedArray) -> Int64:
@@ -40,6 +43,13 @@ def narrow(values: Integers, *types: type[np.signedinteger[Any]]) -> Integers:
         if np.iinfo(narrower).min <= low and high <= np.iinfo(narrower).max:
             return values.astype(narrower, copy=False)
     return values
+
+
+def rows_of(table: _Table, wanted: Bool) -> _Table:
+    """Some of the rows of a dataclass whose fields are columns."""
+    at = np.flatnonzero(wanted)
+    changed: _Table = replace(table, **{field.name: getattr(table, field.name)[at] for field in fields(table)})
+    return changed
 
 
 def check_events(path: Path, what: str, start: Int64, end: Int64, owner: Int64) -> None:

@@ -6,12 +6,11 @@ its own, `GIL Trace`. A user's ranges of these names, in another domain or in no
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import numpy as np
 
 from perfharness.model.host_samples import HostEventKind, HostEvents
-from perfharness.model.trace import Bool, NvtxRanges
+from perfharness.model.trace import NvtxRanges
+from perfharness.trace.columns import rows_of
 
 DOMAIN = "GIL Trace"
 KIND_OF_NAME = {"Holding GIL": HostEventKind.GIL_HELD, "Waiting for GIL": HostEventKind.GIL_WAITED}
@@ -42,8 +41,4 @@ def split_interpreter_lock(ranges: NvtxRanges, names: list[str]) -> tuple[NvtxRa
         kind=kind,
         detail=np.zeros(len(rows), dtype=np.int8),
     )
-    return _only(ranges, ~of_nsys), events
-
-
-def _only(ranges: NvtxRanges, keep: Bool) -> NvtxRanges:
-    return replace(ranges, **{column.name: getattr(ranges, column.name)[keep] for column in fields(ranges)})
+    return rows_of(ranges, ~of_nsys), events

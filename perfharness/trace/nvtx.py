@@ -63,8 +63,7 @@ def make_nvtx(
     is_push_pop = np.isin(kind, schema.PUSH_POP_EVENTS)
     is_range = is_push_pop | np.isin(kind, schema.START_END_EVENTS)
     ranges, marks = _ranges(events, is_push_pop, is_range), _marks(events, kind == schema.NVTX_MARK_EVENT)
-    ends = np.where(ranges.is_open, ranges.start_ns, ranges.end_ns) if ranges.is_open.any() else ranges.end_ns
-    check_events(path, "NVTX ranges", ranges.start_ns, ends, ranges.thread)
+    check_events(path, "NVTX ranges", ranges.start_ns, known_ends(ranges), ranges.thread)
     ids = _read_ids(
         ranges,
         marks,
@@ -108,6 +107,18 @@ def _ranges(events: dict[str, Integers], is_push_pop: Bool, is_range: Bool) -> N
         is_open=end == MISSING,
         crosses_threads=(ended_on != MISSING) & (ended_on != began_on) & ~is_push_pop[at],
     )
+
+
+def closed(ranges: NvtxRanges, end_ns: int) -> NvtxRanges:
+    """Ranges never closed end where the trace ends."""
+    if not ranges.is_open.any():
+        return ranges
+    return replace(ranges, end_ns=np.where(ranges.is_open, np.maximum(end_ns, ranges.start_ns), ranges.end_ns))
+
+
+def known_ends(ranges: NvtxRanges) -> Int64:
+    """When each range ended; of one never closed its start."""
+    return np.where(ranges.is_open, ranges.start_ns, ranges.end_ns) if ranges.is_open.any() else ranges.end_ns
 
 
 def _marks(events: dict[str, Integers], is_mark: Bool) -> NvtxMarks:

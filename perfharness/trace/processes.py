@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,12 +14,14 @@ from pydantic import ValidationError
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.measured import ProcessFacts
-from perfharness.model.trace import ID_MASK, PROCESS_MASK, Bool, Int64, Trace, pid_of
+from perfharness.model.trace import ID_MASK, PROCESS_MASK, Int64, Trace, pid_of
+from perfharness.trace.columns import rows_of
 from perfharness.trace.devices import read_devices
 from perfharness.trace.events import OPERATION_TABLES
 from perfharness.trace.interpreter_lock import DOMAIN as LOCK_DOMAIN
 from perfharness.trace.metadata import read_session_start
 from perfharness.trace.names import NameTable
+from perfharness.trace.nvtx import closed, known_ends
 from perfharness.trace.readers import Readers
 from perfharness.trace.source import MISSING, ROW_ID, TraceSource
 
@@ -139,14 +141,13 @@ def part_of_process(trace: Trace, pid: int) -> Trace:
     ranges = _of(trace.ranges, trace.ranges.thread, pid)
     marks, api = _of(trace.marks, trace.marks.thread, pid), _of(trace.api, trace.api.thread, pid)
     is_own = pid_of(trace.operations.process) == pid
-    operations, details = _rows(trace.operations, is_own), _rows(trace.details, is_own)
-    closed = np.where(ranges.is_open, ranges.start_ns, ranges.end_ns)
-    ends = (closed, marks.time_ns, api.end_ns, operations.end_ns)
+    operations, details = rows_of(trace.operations, is_own), rows_of(trace.details, is_own)
+    ends = (known_ends(ranges), marks.time_ns, api.end_ns, operations.end_ns)
     end_ns = max(int(column.max(initial=0)) for column in ends)
     os_calls, locks = trace.os_calls, trace.lock_events
     return replace(
         trace,
-        ranges=replace(ranges, end_ns=np.where(ranges.is_open, np.maximum(end_ns, ranges.start_ns), ranges.end_ns)),
+        ranges=closed(ranges, end_ns),
         marks=marks,
         api=api,
         operations=operations,
@@ -159,11 +160,4 @@ def part_of_process(trace: Trace, pid: int) -> Trace:
 
 
 def _of(table: _Columns, thread: Int64, pid: int) -> _Columns:
-    return _rows(table, pid_of(thread) == pid)
-
-
-def _rows(table: _Columns, wanted: Bool) -> _Columns:
-    at = np.flatnonzero(wanted)
-    columns = {field.name: getattr(table, field.name)[at] for field in fields(table)}
-    changed: _Columns = replace(table, **columns)
-    return changed
+    return rows_of(table, pid_of(thread) == pid)

@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
-
 from perfharness.model import nsys_schema as schema
-from perfharness.model.trace import NvtxRanges, Trace
+from perfharness.model.trace import Trace
 from perfharness.trace.events import (
     CALL_COLUMNS,
     DETAILS,
@@ -32,7 +30,7 @@ from perfharness.trace.inherited import ParentPids
 from perfharness.trace.interpreter_lock import split_interpreter_lock
 from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable
-from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOAD_COLUMNS, make_nvtx
+from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOAD_COLUMNS, closed, make_nvtx
 from perfharness.trace.readers import Readers
 from perfharness.trace.source import ROW_ID
 
@@ -71,7 +69,7 @@ def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS, with_details: bo
         gpu_operations, details = make_operations({kind: rows() for kind, rows in operations.items()}, path, names)
         meta = read_meta(readers.source, has_cuda_rows=len(api) > 0 or len(gpu_operations) > 0)
         end_ns = max(nvtx.last_ns, int(api.end_ns.max(initial=0)), int(gpu_operations.end_ns.max(initial=0)))
-        ranges, lock_events = _closed(nvtx.ranges, end_ns), None
+        ranges, lock_events = closed(nvtx.ranges, end_ns), None
         if meta.tracer == "nsys":
             ranges, lock_events = split_interpreter_lock(ranges, names.values)
         return Trace(
@@ -88,10 +86,3 @@ def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS, with_details: bo
             lock_events=lock_events,
             gpu_metrics=read_gpu_metrics(readers),
         )
-
-
-def _closed(ranges: NvtxRanges, end_ns: int) -> NvtxRanges:
-    """Ranges never closed end where the trace ends."""
-    if not ranges.is_open.any():
-        return ranges
-    return replace(ranges, end_ns=np.where(ranges.is_open, np.maximum(end_ns, ranges.start_ns), ranges.end_ns))

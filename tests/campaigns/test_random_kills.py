@@ -29,12 +29,10 @@ from pathlib import Path
 import pytest
 
 from perfharness_launcher.processes import child
-from tests.integration.launches import command, environment
+from tests.integration.launches import NSYS, NVTX_SITE, TRACERS, command, environment
 
 KILLS = int(os.environ.get("PERFHARNESS_TEST_KILLS", "12"))
 SEED = int(os.environ.get("PERFHARNESS_TEST_KILL_SEED", "1"))
-NSYS = os.environ.get("PERFHARNESS_TEST_NSYS")
-SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
 AT_ONCE = 2
 TRIES = 40
 """At most so many trials until a victim was there at the moment drawn."""
@@ -111,7 +109,7 @@ class Campaign:
     tracer: str
 
     def environment(self, tag: str) -> dict[str, str]:
-        return environment(*([SITE] if SITE and self.tracer == "nsys" else []), **{TAG: tag})
+        return environment(*([NVTX_SITE] if self.tracer == "nsys" else []), **{TAG: tag})
 
     def launch(self, place: Path, *arguments: str) -> list[str]:
         (place / "work.py").write_text(SCRIPT)
@@ -252,15 +250,7 @@ def strike(kind: str, tag: str, launcher: subprocess.Popen[bytes], number: signa
     return False
 
 
-@pytest.mark.parametrize(
-    "tracer",
-    [
-        "embedded",
-        pytest.param(
-            "nsys", marks=[pytest.mark.nsys, pytest.mark.skipif(not (NSYS and SITE), reason="no nsys is named")]
-        ),
-    ],
-)
+@TRACERS
 def test_whoever_is_killed(tmp_path: Path, tracer: str) -> None:
     campaign = Campaign(tmp_path, tracer)
     lasts_s = 1.2 * campaign.run_well()

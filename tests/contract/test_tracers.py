@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.launches import NSYS, NVTX_SITE
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[2]
@@ -20,13 +21,6 @@ HOLDER_KEYS = {
     for time in ("cpu_time", "gpu_time", "gpu_busy_time")
     for suffix in ("", "_per_item", "_minus_warmup", "_per_item_minus_warmup")
 } | {"total_items", "total_items_minus_warmup", "count"}
-
-
-def nsys() -> str:
-    path = os.environ.get("PERFHARNESS_TEST_NSYS")
-    if not path:
-        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
-    return path
 
 
 def launch(output: Path, tracer: list[str], nvtx_site: str = "") -> subprocess.CompletedProcess[str]:
@@ -82,7 +76,7 @@ def ranges_of(trace: Path) -> list[dict[str, Any]]:
 
 def answers_of_nsys(trace: Path) -> list[dict[str, Any]]:
     options = ["--report", "nvtx_pushpop_trace", "--format", "json", "--quiet", "--output", "-"]
-    command = [nsys(), "stats", *options, str(trace)]
+    command = [NSYS, "stats", *options, str(trace)]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows: list[dict[str, Any]] = json.loads(out[out.index("[") :])
     return rows
@@ -110,9 +104,7 @@ def compare_with_nsys(trace: Path) -> None:
 
 @pytest.mark.nsys
 def test_under_nsys(tmp_path: Path) -> None:
-    done = launch(
-        tmp_path / "out", ["--tracer", "nsys", "--nsys", nsys()], os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "")
-    )
+    done = launch(tmp_path / "out", ["--tracer", "nsys", "--nsys", NSYS], NVTX_SITE)
     assert done.returncode == 0, done.stdout + done.stderr
     check_run(tmp_path / "out")
     for folder in ("proc_0_gpu_0", "proc_1_gpu_0"):
@@ -125,7 +117,7 @@ def test_under_the_embedded_tracer(tmp_path: Path) -> None:
     done = launch(tmp_path / "out", ["--tracer", "embedded"])
     assert done.returncode == 0, done.stdout + done.stderr
     check_run(tmp_path / "out")
-    if "PERFHARNESS_TEST_NSYS" in os.environ:
+    if NSYS:
         compare_with_nsys(tmp_path / "out" / "proc_0_gpu_0" / "trace.sqlite")
 
 
@@ -133,10 +125,10 @@ def test_under_the_embedded_tracer(tmp_path: Path) -> None:
 @pytest.mark.nsys
 def test_an_nvtx_that_nsys_does_not_know_is_named(tmp_path: Path) -> None:
     """nsys 2023.4 records nothing of the newest nvtx and says nothing; the result does, and exits with 3."""
-    version = subprocess.run([nsys(), "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([NSYS, "--version"], capture_output=True, text=True, check=True).stdout
     if "2023.4" not in version:
         pytest.skip(f"this nsys may record the newest nvtx: {version.strip()}")
-    done = launch(tmp_path / "out", ["--tracer", "nsys", "--nsys", nsys()])
+    done = launch(tmp_path / "out", ["--tracer", "nsys", "--nsys", NSYS])
     assert done.returncode == 3
     findings = load(tmp_path / "out" / "benchmark_mean.json")["meta"]["findings"]
     missing = [finding for finding in findings if finding["code"] == "trace-missing-ranges"]
@@ -164,8 +156,8 @@ def test_recorders_that_do_not_nest_keep_their_own_times(tmp_path: Path, tracer:
     """
     script = tmp_path / "interleaved.py"
     script.write_text(INTERLEAVED)
-    options = ["--nsys", nsys()] if tracer == "nsys" else []
-    environment = os.environ | {"PYTHONPATH": os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "") if options else ""}
+    options = ["--nsys", NSYS] if tracer == "nsys" else []
+    environment = os.environ | {"PYTHONPATH": NVTX_SITE if options else ""}
     command = [sys.executable, "-m", "perfharness", "launch", "--tracer", tracer, *options]
     done = subprocess.run(
         [*command, "-o", str(tmp_path / "out"), str(script)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from functools import lru_cache
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.integration.launches import environment
 
 pytestmark = pytest.mark.gpu
 
@@ -35,7 +36,6 @@ WAYS = ("annotations", "recorder")
 
 def launch(folder: Path, tracer: str, way: str) -> dict[str, Any]:
     """The benchmark.json of a launch."""
-    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "launcher"), os.environ.get("PYTHONPATH")]))
     file = folder / "model.toml"
     file.write_text(ANNOTATIONS)
     how = ["--annotate", str(file)] if way == "annotations" else []
@@ -43,7 +43,7 @@ def launch(folder: Path, tracer: str, way: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "perfharness", "launch", "--no-telemetry", "--tracer", tracer, "-w", str(WARMUP), *how,
          "--annotate-torch", "2", "-o", str(folder / "run"), str(SCRIPT), *arguments],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}, timeout=TIMEOUT_S,
+        capture_output=True, text=True, check=False, env=environment(), timeout=TIMEOUT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (benchmark,) = (folder / "run").glob("proc_*/benchmark.json")

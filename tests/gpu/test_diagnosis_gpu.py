@@ -5,7 +5,6 @@ accused, and what the diagnosis rests on was measured. `scripts/score_diagnosis 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 
 from tests.fault_corpus import Fault, judge
 from tests.gpu.faults.expected import EXPECTED
+from tests.integration.launches import environment
 from tests.schemas import valid
 
 pytestmark = pytest.mark.gpu
@@ -39,10 +39,9 @@ Diagnoses = list[dict[str, Any]]
 
 
 def perfharness(*arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "launcher"), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "perfharness", *arguments], capture_output=True, text=True, check=False, cwd=CORPUS,
-        env={**os.environ, "PYTHONPATH": path}, timeout=TIMEOUT_S,
+        env=environment(), timeout=TIMEOUT_S,
     )  # fmt: skip
 
 

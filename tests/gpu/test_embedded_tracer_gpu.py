@@ -18,6 +18,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import GpuOperationKind
 from perfharness.trace import open_trace
+from tests.integration import launches
 
 pytestmark = pytest.mark.gpu
 
@@ -79,9 +80,8 @@ with nvtx.annotate("train"):
 
 
 def environment(folder: Path) -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT), str(ROOT / "launcher"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PERFHARNESS_")}
-    return {**kept, "PYTHONPATH": path, "PERFHARNESS_OUTPUT_DIR": str(folder)}
+    kept = {name: value for name, value in launches.environment().items() if not name.startswith("PERFHARNESS_")}
+    return {**kept, "PERFHARNESS_OUTPUT_DIR": str(folder)}
 
 
 def run(folder: Path, source: str, *prefix: str, traced: bool = True) -> subprocess.CompletedProcess[str]:

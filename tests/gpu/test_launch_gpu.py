@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.integration.launches import environment
 
 pytestmark = pytest.mark.gpu
 
@@ -30,11 +31,10 @@ input()
 
 
 def launch(out: Path, *arguments: str, telemetry: bool = False) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "launcher"), os.environ.get("PYTHONPATH")]))
     sampled = "--telemetry" if telemetry else "--no-telemetry"
     return subprocess.run(
         [sys.executable, "-m", "perfharness", "launch", "-o", str(out), sampled, *arguments],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}, timeout=TIMEOUT_S,
+        capture_output=True, text=True, check=False, env=environment(), timeout=TIMEOUT_S,
     )  # fmt: skip
 
 

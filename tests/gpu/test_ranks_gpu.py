@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 import perfharness
+from tests.integration.launches import environment
 
 pytestmark = pytest.mark.gpu
 
@@ -48,9 +48,8 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
             "--no-telemetry", "--gpus-per-process", str(ranks), str(TORCHRUN), "--standalone", "--nproc-per-node",
             str(ranks), str(SAMPLE), *SIZE, *PROFILES[profile],
         ]  # fmt: skip
-        path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "launcher"), os.environ.get("PYTHONPATH")]))
         # NVLink multicast (NVLS) needs rights that a container may not have; then NCCL hangs or fails.
-        environ = {"NCCL_NVLS_ENABLE": "0", **os.environ, "PYTHONPATH": path, "PERFHARNESS_STORE": "off"}
+        environ = {"NCCL_NVLS_ENABLE": "0", **environment(PERFHARNESS_STORE="off")}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=TIMEOUT_S)
         assert done.returncode == 0, done.stdout + done.stderr
         return out

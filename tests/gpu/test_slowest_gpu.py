@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.integration.launches import environment
 
 pytestmark = pytest.mark.gpu
 
@@ -56,10 +57,9 @@ perf.finalize()
 
 
 def perfharness(*arguments: object) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "launcher"), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "perfharness", *map(str, arguments)], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": path, "PERFHARNESS_STORE": "off"}, timeout=TIMEOUT_S,
+        env=environment(PERFHARNESS_STORE="off"), timeout=TIMEOUT_S,
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from perfharness.model.telemetry import TELEMETRY_NAME, Series, clock_event_names, process_subject
 from perfharness.telemetry.store import read_sample_log
+from tests.integration.launches import environment
 
 pytestmark = pytest.mark.gpu
 
@@ -64,10 +64,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
     folder = tmp_path_factory.mktemp("telemetry")
     script, out = folder / "load.py", folder / "out"
     script.write_text(SCRIPT)
-    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "launcher"), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-m", "perfharness", "launch", "--tracer", "none", "--measure-idle", "2", "-o", out, script],
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=180,
+        env=environment(), capture_output=True, text=True, check=False, timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = Sampled(out)

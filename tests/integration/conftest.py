@@ -1,10 +1,13 @@
-"""Tests marked `nsys` are skipped where scripts/test has found none."""
+"""What tests of real launches share."""
+
+from pathlib import Path
 
 import pytest
 
-from tests.integration.launches import NSYS, NVTX_SITE
 
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("nsys") and not (NSYS and NVTX_SITE):
-        pytest.skip("PERFHARNESS_TEST_NSYS and PERFHARNESS_TEST_NVTX_SITE are unset; scripts/test sets them")
+@pytest.fixture
+def script(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """The `SCRIPT` of the test's module, as a file."""
+    path = tmp_path / "script.py"
+    path.write_text(request.module.SCRIPT)
+    return path

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.launches import environment, run_to_the_end
+from tests.integration.launches import NSYS, NVTX_SITE, environment, run_to_the_end
 
 ROOT = Path(__file__).resolve().parents[2]
 OCR = ROOT / "samples" / "ocr_existing_pipeline"
@@ -109,12 +108,8 @@ def test_ocr_annotated_from_a_file_has_the_stages_of_its_annotated_twin(tmp_path
 @pytest.mark.nsys
 def test_the_twins_agree_under_nsys_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rapidocr", reason="samples/ocr_existing_pipeline/requirements.txt names what this needs")
-    path, nvtx_site = (os.environ.get(f"PERFHARNESS_TEST_{name}") for name in ("NSYS", "NVTX_SITE"))
-    if not path:
-        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
-    if nvtx_site:
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [nvtx_site, os.environ.get("PYTHONPATH")])))
-    check_twins(tmp_path, ("--tracer", "nsys", "--nsys", path))
+    monkeypatch.setenv("PYTHONPATH", environment(NVTX_SITE)["PYTHONPATH"])
+    check_twins(tmp_path, ("--tracer", "nsys", "--nsys", NSYS))
 
 
 def test_the_plain_twin_knows_nothing_of_perfharness() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perfharness.model.annotations import Annotations, FunctionAnnotation
-from tests.integration.launches import run_to_the_end
+from tests.integration.launches import NSYS, NVTX_SITE, run_to_the_end
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EMBEDDED = ("--tracer", "embedded")
@@ -140,12 +140,8 @@ def test_stages_batches_and_items_under_the_embedded_tracer(workshop: Workshop) 
 
 @pytest.mark.nsys
 def test_the_same_under_nsys(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, nvtx_site = (os.environ.get(f"PERFHARNESS_TEST_{name}") for name in ("NSYS", "NVTX_SITE"))
-    if not path:
-        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
-    if nvtx_site:
-        monkeypatch.setenv("PYTHONPATH", nvtx_site)
-    done = workshop.launch("--tracer", "nsys", "--nsys", path, "--annotate", "file.toml", "script.py")
+    monkeypatch.setenv("PYTHONPATH", NVTX_SITE)
+    done = workshop.launch("--tracer", "nsys", "--nsys", NSYS, "--annotate", "file.toml", "script.py")
     assert done.returncode == 0, done.stdout + done.stderr
     check_pipeline(workshop)
 

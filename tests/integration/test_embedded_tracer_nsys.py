@@ -27,8 +27,8 @@ from perfharness.tracer.gpu import GpuTrace
 from perfharness.tracer.layouts import LAYOUTS
 from perfharness.tracer.records import Columns
 from perfharness.tracer.session import Session
+from tests.integration.launches import NSYS
 
-NSYS_VARIABLE = "PERFHARNESS_TEST_NSYS"
 REPORTS = ("nvtx_pushpop_trace", "nvtx_gpu_proj_trace")
 KERNEL_NAME = ctypes.create_string_buffer(b"_ZN2ns4fillIfEEvPT_i")
 LAUNCH_CBID, COPY_CBID, GRAPH_CBID = 211, 41, 311
@@ -137,9 +137,7 @@ def test_our_reader_attributes_the_work(trace: Path) -> None:
 @pytest.fixture(scope="module")
 def nsys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An nsys whose reports run: in Debian's packages they miss a module that lies in the other half."""
-    if NSYS_VARIABLE not in os.environ:
-        pytest.skip(f"{NSYS_VARIABLE} names no nsys")
-    program = Path(os.environ[NSYS_VARIABLE]).resolve()
+    program = Path(NSYS).resolve()
     target, host = program.parent, program.parent.parent / "host-linux-x64"
     missing = target / "python" / "lib" / "nsysstats.py"
     if not missing.is_file() or (host / "python" / "lib" / "nsysstats.py").exists():

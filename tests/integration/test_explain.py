@@ -53,13 +53,6 @@ perf.finalize()
 """
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "pipeline.py"
-    path.write_text(SCRIPT)
-    return path
-
-
 def explained(out: Path, script: Path, mode: str = "", *options: object) -> int:
     arguments = ("--explain", "--tracer", "embedded", "-o", out, *options, script, *([mode] if mode else []))
     return run_to_the_end(arguments, environment()).returncode

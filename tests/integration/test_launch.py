@@ -63,13 +63,6 @@ if mode == "daemon":
 """
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
-    return path
-
-
 def launch(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return run_to_the_end(arguments, environment(), cwd)
 

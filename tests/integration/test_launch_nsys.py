@@ -31,6 +31,8 @@ from tests.integration.launches import (
 
 pytestmark = pytest.mark.nsys
 
+COLLECTOR = Path(NSYS).parent
+
 SCRIPT = """
 import os, signal, sys, time
 import nvtx
@@ -53,18 +55,6 @@ if mode == "hang":
     print("hanging", flush=True)
     time.sleep(600)
 """
-
-
-@pytest.fixture
-def nsys() -> Path:
-    return Path(NSYS)
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
-    return path
 
 
 def own_environment(**more: str) -> dict[str, str]:
@@ -90,11 +80,11 @@ def own_tmpdirs(launcher: subprocess.Popen[str]) -> set[Path]:
     return {Path(child.environ()["TMPDIR"]) for child in running}
 
 
-def sessions(nsys: Path, folders: set[Path]) -> set[str]:
+def sessions(folders: set[Path]) -> set[str]:
     """Names of the sessions that nsys keeps in these temporary folders."""
     listed = [
         subprocess.run(
-            [nsys, "sessions", "list"],
+            [NSYS, "sessions", "list"],
             capture_output=True, text=True, check=False, env={**os.environ, "TMPDIR": str(folder)},
         ).stdout
         for folder in folders
@@ -102,23 +92,23 @@ def sessions(nsys: Path, folders: set[Path]) -> set[str]:
     return {line.split()[-1] for text in listed for line in text.splitlines()[1:] if line.strip()}
 
 
-def test_two_processes_are_traced_and_their_reports_kept(nsys: Path, script: Path, tmp_path: Path) -> None:
+def test_two_processes_are_traced_and_their_reports_kept(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = launch("-np", 2, "--nsys", nsys, "--domain", "pipeline", "--batch-pattern", "batch", "-o", out, script)
+    done = launch("-np", 2, "--nsys", NSYS, "--domain", "pipeline", "--batch-pattern", "batch", "-o", out, script)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in ("proc_0_gpu_0", "proc_1_gpu_0"):
         assert (out / name / "trace.nsys-rep").stat().st_size > 0
         assert range_names(out / name / "trace.sqlite") == ["batch"]
         assert (out / name / "benchmark.json").exists()
     tracer = manifest(out)["tracer"]
-    assert (tracer["kind"], tracer["path"]) == ("nsys", str(nsys))
+    assert (tracer["kind"], tracer["path"]) == ("nsys", NSYS)
     assert codes(out) == ["start-barrier-not-reached"], "plain NVTX ranges cannot be held"
     assert processes_naming(str(tmp_path)) == []
 
 
-def test_workers_made_by_fork_are_traced_too(nsys: Path, script: Path, tmp_path: Path) -> None:
+def test_workers_made_by_fork_are_traced_too(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    launch("--nsys", nsys, "-o", out, script, "workers")
+    launch("--nsys", NSYS, "-o", out, script, "workers")
     assert set(range_names(out / "proc_0_gpu_0" / "trace.sqlite")) == {"batch", "in the fork"}
 
 
@@ -131,10 +121,10 @@ def test_workers_made_by_fork_are_traced_too(nsys: Path, script: Path, tmp_path:
     ],
 )
 def test_the_truth_about_the_end_of_a_process_comes_through_nsys_with_its_trace(
-    nsys: Path, script: Path, tmp_path: Path, mode: str, options: tuple[object, ...], end: tuple[object, ...]
+    script: Path, tmp_path: Path, mode: str, options: tuple[object, ...], end: tuple[object, ...]
 ) -> None:
     out = tmp_path / "out"
-    assert launch(*options, "--nsys", nsys, "-o", out, script, mode).returncode == 1
+    assert launch(*options, "--nsys", NSYS, "-o", out, script, mode).returncode == 1
     *others, last = manifest(out)["processes"]
     assert [record["ended"] for record in others] == ["ok"] * len(others)
     assert (last["ended"], last["exit_code"], last["signal"]) == end
@@ -146,16 +136,14 @@ def test_the_truth_about_the_end_of_a_process_comes_through_nsys_with_its_trace(
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGKILL))]
 )
-def test_no_daemon_and_no_session_is_left_behind(
-    nsys: Path, script: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_no_daemon_and_no_session_is_left_behind(script: Path, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out"
-    with launching(("-np", 2, "--nsys", nsys, "-o", out, script, "hang"), own_environment()) as launcher:
+    with launching(("-np", 2, "--nsys", NSYS, "-o", out, script, "hang"), own_environment()) as launcher:
         wait_for(lambda: hanging(out, 2))
         own = {f"profile-{process.pid}" for process in psutil.Process(launcher.pid).children()}
         folders = own_tmpdirs(launcher)
         assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 2
-        assert len(own & sessions(nsys, folders)) == 2
+        assert len(own & sessions(folders)) == 2
         launcher.send_signal(number)
         code = launcher.wait(PATIENCE_S)
     if number is signal.SIGKILL:
@@ -169,11 +157,9 @@ def test_no_daemon_and_no_session_is_left_behind(
 
 
 @pytest.mark.slow
-def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(
-    nsys: Path, script: Path, tmp_path: Path
-) -> None:
+def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with launching(("-np", 2, "--nsys", nsys, "-o", out, script, "hang"), own_environment()) as launcher:
+    with launching(("-np", 2, "--nsys", NSYS, "-o", out, script, "hang"), own_environment()) as launcher:
         wait_for(lambda: hanging(out, 2))
         (victim,) = [
             process
@@ -191,10 +177,10 @@ def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(
     assert processes_naming(str(tmp_path)) == []
 
 
-def test_the_importer_inside_nsight_compute_is_called_by_the_launcher(nsys: Path, script: Path, tmp_path: Path) -> None:
+def test_the_importer_inside_nsight_compute_is_called_by_the_launcher(script: Path, tmp_path: Path) -> None:
     host = tmp_path / "nsight-compute" / "host"
-    collector = _copy(nsys.parent, host / "target-linux-x64")
-    _copy(nsys.parent.parent / "host-linux-x64", host / "linux-desktop-glibc_2_11_3-x64")
+    collector = _copy(COLLECTOR, host / "target-linux-x64")
+    _copy(COLLECTOR.parent / "host-linux-x64", host / "linux-desktop-glibc_2_11_3-x64")
     install = probe(collector / "nsys", "inside Nsight Compute")
     assert (install.usable, install.finds_importer) == (True, False)
     out = tmp_path / "out"
@@ -206,9 +192,9 @@ def test_the_importer_inside_nsight_compute_is_called_by_the_launcher(nsys: Path
     assert range_names(folder / "trace.sqlite") == ["batch"]
 
 
-def test_an_importer_that_breaks_is_told_and_the_recording_kept(nsys: Path, script: Path, tmp_path: Path) -> None:
+def test_an_importer_that_breaks_is_told_and_the_recording_kept(script: Path, tmp_path: Path) -> None:
     host = tmp_path / "nsight-compute" / "host"
-    collector = _copy(nsys.parent, host / "target-linux-x64")
+    collector = _copy(COLLECTOR, host / "target-linux-x64")
     broken = host / "linux-desktop-x64" / "QdstrmImporter"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\necho 'cannot read the recording' >&2\nexit 4\n")
@@ -236,10 +222,10 @@ echo 'Error {{' >&2
 """
 
 
-def failing_nsys(nsys: Path, folder: Path, host: str, failures: int, end: str) -> Path:
+def failing_nsys(folder: Path, host: str, failures: int, end: str) -> Path:
     """A copy of nsys whose importer, in the folder named `host` beside it, fails the first times."""
-    collector = _copy(nsys.parent, folder / nsys.parent.name)
-    importer = _copy(nsys.parent.parent / "host-linux-x64", folder / host) / "QdstrmImporter"
+    collector = _copy(COLLECTOR, folder / COLLECTOR.name)
+    importer = _copy(COLLECTOR.parent / "host-linux-x64", folder / host) / "QdstrmImporter"
     importer.rename(importer.with_suffix(".real"))
     importer.write_text(FAILING.format(failures=failures, end=end))
     importer.chmod(0o755)
@@ -255,11 +241,9 @@ def failing_nsys(nsys: Path, folder: Path, host: str, failures: int, end: str) -
         pytest.param("linux-desktop-x64", 1, "kill -SEGV $$", marks=pytest.mark.slow),
     ],
 )
-def test_an_import_that_fails_is_tried_again(
-    nsys: Path, script: Path, tmp_path: Path, host: str, failures: int, end: str
-) -> None:
+def test_an_import_that_fails_is_tried_again(script: Path, tmp_path: Path, host: str, failures: int, end: str) -> None:
     out = tmp_path / "out"
-    done = launch("--nsys", failing_nsys(nsys, tmp_path / "host", host, failures, end), "-o", out, script)
+    done = launch("--nsys", failing_nsys(tmp_path / "host", host, failures, end), "-o", out, script)
     assert (codes(out), done.returncode) == ([], 0), done.stdout + done.stderr
     folder = out / "proc_0_gpu_0"
     assert sorted(path.name for path in folder.glob("trace.*")) == ["trace.nsys-rep", "trace.sqlite"]
@@ -270,9 +254,9 @@ def test_an_import_that_fails_is_tried_again(
 
 
 @pytest.mark.slow
-def test_a_report_that_only_failed_imports_left_is_told_to_be_one(nsys: Path, script: Path, tmp_path: Path) -> None:
+def test_a_report_that_only_failed_imports_left_is_told_to_be_one(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    failing = failing_nsys(nsys, tmp_path / "host", "host-linux-x64", 9, "kill -SEGV $$")
+    failing = failing_nsys(tmp_path / "host", "host-linux-x64", 9, "kill -SEGV $$")
     done = launch("--nsys", failing, "-o", out, script)
     folder = out / "proc_0_gpu_0"
     assert done.returncode == 3, (folder / "tracer.log").read_text()
@@ -284,7 +268,7 @@ def test_a_report_that_only_failed_imports_left_is_told_to_be_one(nsys: Path, sc
     assert left == ["trace.nsys-rep", "trace.qdstrm", "trace.sqlite"]
 
 
-def test_a_nvtx_too_new_is_not_recorded_and_auto_knows(nsys: Path, script: Path, tmp_path: Path) -> None:
+def test_a_nvtx_too_new_is_not_recorded_and_auto_knows(script: Path, tmp_path: Path) -> None:
     newer = subprocess.run(
         [sys.executable, "-c", "import importlib.metadata as m; print(m.version('nvtx'))"],
         capture_output=True,
@@ -296,16 +280,16 @@ def test_a_nvtx_too_new_is_not_recorded_and_auto_knows(nsys: Path, script: Path,
         pytest.skip("this environment has no nvtx newer than 0.2.11")
     out = tmp_path / "out"
     path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher")])
-    launch("--nsys", nsys, "-o", out, script, PYTHONPATH=path)
+    launch("--nsys", NSYS, "-o", out, script, PYTHONPATH=path)
     tracer = manifest(out)["tracer"]
     assert tracer["kind"] == "embedded"
     assert f"records no range of nvtx {newer}" in tracer["reason"]
-    assert try_nsys(probe(nsys, "here"), sys.executable) == Trial(0, "0 of 2 ranges were recorded")
+    assert try_nsys(probe(Path(NSYS), "here"), sys.executable) == Trial(0, "0 of 2 ranges were recorded")
 
 
-def test_a_program_that_is_no_python_is_traced(nsys: Path, tmp_path: Path) -> None:
+def test_a_program_that_is_no_python_is_traced(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    launch("--nsys", nsys, "-o", out, "echo", "hello")
+    launch("--nsys", NSYS, "-o", out, "echo", "hello")
     folder = out / "proc_0_gpu_0"
     assert (folder / "stdout.log").read_text() == "hello\n"
     assert (folder / "trace.sqlite").exists()
@@ -339,12 +323,12 @@ for index in range(14):
 """
 
 
-def test_a_thread_that_waits_for_a_queue_is_told_from_one_that_computes(nsys: Path, tmp_path: Path) -> None:
+def test_a_thread_that_waits_for_a_queue_is_told_from_one_that_computes(tmp_path: Path) -> None:
     script = tmp_path / "queue_script.py"
     script.write_text(QUEUE_SCRIPT)
     out = tmp_path / "out"
     for _ in range(4):  # nsys 2023.4 with --trace-os ends one process in ten by a segmentation fault
-        done = launch("--nsys", nsys, "--trace-os", "-w", 1, "--domain", "pipeline", "-o", out, script)
+        done = launch("--nsys", NSYS, "--trace-os", "-w", 1, "--domain", "pipeline", "-o", out, script)
         if json.loads((out / "manifest.json").read_text())["processes"][0]["signal"] != "SIGSEGV":
             break
     assert done.returncode == 0, done.stdout + done.stderr

@@ -28,13 +28,6 @@ if len(sys.argv) > 1:
 PLAIN = ("--tracer", "none")
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
-    return path
-
-
 def is_up(out: Path) -> bool:
     return any(log.read_text() for log in out.glob(".perfharness-run-*/proc_*/stdout.log"))
 

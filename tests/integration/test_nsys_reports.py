@@ -10,36 +10,30 @@ from pathlib import Path
 import pytest
 
 from perfharness.cli.main import run
+from tests.integration.launches import NSYS, NVTX_SITE
 from tests.integration.nsys_profile import nsys_profile
 
 SCRIPT = "import nvtx\nwith nvtx.annotate('stage'): pass\n"
 
 
-def nsys() -> str:
-    path = os.environ.get("PERFHARNESS_TEST_NSYS")
-    if not path:
-        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
-    return path
-
-
 @pytest.fixture
 def report(tmp_path: Path) -> Path:
     path = tmp_path / "trace.nsys-rep"
-    environment = os.environ | {"PYTHONPATH": os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "")}
-    nsys_profile(nsys(), path, [sys.executable, "-c", SCRIPT], environment)
+    environment = os.environ | {"PYTHONPATH": NVTX_SITE}
+    nsys_profile(NSYS, path, [sys.executable, "-c", SCRIPT], environment)
     return path
 
 
 @pytest.mark.nsys
 def test_a_report_is_exported_and_kept(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ranges", str(report), "--format", "csv", "--nsys", nsys()]) == 0
+    assert run(["ranges", str(report), "--format", "csv", "--nsys", NSYS]) == 0
     assert '"stage"' in capsys.readouterr().out
     cached = report.with_suffix(".sqlite")
     first = cached.stat().st_mtime_ns
     assert run(["ranges", str(report), "--nsys", "/no/such/nsys"]) == 0  # not asked, for the export is there
     assert cached.stat().st_mtime_ns == first
     os.utime(report, ns=(first + 10**9, first + 10**9))
-    assert run(["analyze", str(report), "--nsys", nsys()]) == 0
+    assert run(["analyze", str(report), "--nsys", NSYS]) == 0
     assert cached.stat().st_mtime_ns > first
     assert sorted(path.name for path in report.parent.iterdir()) == ["trace.nsys-rep", "trace.sqlite"]
 
@@ -48,7 +42,7 @@ def test_a_report_is_exported_and_kept(report: Path, capsys: pytest.CaptureFixtu
 def test_a_damaged_report_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "trace.nsys-rep"
     report.write_bytes(b"not a report")
-    assert run(["ranges", str(report), "--nsys", nsys()]) == 1
+    assert run(["ranges", str(report), "--nsys", NSYS]) == 1
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
     assert "cannot be exported" in err

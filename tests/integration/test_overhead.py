@@ -25,13 +25,6 @@ BATCH = "rec/pipeline/batch"
 QUICK = ("--tracer", "embedded", "--no-telemetry", "-w", "0")
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
-    return path
-
-
 def test_a_planted_cost_is_found(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run_to_the_end(("--overhead", "--repeat", 2, "-o", out, *QUICK, "--format", "json", script), environment())

@@ -20,6 +20,7 @@ from perfharness.runs.run import TABLES
 from perfharness.testing.parquet_export import export_parquet
 from perfharness.trace import open_trace
 from tests.contract.test_trace_sources import assert_same
+from tests.integration.launches import NSYS, NVTX_SITE
 from tests.integration.nsys_profile import nsys_profile
 
 SCRIPT = """
@@ -50,42 +51,34 @@ pytestmark = pytest.mark.nsys
 
 
 @pytest.fixture(scope="module")
-def nsys() -> str:
-    path = os.environ.get("PERFHARNESS_TEST_NSYS")
-    if not path:
-        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
-    return path
-
-
-@pytest.fixture(scope="module")
-def report(nsys: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("nsys") / "trace.nsys-rep"
-    environment = os.environ | {"PYTHONPATH": os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "")}
-    nsys_profile(nsys, path, [sys.executable, "-c", SCRIPT], environment)
+    environment = os.environ | {"PYTHONPATH": NVTX_SITE}
+    nsys_profile(NSYS, path, [sys.executable, "-c", SCRIPT], environment)
     return path
 
 
-def export(nsys: str, report: Path, kind: str, name: str, *, lazy: bool = True) -> Path:
+def export(report: Path, kind: str, name: str, *, lazy: bool = True) -> Path:
     target = report.parent / name
     options = [f"--type={kind}", f"--lazy={str(lazy).lower()}", "--quiet=true", f"--output={target}"]
-    subprocess.run([nsys, "export", *options, str(report)], capture_output=True, check=True)
+    subprocess.run([NSYS, "export", *options, str(report)], capture_output=True, check=True)
     return target
 
 
 @pytest.mark.parametrize("lazy", [True, False])
-def test_a_folder_is_read_like_the_database(nsys: str, report: Path, lazy: bool) -> None:
+def test_a_folder_is_read_like_the_database(report: Path, lazy: bool) -> None:
     """Also where nsys writes every table that it knows, most of them without rows (`--lazy=false`)."""
-    database = open_trace(export(nsys, report, "sqlite", f"read-{lazy}.sqlite", lazy=lazy))
+    database = open_trace(export(report, "sqlite", f"read-{lazy}.sqlite", lazy=lazy))
     assert len(database.ranges) > 6000
     assert database.meta.gpu_coverage == "no_gpu_work"
-    folder = open_trace(export(nsys, report, "parquetdir", f"read-{lazy}_pqtdir", lazy=lazy))
+    folder = open_trace(export(report, "parquetdir", f"read-{lazy}_pqtdir", lazy=lazy))
     assert_same(database, folder)
 
 
-def test_the_layout_of_what_is_read(nsys: str, report: Path) -> None:
+def test_the_layout_of_what_is_read(report: Path) -> None:
     """Names, types, whether NULL may be, row groups, and the rows, of each table that the reader looks at."""
-    real = export(nsys, report, "parquetdir", "layout_pqtdir", lazy=False)
-    database = export(nsys, report, "sqlite", "layout.sqlite", lazy=False)
+    real = export(report, "parquetdir", "layout_pqtdir", lazy=False)
+    database = export(report, "sqlite", "layout.sqlite", lazy=False)
     ours = export_parquet(database, report.parent / "ours")
     compared = set()
     for table in READ_TABLES:
@@ -100,11 +93,11 @@ def test_the_layout_of_what_is_read(nsys: str, report: Path) -> None:
     assert pq.ParquetFile(real / "NVTX_EVENTS.parquet").metadata.num_row_groups > 3
 
 
-def test_open_run_takes_a_report(nsys: str, report: Path) -> None:
-    run = perfharness.open_run(report, nsys=nsys)
+def test_open_run_takes_a_report(report: Path) -> None:
+    run = perfharness.open_run(report, nsys=NSYS)
     assert run.ranges().num_rows > 6000
     assert report.with_suffix(".sqlite").is_file()
-    folder = perfharness.open_run(export(nsys, report, "parquetdir", "trace_pqtdir"))
+    folder = perfharness.open_run(export(report, "parquetdir", "trace_pqtdir"))
     assert [process.name for process in folder.processes] == ["trace"]
     for name in TABLES:
         assert run.table(name).equals(folder.table(name)), name
@@ -112,10 +105,10 @@ def test_open_run_takes_a_report(nsys: str, report: Path) -> None:
     assert perfharness.open_run(str(report), nsys="/no/such/nsys").ranges().equals(run.ranges())
 
 
-def test_a_report_by_another_name(nsys: str, report: Path) -> None:
+def test_a_report_by_another_name(report: Path) -> None:
     renamed = report.with_name("renamed.report")
     renamed.write_bytes(report.read_bytes())
-    assert perfharness.open_run(renamed, nsys=nsys).ranges().num_rows > 6000
+    assert perfharness.open_run(renamed, nsys=NSYS).ranges().num_rows > 6000
 
 
 def test_open_run_without_an_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +13,7 @@ import pytest
 
 from perfharness import open_run
 from tests.integration import forked_command
-from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, run_to_the_end, tracing
+from tests.integration.launches import NSYS, NVTX_SITE, TRACERS_SLOW_UNDER_NSYS, environment, run_to_the_end, tracing
 
 pytest.importorskip("torch.distributed")
 
@@ -297,13 +296,8 @@ def test_without_ranges_of_calls_nothing_is_guessed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.nsys
 def test_under_nsys_the_same_rank_and_stage_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, nvtx_site = (os.environ.get(f"PERFHARNESS_TEST_{name}") for name in ("NSYS", "NVTX_SITE"))
-    if not path:
-        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
-    if nvtx_site:
-        places = [nvtx_site, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, places)))
-    run = launch(tmp_path, *RANKS, SAMPLE, *SMALL, *SLOW, options=("--tracer", "nsys", "--nsys", path))
+    monkeypatch.setenv("PYTHONPATH", environment(NVTX_SITE)["PYTHONPATH"])
+    run = launch(tmp_path, *RANKS, SAMPLE, *SMALL, *SLOW, options=("--tracer", "nsys", "--nsys", NSYS))
     delay = mean(run)["ranks"]["groups"][0]["delays"][0]
     assert (delay["rank"], delay["stage"][-1], delay["basis"]) == (1, "prepare", "host")
     assert stages(run, 0)["batch/attention"]["verdict"]["verdict"] == "waiting-on-rank"

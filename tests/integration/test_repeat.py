@@ -47,13 +47,6 @@ BATCH = "rec/pipeline/batch"
 QUICK = ("--tracer", "embedded", "--no-telemetry", "-w", "0")
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
-    return path
-
-
 def test_three_launches(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "rep"
     done = run_to_the_end(("--repeat", 3, "-o", out, *QUICK, "--format", "json", script), environment())

@@ -33,13 +33,6 @@ FAST = ("--tracer", "embedded", "--measure-idle", "0", "-w", "1")
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "pipeline.py"
-    path.write_text(SCRIPT)
-    return path
-
-
-@pytest.fixture
 def place(tmp_path: Path) -> Path:
     return tmp_path / "data" / "perfharness" / "runs.sqlite"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.launches import environment, run_to_the_end
+from tests.integration.launches import NSYS, NVTX_SITE, environment, run_to_the_end
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "samples"
@@ -72,12 +72,8 @@ def measure(*arguments: object, cwd: Path) -> None:
 @pytest.fixture
 def nsys(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Options that take the real nsys, with an nvtx in the environment that it records."""
-    path, nvtx_site = (os.environ.get(f"PERFHARNESS_TEST_{name}") for name in ("NSYS", "NVTX_SITE"))
-    if not path:
-        pytest.skip("PERFHARNESS_TEST_NSYS is not set; scripts/test installs an nsys and sets it")
-    if nvtx_site:
-        monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", os.pathsep.join((nvtx_site, ENVIRONMENT["PYTHONPATH"])))
-    return ("--tracer", "nsys", "--nsys", path)
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", os.pathsep.join((NVTX_SITE, ENVIRONMENT["PYTHONPATH"])))
+    return ("--tracer", "nsys", "--nsys", NSYS)
 
 
 def read(path: Path) -> Any:

@@ -314,7 +314,6 @@ def test_a_program_of_which_nothing_was_recorded_is_not_scored(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.nsys
-@pytest.mark.skipif(not os.environ.get("PERFHARNESS_TEST_NSYS"), reason="needs nsys; scripts/test sets it")
 def test_an_nvtx_that_nsys_does_not_record_is_named_before_and_scores_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "score_diagnosis", "--tracer", "nsys", "--passes", "one",

@@ -55,13 +55,6 @@ perf.finalize()
 """
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "pipeline.py"
-    path.write_text(SCRIPT)
-    return path
-
-
 def slowest(out: Path, *options: object) -> dict[str, Any]:
     """The one loop of the run."""
     done = verb("slowest", out, "--format", "json", *options)
@@ -117,7 +110,7 @@ def test_a_lock_is_named_by_the_explaining_pass(tmp_path: Path, script: Path, tr
     first = slowest(tmp_path / "out", "--explained", "-n", 1, "--timeline", drawn)["requests"][0]
     assert (first["index"], causes(first)[0]) == (SLOW, ("lock", "decode"))
     assert first["parts"][0]["ms"] == pytest.approx(250, abs=150)
-    assert first["parts"][0]["where"]["file"].endswith("pipeline.py")
+    assert first["parts"][0]["where"]["file"].endswith("script.py")
     measured = slowest(tmp_path / "out", "-n", 1)["requests"][0]
     assert (measured["index"], causes(measured)[0]) == (SLOW, ("off-cpu", "decode"))
     timeline = valid("chrome_trace", drawn)

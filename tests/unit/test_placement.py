@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from perfharness_launcher.plan.placement import (
     read_topology,
 )
 from perfharness_launcher.processes.spawn import Placement, cpu_list
-from tests.integration.launches import environment, manifest, run_to_the_end
+from tests.integration.launches import UNDER_NSYS, environment, manifest, run_to_the_end, tracing
 
 GPU_0, GPU_1 = GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=1, uuid="GPU-b")
 
@@ -214,13 +215,12 @@ TELL = """
 import json, os, psutil
 print(json.dumps({"cpus": psutil.Process().cpu_affinity()}))
 """
-NSYS, SITE = os.environ.get("PERFHARNESS_TEST_NSYS"), os.environ.get("PERFHARNESS_TEST_NVTX_SITE")
 
 
-def launched(tmp_path: Path, *options: str, site: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def launched(tmp_path: Path, *options: str, sites: Sequence[str] = ()) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     script, out = tmp_path / "tell.py", tmp_path / "out"
     script.write_text(TELL)
-    done = run_to_the_end(("-np", 2, "-o", out, *options, script), environment(site))
+    done = run_to_the_end(("-np", 2, "-o", out, *options, script), environment(*sites))
     assert (out / "manifest.json").exists(), done.stdout + done.stderr
     return [json.loads((out / f"proc_{n}_gpu_0" / "stdout.log").read_text()) for n in range(2)], manifest(out)
 
@@ -231,12 +231,12 @@ def launched(tmp_path: Path, *options: str, site: str = "") -> tuple[list[dict[s
     [
         "none",
         pytest.param("embedded", marks=pytest.mark.slow),
-        pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.skipif(not NSYS, reason="no nsys")]),
+        UNDER_NSYS,
     ],
 )
 def test_the_measured_process_itself_is_bound(tmp_path: Path, tracer: str) -> None:
-    options = ["--cpu-bind", "cores", "--tracer", tracer, *(["--nsys", str(NSYS)] if tracer == "nsys" else [])]
-    told, run = launched(tmp_path, *options, site=(SITE or "") if tracer == "nsys" else "")
+    options, sites = tracing(tracer)
+    told, run = launched(tmp_path, "--cpu-bind", "cores", *options, sites=sites)
     topology = read_topology()
     each = len(topology.cores) // 2
     for number, one in enumerate(told):

@@ -435,7 +435,7 @@ def _key(name: str) -> str:
 
 
 def launch_options(
-    script: str | Path, script_arguments: Sequence[str], given: Mapping[str, Any], config: Path | None = None
+    script: str | Path, script_arguments: Sequence[str], given: Mapping[str, Any], config: str | Path | None = None
 ) -> tuple[LaunchOptions, TerminalOptions]:
     """The options of a launch: the given ones over those of a file over the defaults.
 
@@ -447,7 +447,7 @@ def launch_options(
         UsageError: a setting does not exist or has a wrong type.
     """
     script, script_arguments, of_python = _without_python([str(script), *map(str, script_arguments)], given)
-    values, record = read_settings([script, *script_arguments], config)
+    values, record = read_settings([script, *script_arguments], None if config is None else Path(config))
     if record is not None:
         record = record.model_copy(update={"names": [_key(name) for name in values if name not in given]})
     values |= {**given, **of_python}

@@ -54,8 +54,7 @@ def with_ranks(options: LaunchOptions, number: int) -> tuple[str, ...]:
             f"--ranks-sweep: how {options.script} is told the number of its ranks is not known; write {PLACEHOLDER}"
             " where it belongs, as in `mpirun -n {ranks} python script.py`"
         )
-    own = next((place for place, word in enumerate(words) if _is_inner(word)), len(words))
-    for place, word in enumerate(words[:own]):
+    for place, word in enumerate(words[: _inner(words)]):
         name, equals, _ = word.partition("=")
         if name in flags and equals:
             return (*words[:place], f"{name}={number}", *words[place + 1 :])
@@ -70,11 +69,12 @@ def own_arguments(options: LaunchOptions) -> Sequence[str]:
     words = options.script_arguments
     if not rank_options(options):
         return words
-    place = next((place for place, word in enumerate(words) if _is_inner(word)), len(words))
+    place = _inner(words)
     python = read_python_command(words[place:])
     return words[place + 1 :] if python is None else python.arguments
 
 
-def _is_inner(word: str) -> bool:
-    """Whether the program that has the ranks begins here, whose options are its own."""
-    return word.endswith(".py") or PYTHON_NAME.fullmatch(Path(word).name) is not None
+def _inner(words: Sequence[str]) -> int:
+    """Where the program that has the ranks begins, whose options are its own; after the last word: it is not seen."""
+    is_inner = (word.endswith(".py") or PYTHON_NAME.fullmatch(Path(word).name) for word in words)
+    return next((place for place, found in enumerate(is_inner) if found), len(words))

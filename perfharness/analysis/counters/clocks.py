@@ -13,15 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.counters.readings import SAYS_SOMETHING, some_of
 from perfharness.analysis.ridge import INEXACT
 from perfharness.model.result import Float64
 
 STEADY = 1.01
 """Clocks whose highest is less above the lowest are one clock."""
-
-MOST_WINDOWS = 600
-SAYS_SOMETHING = 0.02
-"""Of the peak: a counter that never exceeds it has no clock in it."""
 
 NOISE = 0.002
 """Of the peak: readings are not better than that."""
@@ -80,8 +77,7 @@ def find_clocks(share: Float64, values: Sequence[Float64], changed: float) -> Cl
         return Clocks(np.ones(classes + 1), (), changed)
     read = [column for column in values if np.nanmax(column, initial=0.0) > SAYS_SOMETHING]
     known = ~np.isnan(np.array(read)).any(axis=0) if read else np.zeros(share.shape[1], dtype=np.bool_)
-    some = np.flatnonzero(known)
-    some = some[np.unique(np.linspace(0, len(some) - 1, min(len(some), MOST_WINDOWS)).round().astype(np.int64))]
+    some = some_of(np.flatnonzero(known))
     middle, wide = -np.log(changed) / 2, np.log(changed) / 2
     prior = np.eye(classes + 1) / wide**2
     if not len(some):

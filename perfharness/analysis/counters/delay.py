@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfharness.analysis.counters.readings import GpmReadings, joined
+from perfharness.analysis.counters.readings import SAYS_SOMETHING, GpmReadings, joined, some_of
 from perfharness.analysis.energy.kinds import BusyShares
 from perfharness.model.result import Float64
 from perfharness.model.telemetry import GPM_SHARES
@@ -27,10 +27,6 @@ COARSE_NS, FINE_NS, FINEST_NS = 5_000_000, 1_000_000, 250_000
 NOISE = 0.005
 """Of the peak: readings are not better than that."""
 
-SAYS_SOMETHING = 0.02
-"""Of the peak: a counter that never exceeds it has nothing to be explained."""
-
-MOST_WINDOWS = 600
 RULED_OUT = 3.841
 """Of twice the logarithm of a likelihood's ratio: 95 % of chi-squared with one degree of freedom (Wilks)."""
 
@@ -171,7 +167,7 @@ def _near(work: BusyShares, readings: GpmReadings) -> Bool:
         return found
     latest = int(LATEST * float(np.median(readings.end_ns - readings.start_ns)))
     near = np.flatnonzero(work.within(readings.start_ns - latest, readings.end_ns).sum(axis=0) > 0)
-    found[near[np.unique(np.linspace(0, len(near) - 1, min(len(near), MOST_WINDOWS)).round().astype(np.int64))]] = True
+    found[some_of(near)] = True
     return found
 
 

@@ -21,6 +21,11 @@ UNREAD_RATIO = 1.5
 """Where no clock was read, so far apart they may have been."""
 
 MAX_CLOCK_MISS_NS = 1_000_000_000
+MOST_WINDOWS = 600
+"""So many are looked at for what is the same in all of them: the clocks, the delay."""
+
+SAYS_SOMETHING = 0.02
+"""Of the peak: a counter that never exceeds it has nothing to be explained."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,12 @@ class GpmReadings:
         """On another clock, by a constant; its error adds up."""
         start, end = self.start_ns + by_ns, self.end_ns + by_ns
         return replace(self, start_ns=start, end_ns=end, edge_error_ns=self.edge_error_ns + error_ns)
+
+
+def some_of(windows: Int64) -> Int64:
+    """Of many windows as many as are looked at, evenly spread."""
+    places = np.linspace(0, len(windows) - 1, min(len(windows), MOST_WINDOWS)).round()
+    return np.asarray(windows[np.unique(places.astype(np.int64))], dtype=np.int64)
 
 
 def joined(parts: Sequence[GpmReadings]) -> GpmReadings:

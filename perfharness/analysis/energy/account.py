@@ -280,8 +280,6 @@ def _of_all_gpus(parts: Sequence[ProcessEnergy]) -> ProcessEnergy:
         return parts[0]
     first = parts[0]
     joules, idle_j = _sum([part.energy_j for part in parts]), _sum([part.idle_j for part in parts])
-    errors = [part.error_j for part in parts]
-    known = [error for error in errors if error is not None]
     return replace(
         first,
         gpu_uuid=None,
@@ -289,7 +287,7 @@ def _of_all_gpus(parts: Sequence[ProcessEnergy]) -> ProcessEnergy:
         shared_with=list(dict.fromkeys(folder for part in parts for folder in part.shared_with)),
         share_above_idle=None,
         energy_j=rounded(joules),
-        error_j=rounded(float(np.sqrt(np.sum(np.square(known))))) if len(known) == len(errors) else None,
+        error_j=rounded(_error_of_sum([part.error_j for part in parts])),
         idle_j=rounded(idle_j),
         energy_above_idle_j=rounded(_sum([part.energy_above_idle_j for part in parts])),
         energy_per_batch_j=per(joules, first.batches),
@@ -316,10 +314,9 @@ def _run(gpus: list[GpuEnergy], processes: dict[str, ProcessEnergy]) -> RunEnerg
         for sensors in ([gpu.window for gpu in gpus], [gpu.run for gpu in gpus])
     )
     total = _sum([part.energy_j if part else None for part in window])
-    errors = [part.error_j for part in window if part and part.error_j is not None]
     return RunEnergy(
         energy_j=rounded(total),
-        error_j=rounded(float(np.sqrt(np.sum(np.square(errors))))) if total is not None else None,
+        error_j=rounded(_error_of_sum([part.error_j if part else None for part in window])),
         energy_per_batch_j=per(total, sum(process.batches for process in processes.values())),
         energy_per_item_j=per(total, _sum([process.items for process in processes.values()])),
         energy_run_j=rounded(_sum([part.energy_j if part else None for part in run])),
@@ -332,3 +329,9 @@ def _run(gpus: list[GpuEnergy], processes: dict[str, ProcessEnergy]) -> RunEnerg
 def _sum(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if values and len(known) == len(values) else None
+
+
+def _error_of_sum(errors: list[float | None]) -> float | None:
+    """Of values that err independently."""
+    squares = _sum([None if error is None else error * error for error in errors])
+    return None if squares is None else float(np.sqrt(squares))

@@ -72,7 +72,7 @@ def attribute(
     if isinstance(steps, str):
         reason = steps
     else:
-        inside = np.flatnonzero((steps.edge_ns[:-1] >= window[0]) & (steps.edge_ns[1:] <= window[1]))
+        inside = steps.inside(window)
         if len(inside) < MIN_UPDATES:
             reason = f"the sensor moved {len(inside)} times in the window; {MIN_UPDATES} are needed"
         else:

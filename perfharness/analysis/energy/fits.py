@@ -124,7 +124,7 @@ class Readout:
     def __init__(
         self, steps: Steps, window: tuple[int, int], low_w: float, high_w: float | None, most: int = MOST_STEPS
     ) -> None:
-        inside = np.flatnonzero((steps.edge_ns[:-1] >= window[0]) & (steps.edge_ns[1:] <= window[1]))
+        inside = steps.inside(window)
         self.index = inside
         if len(inside) > most:
             first = np.linspace(0, len(inside) - BLOCK_STEPS, most // BLOCK_STEPS).astype(np.int64)

@@ -47,6 +47,10 @@ class Steps:
         """Mean power of each stretch."""
         return np.asarray(self.energy_j / self.seconds, dtype=np.float64)
 
+    def inside(self, window: tuple[int, int]) -> Int64:
+        """Positions of the stretches that lie wholly in a window."""
+        return np.flatnonzero((self.edge_ns[:-1] >= window[0]) & (self.edge_ns[1:] <= window[1]))
+
 
 @dataclass(frozen=True)
 class Energy:

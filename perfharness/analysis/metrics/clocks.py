@@ -82,9 +82,7 @@ def clock_events(reasons: Series | None, window: Window | None) -> list[ClockEve
 
 def _around_readings(steps: Held, series: Series) -> Held:
     """A state is sampled and not averaged: it began, on the average, half a reading before it was seen."""
-    if len(series) < 2:
-        return steps
-    half = round(float(np.median(np.diff(series.time_unix_ns))) / 2)
+    half = round(series.usual_ns / 2)
     return Held(steps.start_ns - half, steps.end_ns - half, steps.value)
 
 

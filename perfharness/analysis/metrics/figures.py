@@ -51,12 +51,12 @@ def held(series: Series) -> Held:
         nothing = np.empty(0, dtype=np.int64)
         return Held(nothing, nothing, np.empty(0))
     at = np.flatnonzero(series.is_new | ~series.is_read | np.r_[True, ~series.is_read[:-1]])
-    usual = float(np.median(np.diff(series.time_unix_ns))) if len(series) > 1 else 0.0
-    last = int(series.time_unix_ns[-1] + HOLD_READINGS * usual)
+    hold = HOLD_READINGS * series.usual_ns
+    last = int(series.time_unix_ns[-1] + hold)
     start = series.time_unix_ns[at]
     end = np.append(start[1:], last)
     # Where nothing was read for long, the value before is not known to have held.
-    longest = np.append(series.time_unix_ns[at[1:] - 1], series.time_unix_ns[-1]) + round(HOLD_READINGS * usual)
+    longest = np.append(series.time_unix_ns[at[1:] - 1], series.time_unix_ns[-1]) + round(hold)
     end = np.minimum(end, np.maximum(longest, start))
     return Held(start, end, series.value[at]).at(~np.isnan(series.value[at]))
 

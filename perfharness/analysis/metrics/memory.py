@@ -67,7 +67,7 @@ def batch_peak(series: Series | None, start_ns: Int64, end_ns: Int64) -> BatchPe
     read = series.select(series.is_read)
     if len(read) < 2 or not len(start_ns):
         return BatchPeak(0, None, None, "there are no batches, or no readings")
-    period = float(np.median(np.diff(read.time_unix_ns)))
+    period = read.usual_ns
     first = np.searchsorted(read.time_unix_ns, start_ns)
     last = np.searchsorted(read.time_unix_ns, end_ns, side="right")
     resolved = np.flatnonzero((last - first >= 2) & (end_ns - start_ns >= 2 * period))

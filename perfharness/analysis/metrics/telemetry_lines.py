@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.timeline.activity import ProcessActivity, shares_over_time
-from perfharness.analysis.timeline.busy import merge
+from perfharness.analysis.timeline.busy import merge, stretches
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, HOST, Float64, SampleLog, Series
 from perfharness.model.trace import Int64
 
@@ -136,9 +136,9 @@ def throttle_spans(reasons: Series | None, zero_unix_ns: int) -> list[Spans]:
         active = (bits & reason.bit) != 0
         if not reason.slows or not active.any():
             continue
-        change = np.diff(np.concatenate([[0], active.astype(np.int8), [0]]))
-        until = times[np.minimum(np.flatnonzero(change == -1), len(times) - 1)]
-        starts, ends = merge(times[np.flatnonzero(change == 1)], until + close)
+        first, after = stretches(active)
+        until = times[np.minimum(after, len(times) - 1)]
+        starts, ends = merge(times[first], until + close)
         found.append(_spans(reason.name, starts, ends - close, float(active.mean())))
     return found
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.timeline.busy import stretches
 from perfharness.model.result import BatchLoop, Float64
 from perfharness.model.trace import Bool
 
@@ -84,8 +85,7 @@ def batch_series(loop: BatchLoop, max_points: int = MAX_POINTS) -> BatchSeries:
 
 def spans_of(flags: Bool, most: int = MAX_SPANS) -> list[tuple[int, int]]:
     """Stretches of neighbours that are true; where there are too many, the nearest ones are joined."""
-    change = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
-    starts, ends = np.flatnonzero(change == 1), np.flatnonzero(change == -1)
+    starts, ends = stretches(flags)
     if len(starts) > most:
         gaps = starts[1:] - ends[:-1]
         kept = np.sort(np.argsort(-gaps, kind="stable")[: most - 1])

@@ -8,11 +8,17 @@ from functools import cached_property
 import numpy as np
 
 from perfharness.analysis.timeline.grouping import group_rows
-from perfharness.model.trace import Int64, Integers
+from perfharness.model.trace import Bool, Int64, Integers
 from perfharness.trace.columns import narrow
 
 BLOCK_ROWS = 1 << 16
 """Of a long column, so many are worked on at a time: what is made on the way stays in the processor's cache."""
+
+
+def stretches(flags: Bool) -> tuple[Int64, Int64]:
+    """Where neighbours that are true begin, and where they have ended: the position of the next one."""
+    change = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
+    return np.flatnonzero(change == 1), np.flatnonzero(change == -1)
 
 
 class BusyLine:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from perfharness.analysis.suites.bench_figures import baseline_of, speedup
 from perfharness.analysis.suites.bench_names import short_backend
-from perfharness.bench.suite.store import SUITE, write_json
+from perfharness.bench.suite.store import SUITE
 from perfharness.errors import ResultError, UsageError
+from perfharness.files import write_model
 from perfharness.model.bench import BenchCase, CaseResult, Precision
 from perfharness.model.bench_suite import (
     BENCH_MERGED_NAME,
@@ -92,7 +93,7 @@ def merge_results(folders: Sequence[Path], output_dir: Path) -> BenchMergedResul
         output_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResultError(f"{output_dir} cannot be made: {error.strerror}; name another with -o") from error
-    write_json(output_dir / BENCH_MERGED_NAME, merged)
+    write_model(output_dir / BENCH_MERGED_NAME, merged)
     return merged
 
 

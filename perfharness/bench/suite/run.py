@@ -23,9 +23,10 @@ from perfharness.bench.suite.case_run import MEMORY_ENDS, BenchObserver, Measuri
 from perfharness.bench.suite.check import error_text, load_suite
 from perfharness.bench.suite.matrix import PlannedCase, default_baseline, plan_suite, shuffled
 from perfharness.bench.suite.steps import AccuracyStep, EqualityStep
-from perfharness.bench.suite.store import CASES, SUITE, measuring, write_json
+from perfharness.bench.suite.store import CASES, SUITE, measuring
 from perfharness.bench.suite.suite import ConstraintsTable, Suite
 from perfharness.errors import UsageError
+from perfharness.files import write_model
 from perfharness.model.bench import CaseResult, CaseStatus
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints
 from perfharness.runs.store.register import DEFAULT_STORE, StoreSettings, check_store, register_suite
@@ -178,7 +179,7 @@ class SuiteRun(MeasuringRun):
             changed = {name: one for name, one in found.items() if one != getattr(result, name)}
             if changed:
                 self.results[planned.case_id] = result.model_copy(update=changed)
-                write_json(self.out / CASES / planned.case_id / RESULT_NAME, self.results[planned.case_id])
+                write_model(self.out / CASES / planned.case_id / RESULT_NAME, self.results[planned.case_id])
 
     def _run_case(self, planned: PlannedCase) -> CaseResult | None:
         """The case's result; None after an interrupt."""

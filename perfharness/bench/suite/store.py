@@ -19,13 +19,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from perfharness.bench.process import read_arrays
 from perfharness.bench.spec import ARRAYS_FOLDER, RESULT_NAME
 from perfharness.bench.suite.table import as_suite, write_bench_table
 from perfharness.errors import LaunchError, ResultError, UsageError
-from perfharness.files import locked, replacing, write_text
+from perfharness.files import locked, replacing, write_model
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import (
     BENCH_NAME,
@@ -112,7 +112,7 @@ class Kind(Generic[Result]):
 
     def write(self, out: Path, result: Result) -> None:
         """Write the results and their table, each atomically."""
-        write_json(out / self.name, result)
+        write_model(out / self.name, result)
         write_bench_table(out / self.table, as_suite(result) if isinstance(result, SweepFile) else result)
 
     def is_in(self, path: Path) -> bool:
@@ -140,11 +140,6 @@ SUITE = Kind("a suite", "perfharness bench", BENCH_NAME, BENCH_TABLE_NAME, Bench
 SWEEP = Kind("a sweep", "perfharness bench sweep", SWEEP_NAME, SWEEP_TABLE_NAME, SweepFile, SWEEP_VERSION)
 
 
-def write_json(path: Path, content: BaseModel) -> None:
-    """Write a model, atomically. Raises `ResultError`."""
-    write_text(path, lambda file: print(content.model_dump_json(indent=2), file=file))
-
-
 def running_folder(folder: Path) -> Path:
     """Path of a running case's folder, which does not exist yet."""
     running = folder.with_name(f".{folder.name}.running")
@@ -155,7 +150,7 @@ def running_folder(folder: Path) -> Path:
 def put_in_place(running: Path, folder: Path, result: CaseResult) -> None:
     """Move a finished case to its final name, replacing an earlier attempt."""
     _write_iterations(running)
-    write_json(running / RESULT_NAME, result)
+    write_model(running / RESULT_NAME, result)
     old = folder.with_name(f".{folder.name}.old.running")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():

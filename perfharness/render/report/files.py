@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from perfharness.analysis.suites.cost import Prices
 from perfharness.bench.suite.reported import merged_report, suite_report
 from perfharness.errors import UsageError
-from perfharness.files import STDOUT, is_stdout, write_text
+from perfharness.files import STDOUT, is_stdout, write_model, write_text
 from perfharness.load.reported import load_report
 from perfharness.render.report.document import Document
 from perfharness.render.report.html import require_report, write_html
@@ -114,7 +114,7 @@ def format_of(output: Path, asked: ReportFormat | None) -> ReportFormat:
 def write_report(report: Report, output: Path, wanted: ReportFormat) -> list[Path]:
     """Write it; the files. Raises `ToolNotFoundError`, `ResultError`."""
     if wanted == "json":
-        write_text(output, lambda file: print(report.model_dump_json(indent=2), file=file))
+        write_model(output, report)
         return [output]
     document: Document = document_of(report)
     if wanted == "html":

@@ -95,7 +95,7 @@ def cold_start(
     Raises:
         UsageError: as in `perfharness.launch`.
     """
-    options, _ = launch_options(script, script_arguments, settings, None if config is None else Path(config))
+    options, _ = launch_options(script, script_arguments, settings, config)
     command = command_of(options, "--cold-start", str(count))
     plans = plan_launches(cold_start_options(options, count))
     return summarize_cold_start(options, plans, list(run_cold_start(plans, command)), command)

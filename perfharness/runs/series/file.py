@@ -10,7 +10,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from perfharness.errors import ResultError
-from perfharness.files import read_regular, write_text
+from perfharness.files import read_regular, write_model
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -31,5 +31,5 @@ def write_series(path: Path, series: _Model, has_numbers: Callable[[_Model], boo
         with suppress(OSError, ValidationError):
             if has_numbers(type(series).model_validate_json(read_regular(path))):
                 return False
-    write_text(path, lambda file: print(series.model_dump_json(indent=2), file=file))
+    write_model(path, series)
     return True

@@ -322,7 +322,7 @@ def repeat(
     Raises:
         UsageError, LaunchError, ResultError: as in `repeat_cases`.
     """
-    options, _ = launch_options(script, script_arguments, settings, None if config is None else Path(config))
+    options, _ = launch_options(script, script_arguments, settings, config)
     (case,) = repeat_cases([options], count=count, until_stable=until_stable)
     return case
 

@@ -111,7 +111,7 @@ def sweep_processes(
     Raises:
         UsageError: as in `perfharness.launch`, of any of the launches, before the first.
     """
-    options, _ = launch_options(script, script_arguments, settings, None if config is None else Path(config))
+    options, _ = launch_options(script, script_arguments, settings, config)
     command = command_of(options, "--np-sweep", ",".join(map(str, numbers)))
     plans = plan_launches(sweep_options(options, numbers))
     return summarize_sweep(options, plans, list(run_sweep(plans, command)), command)
@@ -134,7 +134,7 @@ def sweep_ranks(
     Raises:
         UsageError: as in `perfharness.launch`, of any of the launches, before the first.
     """
-    options, _ = launch_options(script, script_arguments, settings, None if config is None else Path(config))
+    options, _ = launch_options(script, script_arguments, settings, config)
     command = command_of(options, "--ranks-sweep", ",".join(map(str, numbers)))
     plans = plan_launches(rank_sweep_options(options, numbers))
     return summarize_sweep(options, plans, list(run_sweep(plans, command, ranks=numbers)), command, "ranks")
