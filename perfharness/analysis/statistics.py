@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 
 import numpy as np
 
@@ -12,6 +13,13 @@ MIN_FOR_DEVIATION = 2
 """The sample standard deviation (n - 1) needs two values."""
 
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
+
+
+DECIMALS = 6
+"""Of numbers in result files: of a time in ms, whole nanoseconds."""
+
+BELOW = tuple(float(f"1e{exponent}") for exponent in range(-16, 0))
+"""Numbers below 0.1 keep six digits that mean something: a time of an item may be less than a nanosecond."""
 
 
 def min_count(percentile: int) -> int:
@@ -30,7 +38,7 @@ def summarise(values: Float64, mean: float | None = None) -> Statistics:
             that of the values.
     """
     count = len(values)
-    own_mean = _figure(mean) if mean is not None and not np.isnan(mean) else None
+    own_mean = figure(mean) if mean is not None and not np.isnan(mean) else None
     if count == 0 or np.isnan(values).any():
         return Statistics(count, own_mean, None, None, None, None, None, None, None)
     in_order = np.sort(values)
@@ -39,14 +47,14 @@ def summarise(values: Float64, mean: float | None = None) -> Statistics:
         known = {name: same if count >= min_count(q) else None for name, q in PERCENTILES.items()}
         return Statistics(count, same, 0.0 if count >= MIN_FOR_DEVIATION else None, same, max=same, **known)
     percentiles = {
-        name: _figure(_percentile(in_order, q)) if count >= min_count(q) else None for name, q in PERCENTILES.items()
+        name: figure(_percentile(in_order, q)) if count >= min_count(q) else None for name, q in PERCENTILES.items()
     }
     return Statistics(
         count=count,
-        mean=_figure(values.mean()) if mean is None else own_mean,
-        std=_figure(values.std(ddof=1)) if count >= MIN_FOR_DEVIATION else None,
-        min=_figure(in_order[0]),
-        max=_figure(in_order[-1]),
+        mean=figure(values.mean()) if mean is None else own_mean,
+        std=figure(values.std(ddof=1)) if count >= MIN_FOR_DEVIATION else None,
+        min=figure(in_order[0]),
+        max=figure(in_order[-1]),
         **percentiles,
     )
 
@@ -78,5 +86,11 @@ def student_quantile(share: float, freedom: float) -> float:
     return float(ndtri(share) if not math.isfinite(freedom) else stdtrit(freedom, share))
 
 
-def _figure(value: float) -> float:
-    return round(float(value), 6)
+def decimals(size: float) -> int:
+    """Digits after the point with which a number of that size is written."""
+    return DECIMALS + len(BELOW) - bisect_right(BELOW, size) if size else DECIMALS
+
+
+def figure(value: float) -> float:
+    """A number as result files have it."""
+    return round(float(value), decimals(abs(value)))

@@ -150,9 +150,9 @@ NumberKind = Literal["number", "whole", "all", "any", "labels"]
 class NumberColumn:
     """One number, by its key, of the entries that have it: `rows`, in rising order. NaN is null.
 
-    `kind`: a `number` has six digits after the point at most, a `whole` one is written without them where it has none;
-    `all` and `any` are true or false, and so is their mean over processes; `labels` are those of the column's `labels`
-    whose bits are set.
+    `kind`: a `number` is rounded as `analysis.statistics.figure` says, a `whole` one is written without digits after
+    the point where it has none; `all` and `any` are true or false, and so is their mean over processes; `labels` are
+    those of the column's `labels` whose bits are set.
     """
 
     key: str

@@ -35,15 +35,16 @@ def write_launch(
     environment: Mapping[str, Any] | None = None,
     ended: str = "ok",
     errors: Sequence[str] = (),
+    items: int = 4,
     **manifest: Any,
 ) -> Path:
-    """A run folder: `toy/batch` around the stages, 4 items a batch; returns it."""
+    """A run folder: `toy/batch` around the stages; returns it."""
     process = folder / "proc_0_gpu_0"
     process.mkdir(parents=True)
     total = sum(value or 0.0 for value in times_ms.values())
-    batch = {**stage(total), **{name: stage(value) for name, value in times_ms.items()}}
+    batch = {**stage(total, items=items), **{name: stage(value, items=items) for name, value in times_ms.items()}}
     tree = {
-        "stats_minus_warmup": {"toy": {"batch": {**batch, "total_items": statistics(4.0)}}},
+        "stats_minus_warmup": {"toy": {"batch": {**batch, "total_items": statistics(float(items))}}},
         "throughput": {"items_per_second": throughput, "reason": None if throughput else "too few periods"},
         "meta": {"findings": [{"code": code, "severity": "error"} for code in errors]},
     }

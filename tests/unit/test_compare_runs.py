@@ -137,6 +137,17 @@ def test_renamed_stages_are_matched_as_the_user_says(tmp_path: Path) -> None:
         compared(base, new, renamed={"infre": "predict"})
 
 
+def test_batches_of_another_size_are_said(tmp_path: Path) -> None:
+    base = write_side(tmp_path / "a", BASE)
+    new = write_side(tmp_path / "b", [time * 2 for time in BASE], infer_ms=40.0, turn=1, items=8)
+    (version,) = compared(base, new).versions
+    assert row(version, "toy/batch").verdict == "same"
+    assert row(version, "toy/batch", "latency_p50").verdict == "slower"
+    assert [text for text in version.remarks if "8 items" in text and "4 before" in text]
+    (alike,) = compared(base, write_side(tmp_path / "c", BASE, turn=1)).versions
+    assert not [text for text in alike.remarks if "items" in text]
+
+
 def test_one_launch_a_side_decides_nothing(tmp_path: Path) -> None:
     base = write_side(tmp_path / "a", BASE[:1])
     new = write_side(tmp_path / "b", [20.0], turn=1)

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from perfharness.model.text import safe
-from perfharness.render.terminal.console import Column, Console, print_table, say
+from perfharness.render.comparison.texts import amount
+from perfharness.render.report.document import cell_text
+from perfharness.render.terminal.console import Column, Console, markdown_text, ms_text, print_table, say
 
 HOSTILE = "a\x1b[31mred\x1b]52;c;Zm9v\x07\x9b2J\u202etxt\r\x7f[bold]:smile:"
 
@@ -36,6 +38,25 @@ def steers(text: str) -> bool:
     return any(unicodedata.category(character) in ("Cc", "Cs") and character != "\n" for character in text) or any(
         character in text for character in "\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069"
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "terminal", "report", "comparison"),
+    [
+        (12.3456, "12.346", "12.346", "12.346"),
+        (0.0, "0.000", "0.000", "0.00000"),
+        (0.012, "0.012", "0.01200", "0.01200"),
+        (0.00123456, "0.00123", "0.00123", "0.00123"),
+        (1.1843e-6, "1.18e-06", "1.18e-06", "1.184e-06"),
+    ],
+)
+def test_a_small_time_keeps_its_digits(value: float, terminal: str, report: str, comparison: str) -> None:
+    """As that of an item of a batch that has a million."""
+    assert (ms_text(value), cell_text(value, "ms"), amount(value, "ms")) == (terminal, report, comparison)
+
+
+def test_names_mean_nothing_in_markdown() -> None:
+    assert markdown_text("&lt;b&gt; $x$ a_b *c*") == r"\&lt;b\&gt; \$x\$ a_b \*c\*"
 
 
 @given(st.text())

@@ -7,11 +7,13 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.stages.combine import mean_of_entries, mean_of_trees
 from perfharness.analysis.stages.entries import number_column, preorder, rounded
+from perfharness.analysis.statistics import figure
 from perfharness.model.result import EntryTable, NumberColumn, Tree
 from perfharness.runs.files.json_files import entry_rows
 
@@ -136,8 +138,17 @@ def ranges_of(tree: Any) -> Any:
 def test_rounding_is_pythons(values: list[float]) -> None:
     found = rounded(np.asarray(values)).tolist()
     assert [repr(value) for value in found] == [
-        repr(value if math.isnan(value) else round(value, 6) + 0.0) for value in values
+        repr(value if math.isnan(value) else figure(value) + 0.0) for value in values
     ]
+
+
+@given(st.floats(1e-16, 1e9))
+def test_rounding_keeps_six_digits(value: float) -> None:
+    """Of times of an item, too, of which a batch has a million."""
+    (found,) = rounded(np.asarray([value])).tolist()
+    assert found == figure(value) == pytest.approx(value, rel=5.1e-6)
+    assert figure(1234567e-6) == 1.234567
+    assert figure(0.000021) == 0.000021
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=30))

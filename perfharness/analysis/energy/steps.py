@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.energy.results import IdlePower
+from perfharness.analysis.statistics import figure
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
@@ -76,7 +77,7 @@ class Energy:
 
 def rounded(value: float | None) -> float | None:
     """As figures stand in the files."""
-    return None if value is None else round(float(value), 6)
+    return None if value is None else figure(value)
 
 
 def per(joules: float | None, count: float | None) -> float | None:

@@ -13,6 +13,7 @@ from perfharness.analysis.stages.outside import outside_tree
 from perfharness.analysis.stages.paths import free_key
 from perfharness.analysis.stages.tabulate import statistics_tree, subtree_at
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing, throughput
+from perfharness.analysis.statistics import figure
 from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code
 from perfharness.model.result import EntryTable, Float64, NumberColumn, Path, ProcessResult, Tree
 from perfharness.model.trace import Int64
@@ -122,7 +123,7 @@ def _mean_data(results: list[ProcessResult]) -> Tree:
             times = [own[key.removesuffix(PER_ITEM)] for own, _ in with_it]
             known = items > 0 and None not in times
             total = sum(time * own["batches"] for time, (own, _) in zip(times, with_it, strict=True)) if known else 0
-            entry[key] = round(total / items, 6) if known else None
+            entry[key] = figure(total / items) if known else None
     return mean
 
 
@@ -152,7 +153,7 @@ def _mean(values: list[Any]) -> Any:
     if isinstance(values[0], bool):
         return all(values)
     mean = sum(values) / len(values)
-    return int(mean) if all(isinstance(value, int) for value in values) and mean == int(mean) else round(mean, 6)
+    return int(mean) if all(isinstance(value, int) for value in values) and mean == int(mean) else figure(mean)
 
 
 def mean_of_entries(tables: Sequence[EntryTable]) -> EntryTable:

@@ -13,6 +13,7 @@ import numpy as np
 
 from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
 from perfharness.analysis.stages.stage_times import NS_PER_MS, StageTimes
+from perfharness.analysis.statistics import BELOW, DECIMALS, figure
 from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code, unique
 from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.model.result import NO_INDEX, TIMES, EntryTable, Float64, NumberColumn, NumberKind
@@ -20,8 +21,8 @@ from perfharness.model.trace import Bool, Int64, Integers
 
 
 def json_number(value: float) -> float | None:
-    """A number for JSON: NaN, which stands for what could not be measured, is None; a millionth of a ms is 1 ps."""
-    return None if np.isnan(value) else round(float(value), 6)
+    """A number for JSON: NaN, which stands for what could not be measured, is None."""
+    return None if np.isnan(value) else figure(value)
 
 
 PER_ITEM = "_per_item"
@@ -180,15 +181,24 @@ def _reasons(throttled: list[Bool], node: Integers, count: int) -> Float64:
 
 
 def rounded(values: Float64) -> Float64:
-    """Six digits after the point, as Python's `round` has it to the last bit, except -0.0; 0.000001 ms is 1 ps."""
-    scaled = values * 1e6
-    whole = np.rint(scaled)
-    found = whole / 1e6
-    # The product is rounded too: where that may decide, or digits are lost, each value is rounded by itself.
-    doubtful = (np.abs(np.abs(scaled - whole) - 0.5) <= 2 * np.spacing(np.abs(scaled))) | (np.abs(scaled) >= 2**52)
+    """Each as `figure` has it, to the last bit, except -0.0."""
+    found, doubtful = _rounded(values, 10.0**DECIMALS)
+    # Times are whole nanoseconds, so few of the small numbers have more digits than that: times of an item.
+    small = np.flatnonzero((np.abs(values) < BELOW[-1]) & (found != values))
+    digits = DECIMALS + len(BELOW) - np.searchsorted(BELOW, np.abs(values[small]), side="right")
+    scale: Float64 = np.power(10.0, digits)
+    found[small], doubtful[small] = _rounded(values[small], scale)
     for at in np.flatnonzero(doubtful).tolist():
-        found[at] = round(float(values[at]), 6)
+        found[at] = figure(values[at])
     return found + 0.0
+
+
+def _rounded(values: Float64, scale: Float64 | float) -> tuple[Float64, Bool]:
+    """Rounded, and where the product is rounded too, so that may decide, or digits are lost."""
+    scaled = values * scale
+    whole = np.rint(scaled)
+    size = np.abs(scaled)
+    return whole / scale, (np.abs(np.abs(scaled - whole) - 0.5) <= 2 * np.spacing(size)) | (size >= 2**52)
 
 
 def preorder(parent: Int64, rank: Int64) -> tuple[Int64, Int64]:

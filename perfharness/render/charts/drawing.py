@@ -51,7 +51,7 @@ CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "concat": {"spacing": 14},
     "axis": {"gridColor": "#eeeeee", "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 300,
-             "titleFontWeight": "normal", "titleFontSize": 11, "labelFontSize": 10},
+             "labelSeparation": 4, "titleFontWeight": "normal", "titleFontSize": 11, "labelFontSize": 10},
     "legend": {"labelLimit": 420, "symbolLimit": 0, "titleLimit": 420, "titleFontWeight": "normal",
                "titleFontSize": 11, "labelFontSize": 10, "offset": 14},
     "title": {"anchor": "start", "fontSize": 13, "fontWeight": "normal", "limit": 2000},
@@ -249,6 +249,15 @@ def titled(content: Specification, title: str, notes: Sequence[str] = ()) -> Spe
 def wrapped(name: str, width: int = LEGEND_WIDTH) -> str:
     """A name broken into lines of a legend."""
     return textwrap.fill(name, width)
+
+
+def short_label(text: str, width: int) -> str:
+    """A name in so many characters: its beginning and, of paths what says more, its end."""
+    text = " ".join(text.split())
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 3
+    return f"{text[:head]}…{text[head + 1 - width :]}"
 
 
 def message(text: str, width: float, height: float) -> Specification:

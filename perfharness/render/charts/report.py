@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from perfharness.analysis.ranks.results import RankFigures
@@ -18,6 +17,7 @@ from perfharness.render.charts.drawing import (
     Sheet,
     Specification,
     layered,
+    short_label,
     unit,
 )
 from perfharness.runs.comparison.compared_figure import METRICS
@@ -34,6 +34,9 @@ CUT_FROM = 2.0
 MAX_STAGES = 25
 LABELLED = 0.04
 """Of the batch: shorter stages have no text in the timeline."""
+
+ROOM = "max(1, scale('x', datum.end) - scale('x', datum.start) - 4)"
+"""Of a bar's text, pixels, at every zoom and width: a longer name would cover those after it."""
 
 KINDS: Mapping[str, tuple[str, str]] = {
     "stage": ("stage", PALETTE[4]),
@@ -54,7 +57,7 @@ def stage_picture(name: str, lines: Sequence[StageLine], labels: Sequence[str], 
     kinds = {"CPU": PALETTE[0], **({"GPU": PALETTE[1], "GPU busy": PALETTE[2]} if has_gpu else {})}
     rows: list[Row] = []
     shown = list(zip(lines, labels, strict=True))[:MAX_STAGES]
-    texts = _distinct([textwrap.shorten(label.strip(), 40, placeholder="…") for _, label in shown])
+    texts = _distinct([short_label(label, 40) for _, label in shown])
     for (line, _), text in zip(shown, texts, strict=True):
         of = {"CPU": line.cpu, "GPU": line.gpu, "GPU busy": line.gpu_busy}
         rows += [
@@ -226,7 +229,7 @@ def timeline_picture(name: str, found: BatchTimeline) -> Picture:
     ]  # fmt: skip
     if texts:
         mark = sheet.chart("names", texts).mark_text(
-            clip=True, align="left", dx=3, fontSize=10, color="black", limit=WIDTH
+            clip=True, align="left", dx=3, fontSize=10, color="black", limit=alt.ExprRef(expr=ROOM)
         )
         layers.append(unit(mark.encode(x=x, y=y, text="short:N")))
     if found.gpu_reason is not None:
@@ -240,7 +243,7 @@ def _bar_row(bar: Bar) -> Row:
     return {
         "row": safe_line(bar.row),
         "name": _bar_name(bar),
-        "short": textwrap.shorten(safe_line(_bar_name(bar)), 48, placeholder="…"),
+        "short": short_label(safe_line(_bar_name(bar)), 48),
         "kind": KINDS[bar.kind][0],
         "filled": round(bar.filled, 3),
         "start": round(bar.start_ms, 6),
@@ -269,6 +272,8 @@ VERDICT_COLORS = {
     "slower": PALETTE[5], "faster": PALETTE[2], "same": PALETTE[0], "undecided": PALETTE[1], "not-comparable": GREY,
 }  # fmt: skip
 MAX_COMPARED = 40
+LEAST_CHANGE, MOST_TIMES = 10.0, 3.0
+"""Of the chart: per cent, and so many times the largest change: one wide interval would make all else a dot."""
 
 
 def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str]) -> Picture | None:
@@ -279,7 +284,7 @@ def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str
     for row, stage in zip(version.rows, stages, strict=True):
         if row.ratio is None or len(rows) >= MAX_COMPARED:
             continue
-        label = textwrap.shorten(f"{stage} {METRICS[row.metric].label}", 48, placeholder="…")
+        label = short_label(f"{stage} {METRICS[row.metric].label}", 40)
         judged = row.judged_by
         rows.append({
             "figure": label, "change": 100 * (row.ratio - 1), "verdict": row.verdict,
@@ -288,6 +293,11 @@ def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str
         })  # fmt: skip
     if not rows:
         return None
+    most = MOST_TIMES * max(LEAST_CHANGE, *(abs(float(drawn["change"])) for drawn in rows))
+    if any(drawn["high"] is not None and drawn["high"] > most for drawn in rows):
+        sheet.notes.append(f"intervals are cut at {most:+,.0f} %, so that the changes can be seen")
+    for drawn in rows:
+        drawn["end"] = None if drawn["high"] is None else min(float(drawn["high"]), most)
     labels = _distinct([str(row["figure"]) for row in rows])
     for drawn, label in zip(rows, labels, strict=True):
         drawn["figure"] = label
@@ -302,7 +312,7 @@ def comparison_picture(name: str, version: ComparedVersion, stages: Sequence[str
     tooltip = ["figure:N", "verdict:N", *(alt.Tooltip(f"{end}:Q", format="+.3~g") for end in ("change", "low", "high"))]
     layers = [zero]
     if any(row["low"] is not None for row in rows):
-        layers.append(unit(bars.encode(x=alt.X("low:Q", title=title), x2="high:Q", y=y, color=color)))
+        layers.append(unit(bars.encode(x=alt.X("low:Q", title=title), x2="end:Q", y=y, color=color)))
     layers.append(unit(points.encode(x=x, y=y, color=color, tooltip=tooltip)))
     sheet.notes.append("lines: the interval that the verdict rests on")
     left = sum(row.ratio is not None for row in version.rows) - len(rows)

@@ -24,6 +24,9 @@ MORE_OR_LESS = {"slower": "more", "faster": "less"}
 ORDER: tuple[Verdict, ...] = ("slower", "faster", "undecided", "not-comparable", "same")
 """Of verdicts, what a reader asks for first."""
 
+LEAST_FIXED = 1e-3
+"""Below, five decimals are fewer than three digits."""
+
 NAMED = 3
 """Figures that a note names; the others are counted."""
 
@@ -57,6 +60,8 @@ def amount(value: float | None, unit: str) -> str:
     if unit == "bytes":
         value /= 1e6
     size = abs(value)
+    if 0 < size < LEAST_FIXED:
+        return f"{value:.4g}"
     return f"{value:.{0 if size >= 10_000 else 1 if size >= 1000 else 2 if size >= 100 else 3 if size >= 0.1 else 5}f}"
 
 

@@ -143,7 +143,9 @@ def cell_text(cell: Cell, kind: Kind) -> str:
     if kind == "share":
         return f"{100 * cell:.1f} %"
     if kind == "ms":
-        return f"{cell:,.{3 if abs(cell) >= 0.1 or cell == 0 else 5}f}"
+        return (
+            f"{cell:,.3f}" if abs(cell) >= 0.1 or cell == 0 else f"{cell:.5f}" if abs(cell) >= 1e-3 else f"{cell:.3g}"
+        )
     if kind == "count" or isinstance(cell, int):
         return f"{cell:,.0f}"
     return number_text(cell)

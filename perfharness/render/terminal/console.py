@@ -189,7 +189,16 @@ def _indented(text: str) -> str:
     return "&nbsp;" * depth + markdown_text(text.strip(" "))
 
 
-MARKDOWN = re.compile(r"[\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)")
+LEAST_MS = 0.01
+"""Below, three decimals are one digit or none."""
+
+
+def ms_text(value: float) -> str:
+    """Milliseconds: three decimals, and of a small time three digits that mean something."""
+    return f"{value:.3f}" if abs(value) >= LEAST_MS or value == 0 else f"{value:.3g}"
+
+
+MARKDOWN = re.compile(r"[\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w)")
 """What Markdown, or the HTML in it, gives a meaning; an underscore inside a word has none."""
 
 

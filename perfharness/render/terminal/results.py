@@ -14,7 +14,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, EntryTable, Path, ProcessResult, Tree, path_text
 from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.advice import limited_by, print_advice
-from perfharness.render.terminal.console import Column, fixed, print_table, say, styled
+from perfharness.render.terminal.console import Column, ms_text, print_table, say, styled
 from perfharness.render.terminal.machine import print_machine
 from perfharness.render.terminal.ranks import print_ranks
 
@@ -195,7 +195,7 @@ def _print_outside(console: Console, stages: list[Tree]) -> None:
 
 
 def _cell(figure: float | None) -> str:
-    return str(figure) if isinstance(figure, int) else fixed(figure)
+    return NOT_MEASURED if figure is None else str(figure) if isinstance(figure, int) else ms_text(figure)
 
 
 def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: bool) -> None:

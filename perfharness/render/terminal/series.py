@@ -9,7 +9,7 @@ from rich.console import Console
 from perfharness.model.cold_start import ColdStart, Spread
 from perfharness.model.result import last_key, path_of
 from perfharness.model.text import NOT_MEASURED
-from perfharness.render.terminal.console import Column, print_table, say
+from perfharness.render.terminal.console import Column, ms_text, print_table, say
 from perfharness.render.terminal.results import MAX_ROWS, row_names
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat
 from perfharness.runs.series.scaling import Scaling, ScalingPoint, busy_share, total_power_w
@@ -164,5 +164,5 @@ def over_launches_text(found: OverLaunches | None) -> str:
     if found is None or found.mean is None:
         return NOT_MEASURED
     if found.low is None or found.high is None:
-        return f"{found.mean:.3f}"
-    return f"{found.mean:.3f} ±{(found.high - found.low) / 2:.3f}"
+        return ms_text(found.mean)
+    return f"{ms_text(found.mean)} ±{ms_text((found.high - found.low) / 2)}"

@@ -83,6 +83,9 @@ __all__ = [
 LISTED = 8
 """Metrics of accuracy that a remark names."""
 
+SAME_ITEMS = 0.02
+"""Items of a batch may differ by this part, as of a last batch that is not full, without a remark."""
+
 FEW_LAUNCHES = 3
 """With fewer a side an interval is so wide that hardly anything is decided."""
 
@@ -227,6 +230,7 @@ def _version(matched: MatchedSides, judgements: Mapping[int, Judgement]) -> Comp
         ],
         remarks=[
             *_accuracy_remarks(matched),
+            *_items_remarks(matched),
             *_remarks(matched, allows_drift=allows_drift),
             *_machine_remarks(matched, rows),
         ],
@@ -280,6 +284,24 @@ def _accuracy_remarks(matched: MatchedSides) -> list[str]:
         return []
     more = f"; and {len(changed) - LISTED} more" if len(changed) > LISTED else ""
     return [f"The accuracy is not the same: {'; '.join(changed[:LISTED])}{more}."]
+
+
+def _items_remarks(matched: MatchedSides) -> list[str]:
+    """Batches of another size: their percentiles are those of batches, whatever a time per item says."""
+    found = []
+    for there in dict.fromkeys(path for launch in matched.new.used for path in launch.items):
+        base, new = (
+            np.mean(values)
+            if (values := [launch.items[path] for launch in side.used if path in launch.items])
+            else None
+            for side, path in ((matched.base, matched.base_path(there)), (matched.new, there))
+        )
+        if base is not None and new is not None and abs(new - base) > SAME_ITEMS * base:
+            found.append(
+                f"A batch ({path_text(there)}) has {new:.4g} items with {matched.new.name}, and {base:.4g} before: "
+                "throughput and times per item compare the work, p50 and p95 are of unlike batches."
+            )
+    return found
 
 
 def _loop_times(launches: Sequence[LaunchFigures]) -> list[float]:

@@ -40,6 +40,7 @@ class LaunchFigures:
         errors: codes of the findings that put numbers in doubt.
         conditions: what is known about the machine meanwhile.
         invalid: why no figure of it is to be compared, by the verdict of the test itself; None: all may be.
+        items: how many a batch has on average, by the path of the batch, where they were counted.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class LaunchFigures:
     errors: tuple[str, ...] = ()
     conditions: LaunchConditions | None = None
     invalid: str | None = None
+    items: Mapping[StagePath, float] = field(default_factory=dict)
 
     @property
     def paths(self) -> list[StagePath]:
@@ -111,6 +113,7 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
         errors=tuple(sorted(errors)),
         conditions=conditions_of(str(folder), manifest, tree),
         invalid=None if test is None else test.invalid,
+        items=_items_of(tree["stats_minus_warmup"]),
     )
 
 
@@ -152,7 +155,8 @@ def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
     """A bare trace as a launch of one process; how it was launched is not in it. Raises `TraceError`."""
     options = read_as.options()
     result, meta = analyze_trace(path, options, others=None)
-    figures = dict(_stage_figures(orjson.loads(json_bytes({"stats": result.stats_minus_warmup}))["stats"]))
+    stages = orjson.loads(json_bytes({"stats": result.stats_minus_warmup}))["stats"]
+    figures = dict(_stage_figures(stages))
     errors = {finding.code for finding in result.findings if finding.severity is Severity.ERROR}
     return LaunchFigures(
         folder=path,
@@ -169,6 +173,7 @@ def read_trace(path: Path, read_as: ReadAs) -> LaunchFigures:
         },
         start_unix_ns=meta.session_start_unix_ns,
         errors=tuple(sorted(errors)),
+        items=_items_of(stages),
     )
 
 
@@ -196,6 +201,12 @@ def _stage_figures(tree: Mapping[str, Any]) -> Iterator[tuple[Figure, float | No
             yield Figure(path, "latency_p95"), found.get("cpu_time_p95")
         for quantile in ("p50", "p95", "p99"):
             yield Figure(path, f"stage_{quantile}"), found.get(f"cpu_time_{quantile}")
+
+
+def _items_of(tree: Mapping[str, Any]) -> dict[StagePath, float]:
+    """Mean number of items of a batch, by its path."""
+    counts = {path: entry.get("total_items") for path, entry in stage_entries(tree)}
+    return {path: mean for path, count in counts.items() if isinstance(count, dict) and (mean := count.get("mean"))}
 
 
 Measured = tuple[float | None, str | None]

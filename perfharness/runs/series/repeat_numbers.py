@@ -23,6 +23,7 @@ from perfharness.analysis.comparison.launches import (
     spread_levels,
 )
 from perfharness.analysis.comparison.verdicts import holm_adjusted
+from perfharness.analysis.statistics import figure
 from perfharness.analysis.suites.latency_statistics import mean_estimate
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, RunManifest
@@ -301,4 +302,4 @@ def _batch_findings(path: str, launches: Sequence[LaunchNumbers]) -> Iterator[Fi
 
 
 def _figure(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
+    return None if value is None else figure(value)
