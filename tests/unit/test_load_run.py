@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,7 @@ from perfharness.load.request import Answer, AnyTarget, LoadRequest
 from perfharness.load.requests import RequestTable
 from perfharness.load.result import load_result, times_of
 from perfharness.load.windows import Done, WindowLog, read_lines
+from perfharness.load.worker import is_running
 from perfharness.model.load import (
     REQUESTS_NAME,
     WINDOWS_NAME,
@@ -405,6 +408,17 @@ def steady(duration_s: int, answers: list[int], rate: int = 10, **phase: Any) ->
 )  # fmt: skip
 def test_answers_that_take_long_are_no_rate_that_is_not_achieved(result: LoadResult, is_kept: bool) -> None:
     assert ("rate-not-achieved" not in {one.code for one in load_findings(result)}) == is_kept
+
+
+def test_a_process_that_has_ended_is_told_from_one_that_runs() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert is_running(child.pid)
+    assert child.stdin is not None
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_running(child.pid)  # nobody has waited for it
+    child.wait()
+    assert not is_running(child.pid)
 
 
 def late(rate: float, late_ms: float, share: float = 1.0) -> PhaseResult:
