@@ -19,6 +19,7 @@ import pytest
 from perfharness.errors import ResultError
 from perfharness.load.findings import load_findings
 from perfharness.load.generator.capacity import measure_capacity, peak_rate
+from perfharness.load.generator.cost import SAME_LOOP
 from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import workers_for
@@ -33,6 +34,7 @@ from perfharness.load.worker import is_running
 from perfharness.model.load import (
     REQUESTS_NAME,
     WINDOWS_NAME,
+    GeneratorCost,
     LoadResult,
     LoadTimes,
     LoadWindow,
@@ -450,6 +452,20 @@ def test_who_is_slow(phase: PhaseResult, codes: set[str]) -> None:
     target = TargetRecord(kind="callable", name="test")
     result = LoadResult(target=target, profile={}, status="ok", created="", duration_s=10, phases=[phase], windows=[])
     assert {finding.code for finding in load_findings(result)} == codes
+
+
+def test_lateness_on_a_shared_event_loop_is_not_said_to_be_the_generators() -> None:
+    cost = GeneratorCost(cpu_s=1, counting_s=0, reason=SAME_LOOP)
+    target = TargetRecord(kind="callable", name="test")
+    said = set()
+    for phase in (late(100, 5), late(100, 5).model_copy(update={"generator_cost": cost})):
+        result = LoadResult(
+            target=target, profile={}, status="ok", created="", duration_s=10, phases=[phase], windows=[]
+        )
+        (finding,) = load_findings(result)
+        assert finding.code == "generator-limited"
+        said.add((finding.message, finding.hint))
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize("is_async", [False, True])
