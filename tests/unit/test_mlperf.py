@@ -122,6 +122,7 @@ def settings(**more: Any) -> MlperfSettings:
         {"samples_per_query": 4},
         {"labels": Path("none.npy")},
         {"user_conf": Path("none.conf")},
+        {"dataset": "none.npz"},
         {"max_batch": 4, "batch_sizes": (1, 2)},
         {"submission": Path("sub")},
         {"submission": Path("sub"), "submitter": "A/B", "system": "s"},

@@ -289,7 +289,10 @@ def check_settings(settings: MlperfSettings) -> None:
     if not settings.backend:
         raise UsageError("name a --backend, as --backend onnxruntime")
     backend(settings.case_spec("cpu").case.backend)
-    for option, path in (("--user-conf", settings.user_conf), ("--labels", settings.labels)):
+    dataset = Path(settings.dataset) if settings.dataset.endswith(".npz") else None
+    for option, path in (
+        ("--user-conf", settings.user_conf), ("--labels", settings.labels), ("--dataset", dataset),
+    ):  # fmt: skip
         if path is not None and not path.is_file():
             raise UsageError(f"{option}: there is no file {path}")
     is_queue = settings.scenario not in ONE_AT_A_TIME
