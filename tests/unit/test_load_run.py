@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter_ns, sleep, thread_time_ns
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from perfharness.errors import ResultError
 from perfharness.load.findings import load_findings
+from perfharness.load.generator import workers as workers_module
 from perfharness.load.generator.capacity import measure_capacity, peak_rate
 from perfharness.load.generator.cost import SAME_LOOP
 from perfharness.load.generator.errors import ErrorWatch
@@ -330,6 +332,26 @@ def test_no_exception_of_a_target_ends_its_worker(tmp_path: Path, make: type[Tar
     (phase,) = result.phases
     assert phase.errors == {f"exception:{type(error).__name__}": 1}
     assert phase.ok == 19
+
+
+def test_a_coroutine_that_does_not_let_itself_be_cancelled_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a bare `except:` around a retry; it had kept the run from its end, and from its results."""
+    monkeypatch.setattr(workers_module, "CANCEL_S", 0.05)
+    until_ns = perf_counter_ns() + 20_000_000_000
+
+    class Holds(AsyncTarget):
+        async def call_async(self, request: LoadRequest) -> Answer:
+            while request.id == 0 and perf_counter_ns() < until_ns:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+            return Answer()
+
+    phases = [{"name": name, "duration": 0.1, "rate": 20} for name in "ab"]
+    result = run(tmp_path, lambda: Holds(well), phases=phases, concurrency=2, grace=0.05)
+    assert [(phase.ok, phase.errors) for phase in result.phases] == [(1, {"unanswered": 1}), (2, {})]
+    assert perf_counter_ns() < until_ns
 
 
 @pytest.mark.parametrize("make", [Target, AsyncTarget])
