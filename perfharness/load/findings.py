@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from perfharness.load.generator.cost import SAME_LOOP
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import UNANSWERED, LoadResult, PhaseResult
 
@@ -77,7 +78,16 @@ def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
 
 def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
     limited = _late(phase)
-    if limited is not None:
+    if limited is not None and phase.generator_cost is not None and phase.generator_cost.reason == SAME_LOOP:
+        yield Finding(
+            GENERATOR_LIMITED,
+            Severity.WARNING,
+            f"{phase.name}: {limited} of the latency is lateness: requests were due while the event loop was busy with "
+            "the generator's work, or with code of the target that blocks it, for they share it.",
+            "calls of the target that block in a thread (asyncio.to_thread); a lower rate, a free CPU, more processes "
+            "(-np)",
+        )
+    elif limited is not None:
         yield Finding(
             GENERATOR_LIMITED,
             Severity.WARNING,

@@ -335,6 +335,10 @@ def _table_of(file: Path) -> dict[str, Any] | None:
     if content.keys() == {TARGET_TABLE}:
         return None
     table = content.get(TABLE, content if "phases" in content else None)
+    if TABLE in content and (unknown := sorted(content.keys() - {TABLE, TARGET_TABLE})):
+        raise UsageError(
+            f"{file}: {unknown[0]} is in no table that a profile has; it has [{TABLE}] and [{TARGET_TABLE}]"
+        )
     if not isinstance(table, dict):
         raise UsageError(f"{file} has no table [{TABLE}]; docs/guides/load.md shows one")
     for part, key in (("phases", "replay"), ("mix", "input")):

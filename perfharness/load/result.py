@@ -144,6 +144,8 @@ def _phase_result(
     tokens = added.total("tokens") if any("tokens" in line for line in added.lines) else None
     within = None if profile.objective is None else added.total("within_objective")
 
+    knows_begin = bool(added.times["queueing"].count) or not added.times["latency"].count
+
     def per_second(count: float | None, seconds: float) -> float | None:
         return count / seconds if count is not None and seconds > 0 else None
 
@@ -165,7 +167,7 @@ def _phase_result(
         goodput=per_second(within, served_s),
         within_objective=within,
         latency=times_of(added.times["latency"], slower, NOT_ANSWERED),
-        queueing=times_of(added.times["queueing"], slower),
+        queueing=times_of(added.times["queueing"], slower if knows_begin else 0),
         service=times_of(added.times["service"]),
         lateness=times_of(added.times["lateness"], reason=NOT_SENT),
         **{name: times_of(added.times[name], reason=NO_GAPS) for name in TOKEN_TIMES if name in added.times},

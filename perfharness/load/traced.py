@@ -37,19 +37,35 @@ def with_service(result: LoadResult, folder: Path, process: str) -> LoadResult:
     requests = pq.read_table(path)
     begun_ns, error_ns = _begun(folder)
     if not begun_ns:
-        text = "The server's trace has no requests, so how long they waited and were served is not known apart."
-        hint = "perfharness.load.middleware makes each request of a load a batch (ASGI and WSGI)."
-        return _noted(result, Finding("requests-not-traced", Severity.NOTE, text, hint))
+        found = Finding(
+            "requests-not-traced",
+            Severity.NOTE,
+            "The server's trace has no requests, so how long they waited and were served is not known apart.",
+            "perfharness.load.middleware makes each request of a load a batch (ASGI and WSGI).",
+        )
+        return _noted(result, found)
     begun = np.array([begun_ns.get(number, 0) for number in requests["id"].to_pylist()], np.int64)
     sent = requests["sent_ns"].fill_null(0).to_numpy()
     early = (begun > 0) & (begun < sent - UNTIED_NS - error_ns)
     if early.any():
-        text = f"{early.sum()} services begin before their requests are sent, so clocks of server and generator differ."
-        return _noted(result, Finding("requests-clock-untied", Severity.WARNING, text, "run both on one machine"))
+        found = Finding(
+            "requests-clock-untied",
+            Severity.WARNING,
+            f"{early.sum()} services begin before their requests are sent, so clocks of server and generator differ.",
+            "run both on one machine",
+        )
+        return _noted(result, found)
     column = pa.array(begun, mask=begun == 0)
     place = requests.schema.get_field_index("begun_ns")
     requests = requests.set_column(place, "begun_ns", column)
     pq.write_table(requests, path, compression="zstd")
+    is_well = pc.is_null(requests["error"]).to_numpy()
+    if untraced := int((is_well & (begun == 0)).sum()):
+        text = (
+            f"The server's trace lacks {untraced} of {is_well.sum()} requests; queueing and service are of the others."
+        )
+        hint = "each process of the server needs the middleware, and has to end by SIGINT or SIGTERM"
+        result = _noted(result, Finding("requests-partly-traced", Severity.WARNING, text, hint))
     if result.requests_kept is not None:
         return result  # a sample that has all of the slowest is no distribution
     phases = [_with_times(phase, requests) for phase in result.phases]
@@ -80,7 +96,7 @@ def _with_times(phase: PhaseResult, requests: pa.Table) -> PhaseResult:
     is_well = pc.and_(pc.equal(requests["phase"], phase.name), pc.is_null(requests["error"]))
     rows = requests.filter(pc.and_(is_well, pc.is_valid(requests["begun_ns"])))
     intended, begun, done = (rows[name].to_numpy() for name in ("intended_ns", "begun_ns", "done_ns"))
-    queueing = _times(begun - intended, phase.latency.slower)
+    queueing = _times(begun - intended, phase.latency.slower if len(rows) else 0)
     return phase.model_copy(update={"queueing": queueing, "service": _times(done - begun)})
 
 

@@ -212,15 +212,15 @@ class WindowLog:
         """
         self._ended.set()
         self._thread.join()
-        self._end_phase(perf_counter_ns(), cost=cost(self._counting_ns))
+        stopped_ns = None if self.stop.at_ns == NOT_STOPPED_NS else self.stop.at_ns
+        self._end_phase(perf_counter_ns(), stopped_ns=stopped_ns, cost=cost(self._counting_ns))
 
     def _end_phase(self, now: int, **facts: Any) -> None:
         assert self._phase is not None
         while now - self._begin_ns > self.window_ns:
             self._close(self._begin_ns + self.window_ns)
         self._close(now, everything=True)
-        stopped_ns = None if self.stop.at_ns == NOT_STOPPED_NS else self.stop.at_ns
-        self.write({"kind": "phase-end", "index": self._phase.index, "at_ns": now, "stopped_ns": stopped_ns, **facts})
+        self.write({"kind": "phase-end", "index": self._phase.index, "at_ns": now, **facts})
 
     def close(self, status: str, reason: str | None = None, **facts: Any) -> None:
         """The run is over."""

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 from pydantic import BaseModel, ConfigDict
 
 from perfharness.errors import PerfHarnessError, UsageError
@@ -71,7 +72,8 @@ def main(arguments: list[str]) -> int:
         print(f"perfharness: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("perfharness: interrupted before the load began", file=sys.stderr)
+        what = "interrupted" if server is None or is_running(server) else "the server ended"
+        print(f"perfharness: {what} before the load began", file=sys.stderr)
         return 1
     sys.stdout.flush()
     return 0
@@ -115,6 +117,14 @@ def _interrupt_at_end_of_input() -> None:
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended; one that nobody has waited for has."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def memory_of_target(spec: WorkerSpec, server: int | None) -> Callable[[], int | None]:

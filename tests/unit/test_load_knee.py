@@ -160,6 +160,30 @@ def test_how_much_time_a_rate_needs() -> None:
     assert needed_s(Share(0.99, 1000, 0.98, 0.999), well, KneeObjective(1, 99.0, 0.01), 10.0) is None
 
 
+def test_all_requests_in_time_decide_a_rate_sooner_than_some() -> None:
+    """Without a late one the interval of n requests is about 5.5 / n wide."""
+    share = Share(1.0, 100, 0.95, 1.0)
+    assert needed_s(share, share, KneeObjective(1, 90.0, 0.01), 4.0) == pytest.approx(ENOUGH * 4 * 5)
+
+
+def test_a_short_search_decides_a_rate_far_below_the_knee_before_it_goes_lower() -> None:
+    """A server that takes 25 ms; 25/s need 550 requests without an error for errors <= 1 %, and the budget has them."""
+    search = KneeSearch(KneeObjective(150_000_000, 90.0, 0.01), 25.0, 0.4, 1600.0, 4.0, 0.3, budget_s=70.0)
+    while (step := search.next_step()) is not None:
+        rate, duration_s = step
+        due = np.round(np.arange(round(rate * duration_s)) * 1e9 / rate).astype(np.int64)
+        served = np.empty_like(due)
+        free = 0
+        for number, at in enumerate(due.tolist()):
+            free = served[number] = max(at, free) + 25_000_000
+        search.add(StepRequests(rate, duration_s, due, served, np.zeros(len(due), np.bool_)))
+    knee = search.result()
+    assert min(one.rate for one in knee.steps) == 25
+    assert knee.rate is not None
+    assert knee.misses_at is not None
+    assert knee.rate <= 40 < knee.misses_at
+
+
 def test_errors_miss_an_objective_that_the_latency_meets() -> None:
     knee = searched("p99<=5ms,errors<=1%", 0, failing=0.03)
     assert knee.rate is None

@@ -15,7 +15,7 @@ from perfharness.load.judge import judge_load
 from perfharness.load.profile import checked_profile
 from perfharness.load.reported import report_of
 from perfharness.load.requests import RequestTable
-from perfharness.load.result import NOT_ANSWERED, NOT_SENT, load_result
+from perfharness.load.result import NOT_ANSWERED, NOT_KNOWN, NOT_SENT, load_result
 from perfharness.load.windows import NEVER_NS, Done
 from perfharness.model.load import LoadResult, TargetRecord
 from perfharness.render.charts.load import over_time_picture
@@ -121,6 +121,22 @@ def test_what_is_not_known_is_null_with_the_reason(tmp_path: Path) -> None:
     assert sampled.levels_reason
     report = report_of(sampled, [], None)
     assert any(sampled.levels_reason in note for note in notes(over_time_picture("load", report, None)))
+
+
+def test_queueing_that_only_the_target_knows_has_that_reason_and_not_that_of_those_without_an_answer() -> None:
+    profile = checked_profile({"phases": [{"name": "load", "duration": 1, "rate": 3}]})
+    latency, none = Histogram(), Histogram().to_json()
+    latency.add(np.array([5_000_000] * 2))
+    window = {
+        "kind": "window", "phase": 0, "index": 0, "start_ns": START, "end_ns": START + S, "last_done_ns": START,
+        "arrivals": 3, "sent": 3, "completed": 2, "ok": 2, "within_objective": None, "items": 2,
+        "errors": {"unanswered": 1}, "unanswered": 1, "first": [], "in_flight_max": 3, "rss_bytes": None,
+        "latency": latency.to_json(), "queueing": none, "service": none, "lateness": none,
+    }  # fmt: skip
+    begun = {"kind": "phase", "index": 0, "start_ns": START, "end_ns": START + S, "concurrency": 1}
+    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START}, begun, window]
+    (phase,) = load_result(TargetRecord(kind="http", name="made"), profile, [lines]).phases
+    assert (phase.latency.slower, phase.queueing.slower, phase.queueing.reason) == (1, 0, NOT_KNOWN)
 
 
 def test_without_an_answer_the_reason_is_that() -> None:

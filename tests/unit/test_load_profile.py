@@ -126,6 +126,7 @@ def test_options_and_a_file_say_the_same(tmp_path: Path) -> None:
         ("load.phases = []", "phases has 0 entries"),
         ('load.phases = ["a"]', "phases 1 = 'a' must be a table"),
         ("[load]", "phases is missing"),
+        ("[[load.phases]]\nduration = 1\n[knee]\nprecision = 0.2", "knee is in no table"),
         ("load.mix = 3\n[[load.phases]]\nduration = 1", "mix = 3 must be a list"),
         ("load.seed = -1\n[[load.phases]]\nduration = 1", "seed = -1"),
         ("load.seed = true\n[[load.phases]]\nduration = 1", "seed = true"),

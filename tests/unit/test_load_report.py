@@ -15,7 +15,7 @@ from perfharness.load.histogram import Histogram
 from perfharness.load.profile import checked_profile
 from perfharness.load.reported import load_report, report_of
 from perfharness.load.result import load_result
-from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, TargetRecord
+from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, Objective, TargetRecord
 from perfharness.model.load_judgement import Knee, KneeStep, LoadFigure
 from perfharness.model.mlperf import MLPERF_NAME
 from perfharness.render.charts.load import knee_picture, over_time_picture, rates_picture
@@ -151,6 +151,17 @@ def test_processes_are_pooled() -> None:
     load = report_of(result, [lines, slow], START)
     assert [point.count for point in curve(load, "p50").points[3:]] == [3 * RATE] * 30
     assert [point.ms for point in curve(load, "p50").points] == pytest.approx([100] * 33, rel=1e-3)
+
+
+def test_errors_beyond_the_objective_are_said_with_its_verdict() -> None:
+    """The latency is of those that were answered."""
+    result, _ = lines_of()
+    phase = result.phases[1]
+    few = phase.model_copy(update={"ok": phase.ok - 60, "errors": {"http-503": 60}})  # of 3,000
+    for limit, is_said in ((None, False), (0.02, False), (0.01, True)):
+        objective = Objective(latency_ms=50, percentile=95, max_error_rate=limit)
+        changed = result.model_copy(update={"phases": [result.phases[0], few], "objective": objective})
+        assert ("2.00%" in load_sentences(report_of(changed, [], None))[0]) == is_said
 
 
 def test_the_sentences_are_about_the_phase_that_counts() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter_ns, sleep, thread_time_ns
 from typing import Any
@@ -16,7 +19,9 @@ import pytest
 
 from perfharness.errors import ResultError
 from perfharness.load.findings import load_findings
+from perfharness.load.generator import workers as workers_module
 from perfharness.load.generator.capacity import measure_capacity, peak_rate
+from perfharness.load.generator.cost import SAME_LOOP
 from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import workers_for
@@ -27,9 +32,11 @@ from perfharness.load.request import Answer, AnyTarget, LoadRequest
 from perfharness.load.requests import RequestTable
 from perfharness.load.result import load_result, times_of
 from perfharness.load.windows import Done, WindowLog, read_lines
+from perfharness.load.worker import is_running
 from perfharness.model.load import (
     REQUESTS_NAME,
     WINDOWS_NAME,
+    GeneratorCost,
     LoadResult,
     LoadTimes,
     LoadWindow,
@@ -328,6 +335,26 @@ def test_no_exception_of_a_target_ends_its_worker(tmp_path: Path, make: type[Tar
     assert phase.ok == 19
 
 
+def test_a_coroutine_that_does_not_let_itself_be_cancelled_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a bare `except:` around a retry; it had kept the run from its end, and from its results."""
+    monkeypatch.setattr(workers_module, "CANCEL_S", 0.05)
+    until_ns = perf_counter_ns() + 20_000_000_000
+
+    class Holds(AsyncTarget):
+        async def call_async(self, request: LoadRequest) -> Answer:
+            while request.id == 0 and perf_counter_ns() < until_ns:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+            return Answer()
+
+    phases = [{"name": name, "duration": 0.1, "rate": 20} for name in "ab"]
+    result = run(tmp_path, lambda: Holds(well), phases=phases, concurrency=2, grace=0.05)
+    assert [(phase.ok, phase.errors) for phase in result.phases] == [(1, {"unanswered": 1}), (2, {})]
+    assert perf_counter_ns() < until_ns
+
+
 @pytest.mark.parametrize("make", [Target, AsyncTarget])
 def test_a_target_that_cannot_be_closed_is_heard_of_when_all_are(make: type[Target]) -> None:
     """It had let the end of the run wait for ever."""
@@ -408,6 +435,17 @@ def test_answers_that_take_long_are_no_rate_that_is_not_achieved(result: LoadRes
     assert ("rate-not-achieved" not in {one.code for one in load_findings(result)}) == is_kept
 
 
+def test_a_process_that_has_ended_is_told_from_one_that_runs() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert is_running(child.pid)
+    assert child.stdin is not None
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_running(child.pid)  # nobody has waited for it
+    child.wait()
+    assert not is_running(child.pid)
+
+
 def late(rate: float, late_ms: float, share: float = 1.0) -> PhaseResult:
     """A phase of 1000 requests of 10 ms, some of which the generator sends late."""
     values = np.zeros(1000, np.int64)
@@ -437,6 +475,20 @@ def test_who_is_slow(phase: PhaseResult, codes: set[str]) -> None:
     target = TargetRecord(kind="callable", name="test")
     result = LoadResult(target=target, profile={}, status="ok", created="", duration_s=10, phases=[phase], windows=[])
     assert {finding.code for finding in load_findings(result)} == codes
+
+
+def test_lateness_on_a_shared_event_loop_is_not_said_to_be_the_generators() -> None:
+    cost = GeneratorCost(cpu_s=1, counting_s=0, reason=SAME_LOOP)
+    target = TargetRecord(kind="callable", name="test")
+    said = set()
+    for phase in (late(100, 5), late(100, 5).model_copy(update={"generator_cost": cost})):
+        result = LoadResult(
+            target=target, profile={}, status="ok", created="", duration_s=10, phases=[phase], windows=[]
+        )
+        (finding,) = load_findings(result)
+        assert finding.code == "generator-limited"
+        said.add((finding.message, finding.hint))
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -97,11 +97,20 @@ def test_a_script_that_ends_early_or_is_killed(tmp_path: Path) -> None:
     found = paced(tmp_path / "ends", "for index, _ in perf.batches(range(10)): pass", phases=phases)
     assert (found.phases[0].arrivals, found.phases[0].ok, found.status) == (10, 10, "ok")
     assert "load-ended-early" in {finding.code for finding in found.findings}
+    assert found.phases[0].duration_s >= 0.2  # the next one would have been due then
+    assert found.phases[0].asked_rate == pytest.approx(10 / found.phases[0].duration_s)
     dying = "import os\nfor index, _ in perf.batches(range(100)):\n    if index == 7: os._exit(9)"
     found = paced(tmp_path / "dies", dying, phases=phases, is_well=False)
     assert (found.phases[0].ok, found.status) == (7, "killed")
     whole = (tmp_path / "dies" / PACED_NAME).read_text()
     assert whole.count("batch ") == 7
+
+
+def test_a_script_with_as_many_batches_as_requests_did_not_end_early(tmp_path: Path) -> None:
+    found = paced(tmp_path, "for index, _ in perf.batches(range(10)): pass", phases=[{"duration": "200ms", "rate": 50}])
+    (phase,) = found.phases
+    assert (phase.duration_s, phase.asked_rate, phase.ok) == (0.2, 50, 10)
+    assert found.status_reason is None
 
 
 def test_a_script_that_is_too_slow_leaves_requests_unanswered(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from perfharness.backends import BackendOptions, ModelSource
 from perfharness.errors import ResultError, ToolNotFoundError, UsageError
@@ -121,17 +122,29 @@ def settings(**more: Any) -> MlperfSettings:
         {"samples_per_query": 4},
         {"labels": Path("none.npy")},
         {"user_conf": Path("none.conf")},
+        {"dataset": "none.npz"},
         {"max_batch": 4, "batch_sizes": (1, 2)},
         {"submission": Path("sub")},
         {"submission": Path("sub"), "submitter": "A/B", "system": "s"},
         {"metric": ("m:f",)},
         {"shape": ("x",)},
         {"backend_option": ("x",)},
+        {"target_qps": 5.0},
+        {"scenario": "Offline", "target_latency_ms": 5.0},
+        {"min_duration_s": 3.0, "max_duration_s": 2.0},
+        {"min_queries": 3, "max_queries": 2},
+        {"output": "logits"},
     ],
 )
 def test_contradictions_are_found_before_anything_starts(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         check_settings(settings(**wrong))
+
+
+def test_a_test_of_no_end_is_refused() -> None:
+    for name in ("min_duration_s", "max_duration_s", "target_qps", "target_latency_ms", "batch_timeout_ms"):
+        with pytest.raises(ValidationError):
+            settings(**{name: float("inf")})
 
 
 def test_sizes() -> None:

@@ -157,7 +157,7 @@ def judge_step(
 def needed_s(within: Share | str, well: Share | str, objective: KneeObjective, measured_s: float) -> float | None:
     """How long the rate has to be measured in all until it is probably decided; None: nobody can tell.
 
-    An interval of a share is narrower by the root of the time.
+    An interval of a share is narrower by the root of the time; of none or of all, in proportion to it.
     """
     if isinstance(within, str) or isinstance(well, str):
         return 2 * measured_s
@@ -166,7 +166,8 @@ def needed_s(within: Share | str, well: Share | str, objective: KneeObjective, m
         distance = abs(share.value - limit)
         half = share.value - share.low if share.value >= limit else share.high - share.value
         if share.low < limit <= share.high:
-            times.append((half / distance) ** 2 if distance > 0 else np.inf)
+            power = 1 if share.value in (0.0, 1.0) else 2
+            times.append((half / distance) ** power if distance > 0 else np.inf)
     longest = max(times, default=np.inf)
     return float(ENOUGH * longest * measured_s) if np.isfinite(longest) else None
 

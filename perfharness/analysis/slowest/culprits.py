@@ -51,7 +51,11 @@ class Culprits:
         shared = np.minimum(stages.end_ns[others], stop) - np.maximum(stages.start_ns[others], begin)
         longest, most_of_it = int(np.argmax(shared)), int((shared >= MOST_OF_IT * queue_ns).sum())
         if not most_of_it:
-            return f"meanwhile {len(others)} requests were in service"
+            return (
+                f"meanwhile {len(others)} requests were in service"
+                if len(others) > 1
+                else "meanwhile 1 request was in service"
+            )
         ms = shared[longest] / NS_PER_MS
         name = f"request {stages.batch_index[others[longest]]} was in service, for {ms:.3f} ms of it"
         return f"meanwhile {name}" if most_of_it == 1 else f"meanwhile {most_of_it} at a time; {name}"

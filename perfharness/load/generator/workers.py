@@ -31,6 +31,8 @@ from perfharness.load.request import (
 from perfharness.load.windows import NEVER_NS, Done
 
 POLL_S = 0.01
+CANCEL_S = 2.0
+"""How long a task may take to end when it is cancelled."""
 
 
 @dataclass
@@ -246,14 +248,22 @@ def _next_request(index: int, phase: _ThreadPhase, free_ns: int) -> LoadRequest 
         return None
 
 
+@dataclass
+class _TaskPhase:
+    served: Served
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    serving: dict[int, tuple[LoadRequest, int]] = field(default_factory=dict)
+    is_over: bool = False
+    """What is not answered is given up; a target that is cancelled before that cancelled itself."""
+
+
 class TaskWorkers:
     """Tasks of one event loop, for targets with `call_async`."""
 
     def __init__(self, make_target: MakeTarget, count: int) -> None:
         self._targets: Sequence[AsyncTarget] = [cast("AsyncTarget", make_target()) for _ in range(count)]
         self._loop = asyncio.new_event_loop()
-        self._is_cancelling = False
-        """What is not answered is given up; a target that is cancelled before that cancelled itself."""
+        self._has_abandoned = False
 
     def open(self) -> None:
         """Open all targets."""
@@ -265,12 +275,8 @@ class TaskWorkers:
         self._loop.run_until_complete(self._serve_all(served))
 
     async def _serve_all(self, served: Served) -> None:
-        turn = asyncio.Lock()
-        serving: dict[int, tuple[LoadRequest, int]] = {}
-        tasks = {
-            asyncio.ensure_future(self._serve(index, served, turn, serving)) for index in range(len(self._targets))
-        }
-        self._is_cancelling = False
+        phase = _TaskPhase(served)
+        tasks = {asyncio.ensure_future(self._serve(index, phase)) for index in range(len(self._targets))}
         all_done = asyncio.gather(*tasks, return_exceptions=True)  # one future to wait for, of however many tasks
         grace_ns = served.schedule.end_ns + served.grace_ns
         while not all_done.done():
@@ -279,21 +285,27 @@ class TaskWorkers:
                 grace_ns = min(grace_ns, perf_counter_ns() + served.grace_ns)
             if perf_counter_ns() > grace_ns:
                 break
-        self._is_cancelling = True
+        phase.is_over = True
+        await self._end(tasks)
         for task in tasks:
-            task.cancel()
-        for found in await all_done:
-            if isinstance(found, PerfHarnessError):
+            if task.done() and not task.cancelled() and isinstance(found := task.exception(), PerfHarnessError):
                 raise found
-        for request, sent_ns in serving.values():
+        for request, sent_ns in phase.serving.values():
             served.add(given_up(request, sent_ns))
         if isinstance(served.schedule, OpenSchedule):
             for request in served.schedule.left(min(perf_counter_ns(), served.stop.at_ns)):
                 served.add(given_up(request))
 
-    async def _serve(
-        self, index: int, served: Served, turn: asyncio.Lock, serving: dict[int, tuple[LoadRequest, int]]
-    ) -> None:
+    async def _end(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Cancel tasks; one that does not end then is left alone, for its target holds on to it."""
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, pending = await asyncio.wait(tasks, timeout=CANCEL_S)
+            self._has_abandoned = self._has_abandoned or bool(pending)
+
+    async def _serve(self, index: int, phase: _TaskPhase) -> None:
+        served, turn, serving = phase.served, phase.turn, phase.serving
         target, schedule, limit_ns = self._targets[index], served.schedule, served.timeout_ns
         free_ns = perf_counter_ns()
         while (request := await _next_request_async(index, served, turn, free_ns)) is not None:
@@ -309,11 +321,13 @@ class TaskWorkers:
                 if limit_ns is not None and not str(error):  # of `wait_for`, which says nothing
                     answer.message = f"no answer within {limit_ns / 1e9:g} s"
             except asyncio.CancelledError as error:  # of a task of the target's own: it ends no worker
-                if self._is_cancelling:
+                if phase.is_over:
                     raise
                 answer = error_of(error)
             except Exception as error:
                 answer = error_of(error)
+            if phase.is_over:
+                return  # it was given up
             free_ns = answer.done_ns or perf_counter_ns()
             del serving[index]
             served.add(record_of(request, ready_ns, sent_ns, free_ns, answer, limit_ns))
@@ -322,8 +336,8 @@ class TaskWorkers:
 
     @property
     def has_abandoned(self) -> bool:
-        """Never: a task that does not come back is cancelled."""
-        return False
+        """Whether a request never came back, not even when it was cancelled."""
+        return self._has_abandoned
 
     @property
     def native_ids(self) -> list[int | None] | None:
@@ -346,11 +360,8 @@ class TaskWorkers:
         _raise_first(raised)
 
     async def _close_all(self) -> list[BaseException | None]:
-        self._is_cancelling = True
         cut_off = asyncio.all_tasks() - {asyncio.current_task()}  # by an exception out of the loop, as Ctrl-C is one
-        for task in cut_off:
-            task.cancel()
-        await asyncio.gather(*cut_off, return_exceptions=True)
+        await self._end(cut_off)
         return list(await asyncio.gather(*(target.close_async() for target in self._targets), return_exceptions=True))
 
 

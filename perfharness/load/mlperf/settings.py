@@ -92,7 +92,7 @@ class MlperfSettings(BaseModel):
             "Server: how long a batch that is not full waits for more; 0: takes what is queued.",
             metavar="MS",
         ),
-    ] = Field(default=0.0, ge=0)
+    ] = Field(default=0.0, ge=0, allow_inf_nan=False)
     workers: Annotated[
         int,
         Option(("--workers",), MODEL, "Server and Offline: threads, each with sessions of its own.", metavar="N"),
@@ -127,7 +127,7 @@ class MlperfSettings(BaseModel):
             metavar="X",
             rare=False,
         ),
-    ] = Field(default=None, gt=0)
+    ] = Field(default=None, gt=0, allow_inf_nan=False)
     target_latency_ms: Annotated[
         float | None,
         Option(
@@ -137,13 +137,13 @@ class MlperfSettings(BaseModel):
             metavar="MS",
             rare=False,
         ),
-    ] = Field(default=None, gt=0)
+    ] = Field(default=None, gt=0, allow_inf_nan=False)
     min_duration_s: Annotated[
         float | None, Option(("--min-duration",), TEST, "Of the test.", metavar="SECONDS", rare=False)
-    ] = Field(default=None, ge=0)
+    ] = Field(default=None, ge=0, allow_inf_nan=False)
     max_duration_s: Annotated[
         float | None, Option(("--max-duration",), TEST, "Of the test; the result is INVALID then.", metavar="SECONDS")
-    ] = Field(default=None, ge=0)
+    ] = Field(default=None, ge=0, allow_inf_nan=False)
     min_queries: Annotated[int | None, Option(("--min-queries",), TEST, "Of the test.", metavar="N", rare=False)] = (
         Field(default=None, ge=1)
     )
@@ -289,7 +289,10 @@ def check_settings(settings: MlperfSettings) -> None:
     if not settings.backend:
         raise UsageError("name a --backend, as --backend onnxruntime")
     backend(settings.case_spec("cpu").case.backend)
-    for option, path in (("--user-conf", settings.user_conf), ("--labels", settings.labels)):
+    dataset = Path(settings.dataset) if settings.dataset.endswith(".npz") else None
+    for option, path in (
+        ("--user-conf", settings.user_conf), ("--labels", settings.labels), ("--dataset", dataset),
+    ):  # fmt: skip
         if path is not None and not path.is_file():
             raise UsageError(f"{option}: there is no file {path}")
     is_queue = settings.scenario not in ONE_AT_A_TIME
@@ -302,6 +305,19 @@ def check_settings(settings: MlperfSettings) -> None:
         raise UsageError(f"--batch-timeout: only Server waits for more queries, {settings.scenario} does not")
     if settings.samples_per_query is not None and settings.scenario != "MultiStream":
         raise UsageError(f"--samples-per-query is MultiStream's; {settings.scenario} has its own")
+    if settings.target_qps is not None and not is_queue:
+        raise UsageError(
+            f"--target-qps: {settings.scenario} has no rate, for each query waits for the answer before; Server and "
+            "Offline have one"
+        )
+    if settings.target_latency_ms is not None and settings.scenario == "Offline":
+        raise UsageError("--target-latency: Offline has one query with everything, and no latency to expect")
+    for name, least, most in (
+        ("duration", settings.min_duration_s, settings.max_duration_s),
+        ("queries", settings.min_queries, settings.max_queries),
+    ):
+        if least is not None and most and least > most:
+            raise UsageError(f"--min-{name} {least:g} is above --max-{name} {most:g}, so the test would be INVALID")
     if settings.batch_sizes and settings.max_batch not in (None, settings.batch_sizes[-1]):
         raise UsageError("--batch-sizes ends with the largest batch, so leave --max-batch away")
     if settings.scenario == "Server" and settings.target_qps is None and settings.user_conf is None:
@@ -309,6 +325,8 @@ def check_settings(settings: MlperfSettings) -> None:
     is_accuracy = settings.mode == "accuracy"
     if not is_accuracy and (settings.labels is not None or settings.metric):
         raise UsageError("--labels and --metric score the answers of --mode accuracy; LoadGen keeps none otherwise")
+    if not is_accuracy and settings.output is not None:
+        raise UsageError("--output names the answer that --mode accuracy scores; LoadGen gets none otherwise")
     if settings.submission is not None:
         for option, text in (("--submitter", settings.submitter), ("--system", settings.system)):
             if not text or "/" in text or text.startswith("."):

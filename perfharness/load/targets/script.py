@@ -103,13 +103,17 @@ def count_batches(folder: Path, profile: Profile, process: int, processes: int, 
         # A script that ended had no batch for what was due next; of one that was killed it is open.
         served = [line[2] + 1 for line in lines if line[0] == "batch"]
         log.stop.at_ns = max(served, default=last_ns) if status == "ok" else last_ns
-    for index, (_, _, start_ns, end_ns) in begun.items():
+    for index, (_, _, start_ns, end_ns) in sorted(begun.items()):
         phase, until_ns = profile.phases[index], ended.get(index, last_ns)
         done = [_record(line, profile) for line in lines if line[0] == "batch" and line[1] == index]
         due = np.empty(0, np.int64)
         if phase.loop == "open":
             due = start_ns + arrivals_of(profile, index, 0, process, processes).offsets_ns
             left = due[len(done) :]
+            if index not in ended and status == "ok":  # the script ended: N requests take N periods
+                until_ns = max(until_ns, int(left[0]) if len(left) else end_ns)
+                if not len(left):
+                    ended[index] = until_ns
             done += [_given_up(int(moment)) for moment in left[left < min(until_ns, log.stop.at_ns)] if status == "ok"]
         log.count_phase(
             index, phase.name, start_ns, end_ns, due, done, max(until_ns, start_ns + 1), loop=phase.loop,

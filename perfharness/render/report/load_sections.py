@@ -126,7 +126,7 @@ def _in_time(load: LoadReport, phase: PhaseResult) -> str:
         figure, name = phase.latency.p50, "p50"
         return f"{begin}; {name} of the latency is {_known(figure, phase.latency)}."
     limit = milliseconds(result.objective.latency_ms)
-    name = f"p{result.objective.percentile:g}"
+    name, failed = f"p{result.objective.percentile:g}", _too_many_failed(result, phase)
     percentile = objective_figure(result, phase)
     if percentile is None or percentile.value is None or load.objective is None:
         share = (
@@ -135,9 +135,19 @@ def _in_time(load: LoadReport, phase: PhaseResult) -> str:
         why = "" if percentile is None or percentile.reason is None else f"; {name} is not known: {percentile.reason}"
         if share is None:
             return f"{begin}; how many of them within {limit} is not known{why}."
-        return f"{begin}; {share:.2%} of the requests were answered within {limit}{why}."
+        return f"{begin}; {share:.2%} of the requests were answered within {limit}{why}{failed}."
     verdict = VERDICTS[load.objective].format(limit)
-    return f"{begin}; {name} of the latency is {_known(percentile, phase.latency)}, {verdict}."
+    return f"{begin}; {name} of the latency is {_known(percentile, phase.latency)}, {verdict}{failed}."
+
+
+def _too_many_failed(result: LoadResult, phase: PhaseResult) -> str:
+    """Where the objective says how many may; the latency is of the others."""
+    limit = None if result.objective is None else result.objective.max_error_rate
+    failed = sum(phase.errors.values())
+    ended = phase.ok + failed
+    if limit is None or failed <= limit * ended:
+        return ""
+    return f"; {failed / ended:.2%} of the requests failed, and the objective allows {limit:.2%}"
 
 
 def _known(figure: LoadFigure, times: LoadTimes) -> str:
