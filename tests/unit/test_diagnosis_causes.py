@@ -56,6 +56,19 @@ def exchanging(ms: float) -> Figures:
     return figures(100.0, uses_gpu=False, host=evidence)
 
 
+def decoding(ms: float, helper_cpu_ms: float, wait: str = "native lock") -> Figures:
+    """Waits for a lock, while threads of a native library compute."""
+    library = NativeFunction("/x/libavcodec.so.62", None, helper_cpu_ms, 0.9, 0.1)
+    evidence = host_evidence(
+        profile={
+            "state_ms": {"lock": ms},
+            "native": NativeProfile(10, 1.0, 1.0, None, [], 2, 20, helper_cpu_ms, [library]),
+        },
+        work_ms={wait: ms}, work_lines={wait: line("frame")}, in_state={"lock": line("frame")},
+    )  # fmt: skip
+    return figures(100.0, uses_gpu=False, host=evidence)
+
+
 def crowded(ms: float) -> Figures:
     evidence = host_evidence(profile={"state_ms": {"runnable": ms}}, busiest=line("work", 7), crowded_ms=ms)
     return figures(100.0, uses_gpu=False, host=evidence)
@@ -97,6 +110,9 @@ def compiling(ms: float) -> Figures:
         (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"pipe": 29.0, "process": 1.0}), by_samples()),
         (Verdict.NETWORK_WAIT, by_samples(state_ms={"loopback": 20.0, "socket": 10.0}), by_samples()),
         (Verdict.WAITING_ON_PROCESS, exchanging(30.0), exchanging(29.9)),
+        (Verdict.WAITING_ON_STAGE, decoding(30.0, 7.5), decoding(30.0, 7.4)),
+        (Verdict.WAITING_ON_STAGE, decoding(30.0, 30.0), decoding(29.9, 30.0)),
+        (Verdict.WAITING_ON_STAGE, decoding(30.0, 30.0), decoding(30.0, 30.0, "python waits")),
         (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(29.9)),
         (Verdict.DATA_LOADER_STARVATION, loading(30.0), loading(30.0, "running")),
         (Verdict.RECOMPILATION, compiling(10.0), compiling(9.9)),
@@ -749,8 +765,8 @@ IN_POOL = ("_process_worker@/usr/lib/python3.11/concurrent/futures/process.py:24
     (400, 60, "waiting-on-process", 46),  # exchanged
     (400, 0, "waiting-on-process", 46),
     (60, 400, "waiting-on-stage", 28),  # worked on
-    (40, 40, "waiting-on-system", 46),  # neither is what takes the time: 7 % of the wait
-    (0, 0, "waiting-on-system", 46),  # nobody is seen to prepare what was asked for
+    (40, 40, "waiting-on-stage", 46),  # neither is what takes the time: 7 % of the wait
+    (0, 0, "waiting-on-stage", 46),  # nobody is seen to prepare what was asked for
 ])  # fmt: skip
 def test_what_a_pool_does_meanwhile_decides(
     receives_us: int, works_us: int, code: str, line: int, tmp_path: Path
@@ -1200,9 +1216,9 @@ THREAD_STARTS = "Thread.start@/usr/lib/python3.11/threading.py:957"
     [
         (STARTS, 12, "waiting-on-process"),
         (STARTS, 7, "waiting-on-process"),
-        (STARTS, 2, "data-loader-starvation"),
+        (STARTS, 2, "waiting-on-stage"),
         (THREAD_STARTS, 12, "waiting-on-system"),
-        (THREAD_STARTS, 2, "data-loader-starvation"),
+        (THREAD_STARTS, 2, "waiting-on-stage"),
     ],
 )
 def test_workers_that_are_made_for_every_batch(starts: str, batches: int, code: str, tmp_path: Path) -> None:

@@ -64,6 +64,13 @@ BATCH_LOADERS = ("torch/utils/data/dataloader.py",)
 """Those of them whose workers are asked ahead, so that waiting for them is never meant."""
 ASKED: Names = dict.fromkeys(("multiprocessing/pool.py", "concurrent/futures/_base.py"))
 """Those of them that are waited in for work that was asked for, piece by piece."""
+PYTHON_WAITS: Names = {
+    "threading.py": frozenset({
+        "Condition.wait", "wait", "Event.wait", "Semaphore.acquire", "acquire", "__enter__", "Thread.join", "join",
+        "Barrier.wait",
+    }),
+}  # fmt: skip
+"""Functions that wait for another thread of Python; a lock that is waited for elsewhere may be that of native code."""
 CONNECTION_POOLS: Names = {
     "sqlalchemy/pool/impl.py": frozenset({"_do_get"}),
     "urllib3/connectionpool.py": frozenset({"_get_conn"}),
@@ -121,6 +128,7 @@ LIBRARIES: Mapping[str, Names] = {
     "drained queue": DRAINED_QUEUES,
     "batch loader": dict.fromkeys(BATCH_LOADERS),
     "asked": ASKED,
+    "python waits": PYTHON_WAITS,
     "connection pool": CONNECTION_POOLS,
     "processes": STARTS_PROCESSES,
     "threads": STARTS_THREADS,
@@ -311,6 +319,7 @@ def _work(probe: HostProbe, rows: Int64, spans: Spans, in_library: Mapping[str, 
         "full queue": rows[has_no_room],
         "drained queue": rows[has_work_left],
         "asked": rows[waits & on_stack["asked"]],
+        "native lock": rows[(state == HostState.LOCK) & ~(on_stack["loader"] | on_stack["python waits"])],
         "exchange": _exchange(probe, rows[(state == HostState.PIPE) & ~waits]),
         "pool exchange": _exchange(probe, rows[waits & ~on_stack["batch loader"]], of_pool=True),
         "processes": rows[on_stack["processes"]],

@@ -7,7 +7,8 @@ from dataclasses import replace
 from perfharness.analysis.diagnosis.rules.calls import MANY_WAITS, READ_BACK_STEP, TURNS_SHARE
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS, Figures, Match, call_of, percent, place
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, WAITING_SHARE
-from perfharness.model.diagnosis import FunctionTime, Verdict
+from perfharness.analysis.host_samples.native_profile import is_tracer
+from perfharness.model.diagnosis import FunctionTime, Verdict, native_text
 from perfharness.model.trace import OsWaitKind
 
 AT_WORK_SHARE = 0.50
@@ -27,6 +28,9 @@ the lock away every 5 ms."""
 RUNNABLE_SHARE = 0.20
 """Of the host time. A thread that finds no CPU for a fifth of it shares its CPUs with more threads than there are."""
 
+HELPERS_SHARE = 0.25
+"""Of a wait for a lock, CPU time of threads without Python: on a busy machine they get a part of a CPU."""
+
 WAITS_FOR = {
     OsWaitKind.LOCK: "locks and queues",
     OsWaitKind.SLEEP: "sleeping",
@@ -42,6 +46,9 @@ LOADER_STEP = (
 WORKER_STEP = (
     "Make {} faster, give it more threads, or have it work ahead: ask for the next result before this one is needed, "
     "and compute meanwhile."
+)
+ASKED_STEP = (
+    "Ask for the next result before this one is needed, and compute meanwhile; hand over larger pieces of work."
 )
 DRAIN_STEP = "Make {} faster, or give the queue more workers: more room in it only delays the wait."
 JOIN_STEP = (
@@ -134,12 +141,13 @@ def gil_contention(f: Figures) -> Match | None:
 
 
 def data_loader(f: Figures) -> Match | None:
-    """Blocked inside a data loader or a queue."""
+    """Blocked inside a data loader or a queue, where somebody may prepare what is next; or for a pool's result."""
     waited = min(f.work_ns("loader"), f.state_ns(*WAITING_STATES)) - f.workers_queued_ns
     if f.host is None or waited <= 0 or f.works_when_asked or f.work_ns("pool exchange"):
         return None
     if f.host.worker is None and f.work_ns("asked") > f.work_ns("loader") / 2:
-        return None  # for what it has asked for, of which nobody knows that somebody prepares it
+        evidence = f"It waits for what it has asked a pool for {percent(waited, f.wall)} of its host time."
+        return _wait(f, Verdict.WAITING_ON_STAGE, waited, [evidence], ASKED_STEP, f.line_of("asked"))
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
     if f.host.worker is not None and f.host.worker.works_ahead:
         evidence = f"{evidence[:-1]}, while a worker is in {place(f.host.worker.line)}."
@@ -214,6 +222,24 @@ def worker_start(f: Figures) -> Match | None:
     evidence = f"Making and ending {kind}, in batch after batch, takes {percent(lost, f.wall)} of its host time."
     verdict = Verdict.WAITING_ON_PROCESS if kind == "processes" else Verdict.WAITING_ON_SYSTEM
     return _wait(f, verdict, lost, [evidence], POOL_STEP, f.line_of(kind))
+
+
+def library_wait(f: Figures) -> Match | None:
+    """Blocked in a call of a native library, while its own threads, which run no Python, do what it was called for."""
+    native, lock = None if f.host is None else f.host.profile.native, f.work_ns("native lock")
+    if native is None or not lock or f.works_when_asked or f.sum_ns(native.helper_cpu_ms) < HELPERS_SHARE * lock:
+        return None
+    top = next((one for one in native.helper_functions if not is_tracer(one)), None)
+    line = f.line_of("native lock")
+    if top is None or line is None or top.share < AT_WORK_SHARE:
+        return None
+    evidence = (
+        f"It waits for a lock {percent(lock, f.wall)} of its host time, while threads without Python keep "
+        f"{f.sum_ns(native.helper_cpu_ms) / f.wall:.1f} CPUs busy, {percent(top.share, 1)} of that in "
+        f"{native_text(top)}: what the line calls computes in threads of its own."
+    )
+    step = f"Make {call_of(line)} cheaper: fewer calls, less for each, other options of the library; or call it ahead."
+    return _wait(f, Verdict.WAITING_ON_STAGE, lock, [evidence], step, line)
 
 
 def process_wait(f: Figures) -> Match | None:
