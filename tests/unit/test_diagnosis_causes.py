@@ -74,6 +74,16 @@ def crowded(ms: float) -> Figures:
     return figures(100.0, uses_gpu=False, host=evidence)
 
 
+def bound(ms: float, *, is_worker: bool, before: int | None = 2) -> Figures:
+    """Ready without a CPU, itself or those that it waits for, since the process may use one of two only."""
+    more: dict[str, Any] = {"workers_crowded_share": ms / 100, "work_ms": {"hand-over": 100.0}}
+    evidence = host_evidence(
+        profile={"state_ms": {} if is_worker else {"runnable": ms}, "cpus": 1}, busiest=line("work", 7),
+        cpus_before=before, **(more if is_worker else {"crowded_ms": ms}),
+    )  # fmt: skip
+    return figures(100.0, uses_gpu=False, host=evidence)
+
+
 def limited(ms: float, **states: float) -> Figures:
     kept = KeptCpu(quota_cpus=2.0, quota_ns=ms * 1e6)
     return replace(by_samples(state_ms=states), kept=kept) if states else figures(100.0, uses_gpu=False, kept=kept)
@@ -96,6 +106,9 @@ def compiling(ms: float) -> Figures:
         (Verdict.GIL_CONTENTION, by_samples(state_ms={"gil": 20.0}), by_samples(state_ms={"gil": 19.9})),
         (Verdict.CPU_CONTENTION, crowded(20.0), crowded(19.9)),
         (Verdict.CPU_CONTENTION, crowded(20.0), by_samples(state_ms={"runnable": 40.0})),
+        (Verdict.CPU_CONTENTION, bound(20.0, is_worker=False), bound(19.9, is_worker=False)),
+        (Verdict.CPU_CONTENTION, bound(20.0, is_worker=True), bound(19.9, is_worker=True)),
+        (Verdict.CPU_CONTENTION, bound(20.0, is_worker=True), bound(20.0, is_worker=True, before=None)),
         (Verdict.CPU_QUOTA, limited(20.0), limited(19.9)),
         (Verdict.CPU_QUOTA, limited(60.0, running=80.0), limited(60.0, running=80.1)),
         (Verdict.CPU_QUOTA, limited(60.0, running=40.0, lock=60.0), limited(60.0, running=51.0, sleep=20.0, file=9.1)),
@@ -834,6 +847,30 @@ def test_while_others_have_the_cpus_its_own_threads_are_not_too_many(tmp_path: P
         causes = sampled(folder, nothing, probe).causes
         shares[used_us] = {cause.code: round(cause.share, 6) for cause in causes}.get("cpu-contention")
     assert shares == {2000: 0.6, 1000: 0.6, 400: 0.24}
+
+
+def test_the_cpus_of_a_stage_are_those_that_the_process_may_use_then(tmp_path: Path) -> None:
+    """Bound to one core of two before the first batch, it has a thread that waits for another one on it."""
+    cpus = {}
+    for name, bound_us in (("bound", 500), ("free", None), ("later", 100_000)):
+        probe = ProbeBuilder(20 * US, cpus=2)
+        if bound_us is not None:
+            probe.event(HostEventKind.CPUS, bound_us * US, bound_us * US, 1)
+        probe.event(HostEventKind.CPUS, 400 * US, 400 * US, 7, pid=200)  # of another process
+        for index in range(12):
+            begin = (index + 1) * BATCH
+            probe.samples(begin, begin + 800 * US, ["result@user.py:5"], state=HostState.LOCK)
+            probe.samples(begin + 800 * US, begin + BATCH, ["use@user.py:6"])
+            for tid in (7, 8):
+                for at in range(begin + 10 * US, begin + 800 * US, 20 * US):
+                    probe.sample(at, ["pack@user.py:1"], tid=tid, on_cpu_ns=10 * US, runnable_ns=10 * US)
+            probe.event(HostEventKind.CROWDED, begin, begin + 800 * US, 1, tid=7)
+        folder = tmp_path / name
+        folder.mkdir()
+        stage = sampled(folder, nothing, probe)
+        assert stage.profile is not None
+        cpus[name] = stage.profile.cpus, stage.causes[0].code
+    assert cpus == {"bound": (1, "cpu-contention"), "free": (2, "waiting-on-stage"), "later": (2, "waiting-on-stage")}
 
 
 def test_what_the_verdict_is_without_a_quota() -> None:

@@ -208,7 +208,9 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         work_lines=work_lines,
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
         worker=_worker(probe, events.spans, rows, work["hand-over"], known.on),
-        workers_queued_share=_workers_queued_share(probe, events.spans, work["hand-over"]),
+        workers_queued_share=_workers_queued_share(probe, events.spans, work["hand-over"], by_own=False),
+        workers_crowded_share=_workers_queued_share(probe, events.spans, work["hand-over"], by_own=True),
+        cpus_before=probe.cpus if probe.cpus and profile.cpus and profile.cpus < probe.cpus else None,
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe.events, samples, rows),
         compiling=_compiling(probe, events, known.compiler, ms_per_ns),
         peers=_peers(probe, events),
@@ -460,9 +462,9 @@ def _is_work(samples: HostSamples, stack: tuple[int, ...], waiting: set[tuple[st
     return False
 
 
-def _workers_queued_share(probe: HostProbe, spans: Spans, waits: Int64) -> float:
+def _workers_queued_share(probe: HostProbe, spans: Spans, waits: Int64, *, by_own: bool) -> float:
     """Of some waits, what the process's other threads, and its children's, are ready without a CPU meanwhile, where the
-    process itself does not have it. Without other processes they would have been done by so much sooner.
+    process itself has it (`by_own`), or does not: without other processes they would have been done by so much sooner.
     """
     mine, samples = probe.samples, probe.everyone
     start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
@@ -473,7 +475,8 @@ def _workers_queued_share(probe: HostProbe, spans: Spans, waits: Int64) -> float
         return 0.0
     at_work = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
     covered = float(at_work.within(start, end).sum() / (end - start).sum())
-    return covered * (1 - _crowded_share(probe.events, samples, at)) * queued / (ran + queued)
+    crowded = _crowded_share(probe.events, samples, at)
+    return covered * (crowded if by_own else 1 - crowded) * queued / (ran + queued)
 
 
 def _crowded_share(events: HostEvents, samples: HostSamples, rows: Int64) -> float:

@@ -27,6 +27,7 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     host.garbage_collection,
     waits.gil_contention,
     waits.read_by_helper,
+    waits.fewer_cpus,
     waits.locked_by_stage,
     waits.worker_start,
     waits.connection_wait,

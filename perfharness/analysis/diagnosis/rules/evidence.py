@@ -170,7 +170,8 @@ class HostEvidence:
     the native function that most of the CPU time of `busiest` is in, where that is not the interpreter.
     `crowded_ms` a batch: ready without a free CPU while the process itself had more threads ready than it has CPUs.
     `workers_queued_share`: of `hand-over`, while the threads that do the work are ready without a CPU, which other
-    processes have.
+    processes have; `workers_crowded_share`: which threads of the process itself have. `cpus_before`: how many cores
+    it could run on at first, where these are more than now.
     """
 
     profile: HostProfile
@@ -187,6 +188,8 @@ class HostEvidence:
     worker: Worker | None = None
     crowded_ms: float = 0.0
     workers_queued_share: float = 0.0
+    workers_crowded_share: float = 0.0
+    cpus_before: int | None = None
     native: NativeFunction | None = None
     compiling: Compiling | None = None
     peers: list[Peer] = field(default_factory=list)

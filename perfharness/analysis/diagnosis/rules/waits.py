@@ -78,6 +78,10 @@ EXCHANGE_STEP = (
     "Exchange less: fewer and larger messages, arrays in shared memory (multiprocessing.shared_memory), what both need "
     "sent once."
 )
+AFFINITY_STEP = (
+    "Find what binds it, mostly a library when it is loaded (OMP_PROC_BIND, GOMP_CPU_AFFINITY, KMP_AFFINITY), and give "
+    "the CPUs back before threads are made: os.sched_setaffinity(0, cpus)."
+)
 RUNNABLE_STEP = (
     "Run fewer threads than there are CPUs: OMP_NUM_THREADS, torch.set_num_threads, fewer workers or processes (-np)."
 )
@@ -137,6 +141,25 @@ def gil_contention(f: Figures) -> Match | None:
         Verdict.GIL_CONTENTION, waited, f.wall, [evidence], GIL_STEP,
         verdict_share=GIL_SHARE, undisturbed_ns=f.undisturbed_ns, saves_ns=waited, where=holder,
         where_reason="no sample shows the thread that holds it",
+    )  # fmt: skip
+
+
+def fewer_cpus(f: Figures) -> Match | None:
+    """It, or those that it waits for, share fewer CPUs than the process was started with."""
+    if f.host is None or f.host.cpus_before is None:
+        return None
+    waited = max(f.crowded_ns - f.throttled_ns, 0.0) + f.host.workers_crowded_share * f.work_ns("hand-over")
+    if not waited:
+        return None
+    now, before = f.host.profile.cpus, f.host.cpus_before
+    evidence = (
+        f"It, or a thread that it waits for, is ready and finds no free CPU {percent(waited, f.wall)} of its host "
+        f"time: the process may run on {now} of the {before} cores that it was started with."
+    )
+    reason = "which line bound the process to some CPUs is not in the samples"
+    return Match(
+        Verdict.CPU_CONTENTION, waited, f.wall, [evidence], AFFINITY_STEP, verdict_share=RUNNABLE_SHARE,
+        undisturbed_ns=f.undisturbed_ns, saves_ns=waited, where_reason=reason,
     )  # fmt: skip
 
 
@@ -379,8 +402,8 @@ def _stolen_most(f: Figures) -> float:
 def cpu_contention(f: Figures) -> Match | None:
     """Ready to run, and the process's own threads have all CPUs. Other processes' are no fault of the pipeline."""
     waited = max(f.crowded_ns - f.throttled_ns, 0.0)
-    if not waited:
-        return None
+    if not waited or (f.host is not None and f.host.cpus_before is not None):
+        return None  # `fewer_cpus`
     least = "at least " if f.host is None else ""
     evidence = (
         f"It is ready and finds no free CPU {least}{percent(waited, f.wall)} of its host time, while the process has "
