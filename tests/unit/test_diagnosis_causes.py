@@ -1316,6 +1316,22 @@ def test_page_faults_that_take_a_twentieth_at_least_are_evidence(faults: int, is
     assert ("fill (user.py:3)" in judged.verdict.evidence[-1]) is is_said
 
 
+def test_page_faults_are_compared_with_the_time_that_other_processes_leave() -> None:
+    """41 of 500 ns are 5.1 % of 0.4 ms; the other 0.6 ms it waits for a CPU."""
+    evidence = host_evidence(
+        profile={"minor_faults": 41.0, "state_ms": {"runnable": 0.6}}, busiest=WORK, faulting=line("fill", 3)
+    )
+    assert "memory" in judge(figures(1.0, uses_gpu=False, host=evidence)).causes[0].try_this
+
+
+@pytest.mark.parametrize(("kernel_ms", "is_said"), [(20.0, True), (19.9, False), (None, False)])
+def test_what_computes_in_the_kernel_is_to_make_fewer_calls(kernel_ms: float | None, is_said: bool) -> None:
+    native = NativeProfile(10, 10.0, 1.0, kernel_ms, [], 0, 0, 0.0, [])
+    evidence = host_evidence(profile={"on_cpu_ms": 40.0, "native": native}, busiest=WORK)
+    step = judge(figures(100.0, uses_gpu=False, host=evidence)).causes[0].try_this
+    assert ("kernel" in step) is is_said
+
+
 @pytest.mark.parametrize(
     ("function", "name"),
     [
