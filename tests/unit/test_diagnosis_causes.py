@@ -1449,3 +1449,17 @@ def test_a_library_has_what_other_libraries_do_for_it(content: Content, what: st
     (cause,) = stage_of(diagnosed(tmp_path, content)).causes
     assert what in cause.what
     assert step in cause.try_this.lower()
+
+
+@pytest.mark.parametrize(("state", "line"), [(HostState.RUNNABLE, 8), (HostState.RUNNING, 5)])
+def test_a_thread_that_is_ready_in_a_wait_has_nothing_to_compute_there(
+    state: HostState, line: int, tmp_path: Path
+) -> None:
+    """It has been woken, and waits for a CPU. What it runs there is what waking costs."""
+
+    def content(batch: Batch) -> None:
+        batch.sampled(0, 600, "Condition.wait@/usr/lib/python3.11/threading.py:327", "run@user.py:5", state=state)
+        batch.sampled(600, 1000, "use@user.py:8")
+
+    cause = stage_of(diagnosed(tmp_path, content)).causes[0]
+    assert (cause.code, cause.where and cause.where.line) == ("cpu-bound", line)

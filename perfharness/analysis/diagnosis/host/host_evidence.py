@@ -139,21 +139,25 @@ LIBRARIES: Mapping[str, Names] = {
 @dataclass(frozen=True)
 class KnownStacks:
     """Which stacks have a frame of each kind of library, which compiler is at work on each (its place in `COMPILERS`,
-    -1: none), and which are in a selector, where a thread that is ready has been woken and has nothing to compute; last
-    entries, False and -1, are for samples without a stack.
+    -1: none), and which are in a selector, and in a wait for another thread, where a thread that is ready has been
+    woken and has nothing to compute; last entries, False and -1, are for samples without a stack.
     """
 
     on: Mapping[str, Bool]
     compiler: Int64
     selects: Bool
+    waits: Bool
 
 
 def known_stacks(samples: HostSamples) -> KnownStacks:
     """Of all stacks that were sampled."""
     on = {kind: stacks_with(samples, frames_named(samples.frames, names)) for kind, names in LIBRARIES.items()}
     selects = [bool(stack) and samples.frames[stack[0]].file.endswith(SELECTS) for stack in samples.stacks]
+    wakes = set(frames_named(samples.frames, PYTHON_WAITS))
+    waits = [bool(stack) and stack[0] in wakes for stack in samples.stacks]
     compilers = compilers_of_stacks(samples.frames, samples.stacks)
-    return KnownStacks(on, compilers, np.asarray([*selects, False], dtype=np.bool_))
+    is_in = (np.asarray([*each, False], dtype=np.bool_) for each in (selects, waits))
+    return KnownStacks(on, compilers, *is_in)
 
 
 def stacks_with(samples: HostSamples, frames: Sequence[int]) -> Bool:
@@ -190,7 +194,9 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
     work = _work(probe, rows, events.spans, known.on)
     work_lines = {kind: line for kind, chosen in work.items() if (line := busiest(chosen)) is not None}
     work_ms = {kind: float(samples.length_ns[work[kind]].sum()) * ms_per_ns for kind in work_lines}
-    computing = rows[np.isin(state, COMPUTING) & ~known.selects[samples.stack[rows]]]
+    stack = samples.stack[rows]
+    is_woken = known.selects[stack] | (known.waits[stack] & (state == HostState.RUNNABLE))
+    computing = rows[np.isin(state, COMPUTING) & ~is_woken]
     own = busiest(computing)
     inner = [] if own is None else functions_inside(samples, computing, ms_per_ns, own)
     called = [] if own is None else functions_called(samples, computing, ms_per_ns, own)

@@ -106,6 +106,8 @@ def cpu_bound(f: Figures) -> Match | None:
     saves = computing + f.others_ns  # what is not computed does not wait for a CPU either
     saves = min(saves, f.gpu_idle) if f.uses_gpu else saves
     line = None if f.host is None else f.host.busiest
+    if line is None and f.host is not None and f.host.profile.samples:
+        return None  # where it is ready to run it has only been woken
     if line is None:
         ready = None if f.blocked is not None or f.host is not None else f.ready_share
         waits = ""
