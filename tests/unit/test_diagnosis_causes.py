@@ -1463,3 +1463,9 @@ def test_a_thread_that_is_ready_in_a_wait_has_nothing_to_compute_there(
 
     cause = stage_of(diagnosed(tmp_path, content)).causes[0]
     assert (cause.code, cause.where and cause.where.line) == ("cpu-bound", line)
+
+
+def test_of_a_stage_with_too_few_samples_more_batches_are_asked_for() -> None:
+    (cause,) = judge(figures(uses_gpu=False, host=host_evidence())).causes
+    assert (cause.code, cause.where) == ("cpu-bound", None)
+    assert "--explain" not in cause.try_this

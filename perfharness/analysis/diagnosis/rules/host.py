@@ -44,6 +44,7 @@ FEWER_CALLS_STEP = (
     "many items a call)."
 )
 PROFILE_STEP = "Profile the stage: --explain names the function{}."
+MORE_SAMPLES_STEP = "Run more batches: its stacks are sampled once a millisecond."
 CALLS_STEP = "Record all calls: --explain names those that take the time, or the function that computes."
 
 
@@ -122,9 +123,12 @@ def cpu_bound(f: Figures) -> Match | None:
             return Match(Verdict.CANNOT_TELL, 0.0, f.wall, [either], PROFILE_STEP.format(""), missing=[MISSING_OS])
         if ready is not None and ready >= CPU_BOUND_SHARE:
             evidence.append(f"It computes, or waits for a CPU, at least {percent(ready, 1)} of its host time{waits}.")
+        elif f.host is not None:
+            evidence.append("Whether it computes or waits is not known: the explaining pass has too few samples of it.")
         elif not evidence:
             evidence.append("It uses no GPU; whether it computes or waits was not recorded.")
         next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")
+        next_step = next_step if f.host is None else MORE_SAMPLES_STEP
         saves_ns: float | None = saves
     else:
         described, next_step, saves_ns = _of_function(f, line, saves)
