@@ -1469,3 +1469,20 @@ def test_of_a_stage_with_too_few_samples_more_batches_are_asked_for() -> None:
     (cause,) = judge(figures(uses_gpu=False, host=host_evidence())).causes
     assert (cause.code, cause.where) == ("cpu-bound", None)
     assert "--explain" not in cause.try_this
+
+
+@pytest.mark.parametrize(("computes_us", "is_unworked"), [(0, True), (160, True), (200, False)])
+def test_a_wait_on_which_nobody_works_says_so(computes_us: int, is_unworked: bool, tmp_path: Path) -> None:
+    """It waits for 0.8 ms of each batch, in which another thread computes for up to a quarter."""
+
+    def content(batch: Batch) -> None:
+        waits = ("Condition.wait@/usr/lib/python3.11/threading.py:331", "result@user.py:5")
+        batch.sampled(0, 800, *waits, state=HostState.LOCK)
+        batch.sampled(800, 1000, "use@user.py:8")
+        rests = ("Condition.wait@/usr/lib/python3.11/threading.py:331", "work@user.py:2")
+        batch.probe.samples(batch.at(0), batch.at(computes_us), ("logs@/x/site-packages/a.py:1",), tid=7)
+        batch.probe.samples(batch.at(computes_us), batch.at(1000), rests, tid=7, state=HostState.LOCK)
+
+    cause = stage_of(diagnosed(tmp_path, content, probe=ProbeBuilder(20 * US))).causes[0]
+    assert (cause.code, cause.where and cause.where.line) == ("waiting-on-system", 5)
+    assert ("time-out" in cause.try_this) is is_unworked

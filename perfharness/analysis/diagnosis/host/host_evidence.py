@@ -215,6 +215,7 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
         worker=_worker(probe, events.spans, rows, work["hand-over"], known.on),
         workers_queued_share=_workers_queued_share(probe, events.spans, work["hand-over"], by_own=False),
+        unworked_share=1 - _worked_share(probe, events.spans, work["hand-over"]),
         workers_crowded_share=_workers_queued_share(probe, events.spans, work["hand-over"], by_own=True),
         cpus_before=probe.cpus if probe.cpus and profile.cpus and profile.cpus < probe.cpus else None,
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe.events, samples, rows),
@@ -472,17 +473,31 @@ def _workers_queued_share(probe: HostProbe, spans: Spans, waits: Int64, *, by_ow
     """Of some waits, what the process's other threads, and its children's, are ready without a CPU meanwhile, where the
     process itself has it (`by_own`), or does not: without other processes they would have been done by so much sooner.
     """
-    mine, samples = probe.samples, probe.everyone
-    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
-    at = np.flatnonzero(~np.isin(samples.thread, spans.thread) & np.isin(samples.state, COMPUTING))
-    at = at[inside(samples.time_ns[at] - samples.length_ns[at] // 2, start, end)]
+    samples = probe.everyone
+    at = _at_work_during(probe, spans, waits)
     ran, queued = (float(np.maximum(column[at], 0).sum()) for column in (samples.on_cpu_ns, samples.runnable_ns))
     if not queued:
         return 0.0
-    at_work = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
-    covered = float(at_work.within(start, end).sum() / (end - start).sum())
     crowded = _crowded_share(probe.events, samples, at)
-    return covered * (crowded if by_own else 1 - crowded) * queued / (ran + queued)
+    return _worked_share(probe, spans, waits) * (crowded if by_own else 1 - crowded) * queued / (ran + queued)
+
+
+def _at_work_during(probe: HostProbe, spans: Spans, waits: Int64) -> Int64:
+    """Samples of other threads, of all processes, that compute or are ready to while some samples of the stage wait."""
+    mine, samples = probe.samples, probe.everyone
+    at = np.flatnonzero(~np.isin(samples.thread, spans.thread) & np.isin(samples.state, COMPUTING))
+    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
+    return at[inside(samples.time_ns[at] - samples.length_ns[at] // 2, start, end)]
+
+
+def _worked_share(probe: HostProbe, spans: Spans, waits: Int64) -> float:
+    """Of some waits, while any other thread computes or is ready to; 0 without waits."""
+    if not len(waits):
+        return 0.0
+    mine, samples, at = probe.samples, probe.everyone, _at_work_during(probe, spans, waits)
+    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
+    at_work = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
+    return float(at_work.within(start, end).sum() / (end - start).sum())
 
 
 def _crowded_share(events: HostEvents, samples: HostSamples, rows: Int64) -> float:

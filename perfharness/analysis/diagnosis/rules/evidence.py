@@ -171,7 +171,8 @@ class HostEvidence:
     `crowded_ms` a batch: ready without a free CPU while the process itself had more threads ready than it has CPUs.
     `workers_queued_share`: of `hand-over`, while the threads that do the work are ready without a CPU, which other
     processes have; `workers_crowded_share`: which threads of the process itself have. `cpus_before`: how many cores
-    it could run on at first, where these are more than now.
+    it could run on at first, where these are more than now. `unworked_share`: of `hand-over`, while no other thread
+    of any process that was launched computes.
     """
 
     profile: HostProfile
@@ -190,6 +191,7 @@ class HostEvidence:
     workers_queued_share: float = 0.0
     workers_crowded_share: float = 0.0
     cpus_before: int | None = None
+    unworked_share: float = 0.0
     native: NativeFunction | None = None
     compiling: Compiling | None = None
     peers: list[Peer] = field(default_factory=list)

@@ -31,6 +31,9 @@ RUNNABLE_SHARE = 0.20
 HELPERS_SHARE = 0.25
 """Of a wait for a lock, CPU time of threads without Python: on a busy machine they get a part of a CPU."""
 
+UNWORKED_SHARE = 0.80
+"""Of a wait for other threads, while none of them computes: what ends it is no work of theirs."""
+
 WAITS_FOR = {
     OsWaitKind.LOCK: "locks and queues",
     OsWaitKind.SLEEP: "sleeping",
@@ -81,6 +84,10 @@ EXCHANGE_STEP = (
 AFFINITY_STEP = (
     "Find what binds it, mostly a library when it is loaded (OMP_PROC_BIND, GOMP_CPU_AFFINITY, KMP_AFFINITY), and give "
     "the CPUs back before threads are made: os.sched_setaffinity(0, cpus)."
+)
+UNWORKED_STEP = (
+    "Find what ends the wait, for no thread of Python works on it: a sleep, or an answer that another thread waits for "
+    "with the lock in its hand; or only a time-out, for a notification that came before the wait began."
 )
 RUNNABLE_STEP = (
     "Run fewer threads than there are CPUs: OMP_NUM_THREADS, torch.set_num_threads, fewer workers or processes (-np)."
@@ -343,11 +350,20 @@ def blocked(f: Figures) -> Match | None:
     missing = "which thread or process ends the wait, where it is a lock: none was in a stage of this trace meanwhile"
     next_step = "Wait less: no sleeps, read ahead in another thread, shorter critical sections."
     is_lock = lock >= WAITING_SHARE * f.undisturbed_ns
+    if is_lock and f.host is not None and f.host.unworked_share >= UNWORKED_SHARE and _helpers_rest(f, lock):
+        evidence += " Most of the time no other thread that runs Python computes meanwhile."
+        next_step = UNWORKED_STEP
     most = max(OsWaitKind, key=f.waiting_ns)
     return Match(
         Verdict.WAITING_ON_SYSTEM, whole, f.wall, [evidence], next_step, saves_ns=whole,
         where=f.line_waiting(most), where_reason=f.no_line, missing=[missing] if is_lock else [],
     )  # fmt: skip
+
+
+def _helpers_rest(f: Figures, waited_ns: float) -> bool:
+    """Whether threads without Python are not known to compute while it waits."""
+    native = None if f.host is None else f.host.profile.native
+    return native is None or f.sum_ns(native.helper_cpu_ms) < HELPERS_SHARE * waited_ns
 
 
 def handover(f: Figures) -> Match | None:
