@@ -51,6 +51,9 @@ MIN_SAMPLES = 5
 MIN_OF_STAGE = 5
 """Samples of a stage that say something of it: of one or two, what they happened to meet would be all of its time."""
 
+MIN_UNWORKED = 20
+"""Samples of waits that can say that nobody works meanwhile: on a busy machine threads are sampled late."""
+
 LOADERS = (
     "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "multiprocessing/pool.py", "queue.py",
     "concurrent/futures/_base.py",
@@ -215,7 +218,7 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
         worker=_worker(probe, events.spans, rows, work["hand-over"], known.on),
         workers_queued_share=_workers_queued_share(probe, events.spans, work["hand-over"], by_own=False),
-        unworked_share=1 - _worked_share(probe, events.spans, work["hand-over"]),
+        unworked_share=_unworked_share(probe, events.spans, work["hand-over"]),
         workers_crowded_share=_workers_queued_share(probe, events.spans, work["hand-over"], by_own=True),
         cpus_before=probe.cpus if probe.cpus and profile.cpus and profile.cpus < probe.cpus else None,
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe.events, samples, rows),
@@ -488,6 +491,11 @@ def _at_work_during(probe: HostProbe, spans: Spans, waits: Int64) -> Int64:
     at = np.flatnonzero(~np.isin(samples.thread, spans.thread) & np.isin(samples.state, COMPUTING))
     start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
     return at[inside(samples.time_ns[at] - samples.length_ns[at] // 2, start, end)]
+
+
+def _unworked_share(probe: HostProbe, spans: Spans, waits: Int64) -> float:
+    """Of some waits, while nobody else computes; 0: too few samples, of which others may have missed what they did."""
+    return 1 - _worked_share(probe, spans, waits) if len(waits) >= MIN_UNWORKED else 0.0
 
 
 def _worked_share(probe: HostProbe, spans: Spans, waits: Int64) -> float:

@@ -14,7 +14,14 @@ from perfharness.analysis.diagnosis.rules.evidence import (
     place,
 )
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, recompilation
-from perfharness.analysis.diagnosis.rules.libraries import ENGINES, cheaper, cpus_text, idle_share, time_in_library
+from perfharness.analysis.diagnosis.rules.libraries import (
+    ENGINES,
+    HANDS_OVER,
+    cheaper,
+    cpus_text,
+    idle_share,
+    time_in_library,
+)
 from perfharness.analysis.host_samples.native_profile import is_tracer
 from perfharness.model.diagnosis import FunctionTime, Verdict, native_text
 
@@ -140,7 +147,7 @@ def cpu_bound(f: Figures) -> Match | None:
             "process, a page at a time."
         )
         next_step = f"{next_step} {KEEP_MEMORY_STEP}"
-    elif _kernel_share(f) >= MOST_IN_KERNEL:
+    elif _kernel_share(f) >= MOST_IN_KERNEL and not _hands_over(f):
         next_step = f"{next_step} {FEWER_CALLS_STEP}"
     if f.recorder_ns >= FURTHER_SHARE * f.wall and f.recorder_ns:
         evidence.append(f"Opening and closing ranges takes {percent(f.recorder_ns, f.wall)} of it.")
@@ -183,6 +190,12 @@ def _kernel_share(f: Figures) -> float:
     if profile is None or profile.native is None or not profile.on_cpu_ms:
         return 0.0
     return (profile.native.kernel_ms or 0.0) / profile.on_cpu_ms
+
+
+def _hands_over(f: Figures) -> bool:
+    """Whether the calls of the system are those that wake other threads, of which there is a step already."""
+    library = time_in_library(f)
+    return library is not None and library.name in HANDS_OVER
 
 
 def _native_evidence(f: Figures) -> list[str]:
