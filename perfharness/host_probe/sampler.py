@@ -52,7 +52,7 @@ FRAMES_WHEN_CROWDED = 2
 """Of a stack, where there are more different ones than are kept."""
 
 MESSAGE_BYTES = 1 << 17
-COLLECTION, CROWDED, CPU_TIME, PEER = 0, 3, 4, 5
+COLLECTION, CROWDED, CPU_TIME, PEER, CPUS = 0, 3, 4, 5, 6
 """As `model.host_samples.HostEventKind`."""
 
 
@@ -100,6 +100,7 @@ class SampledProcess:
         self.pid = hello["pid"]
         self.memory = memory
         self._layout = hello["layout"]
+        self._cpus = _affinity(self.pid)
         self.spool = Spool(_claim(hello["folder"], self.pid, may_be_main=not hello["forked"]))
         self.spool.write_json(
             files.META,
@@ -203,12 +204,18 @@ class SampledProcess:
         self.spool.native(self._native.read(), LENGTH_NS)
 
     def _count_ready(self) -> None:
-        """Note where the process has more threads ready to run than CPUs."""
+        """Note where the process has more threads ready to run than CPUs, and where its CPUs change."""
         now_ns = time.monotonic_ns()
         if not self._ready.is_due(now_ns):
             return
+        cpus = _affinity(self.pid)
+        if not cpus:
+            return
+        if cpus != self._cpus:
+            self._cpus = cpus
+            self.spool.event(now_ns, now_ns, self.pid, CPUS, thread_state.count_cores(self.pid))
         try:
-            too_many = thread_state.count_ready(self.pid) - len(os.sched_getaffinity(self.pid))
+            too_many = thread_state.count_ready(self.pid) - len(cpus)
         except OSError:
             return
         for start_ns, least in self._ready.count(now_ns, too_many):
@@ -395,6 +402,14 @@ class Sampler:
             self._end(pid)
             self._connection.send(b"ended")
         return True
+
+
+def _affinity(pid: int) -> set[int]:
+    """The CPUs that a process may run on; none: not known."""
+    try:
+        return os.sched_getaffinity(pid)
+    except OSError:
+        return set()
 
 
 def _claim(folder: str, pid: int, *, may_be_main: bool) -> str:

@@ -362,7 +362,7 @@ class HostProfile:
     cpus_used: float | None = None
     """CPUs that the process and its forked children had meanwhile, threads of native libraries and other stages too."""
     cpus: int | None = None
-    """Cores that it may run on."""
+    """Cores that it may run on in the stage."""
     native: NativeProfile | None = None
     """None where native code could not be sampled; `missing` has the reason."""
     longest: FunctionTime | None = None

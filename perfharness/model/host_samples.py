@@ -58,6 +58,8 @@ class HostEventKind(IntEnum):
     """What all threads of the process ran, those of native libraries too; `detail`: microseconds."""
     PEER = 5
     """The thread waited for a process; `detail`: its pid (`HostProbe.peers`)."""
+    CPUS = 6
+    """From here on the process may run on other CPUs than before; `detail`: how many cores."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class HostProbe:
     events: HostEvents
     missing: tuple[str, ...] = ()
     cpus: int | None = None
-    """Cores that the process may run on: two hyperthreads of one core count once. None: not known."""
+    """Cores that the process may run on at first: two hyperthreads of one core count once. None: not known."""
     native: NativeSamples | None = None
     native_missing: tuple[str, ...] = ()
     peers: Mapping[int, str] = field(default_factory=dict)

@@ -233,7 +233,12 @@ cpu = []
 
 alone = together(1)
 crowd = together(3 * len(os.sched_getaffinity(0)))
-open(sys.argv[1], "w").write(json.dumps({"alone": alone, "crowd": crowd, "cpu": cpu}))
+everywhere = os.sched_getaffinity(0)
+os.sched_setaffinity(0, {min(everywhere)})
+bound = time.monotonic_ns()
+time.sleep(0.5)
+said = {"alone": alone, "crowd": crowd, "cpu": cpu, "bound": bound, "cpus": len(everywhere)}
+open(sys.argv[1], "w").write(json.dumps(said))
 """
 
 
@@ -253,6 +258,9 @@ def test_more_ready_threads_than_cpus_are_noted(tmp_path: Path) -> None:
         edges = events.end_ns[of_cpu][[first - 1, last - 1]] - events.start_ns[of_cpu][[first - 1, last - 1]]
         used_ns = 1000 * events.detail[of_cpu][first:last].sum()
         assert abs(used_ns - expected_ns) <= edges.sum() * os.cpu_count() + 1e6
+    changed = events.kind == HostEventKind.CPUS
+    assert events.detail[changed].tolist() == ([1] if said["cpus"] > 1 else [])  # type: ignore[operator]
+    assert (events.start_ns[changed] >= said["bound"]).all()
 
 
 ONE_AFTER_ANOTHER = """

@@ -243,7 +243,7 @@ def test_inside_is_what_comparing_each_says(intervals: list[tuple[int, int]], ti
         ("/usr/lib/python3.11/json/encoder.py", True, "json"),
         ("/home/a/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", True, "torch"),
         ("/usr/lib/python3/dist-packages/numpy/linalg.py", True, "numpy"),
-        ("<frozen importlib._bootstrap>", True, None),
+        ("<frozen importlib._bootstrap>", True, "importlib"),
         ("<eval_with_key>.1", True, None),
         ("/tmp/__autograph_generated_file0x.py", True, None),
         ("/tmp/torchinductor_me/ab/cab.py", True, None),

@@ -137,7 +137,7 @@ def host_profile(probe: HostProbe, spans: Spans, rows: Int64) -> HostProfile:
         missing=missing,
         recorder_ms=recorder_ms if total else None,
         cpus_used=_cpus_used(probe.events, spans),
-        cpus=probe.cpus,
+        cpus=_cpus(probe, spans),
         native=None,
         longest=next(iter(own_functions(samples, rows, scale)), None),
         **_counts(samples, rows, spans.batches),
@@ -449,6 +449,17 @@ def nearest(times: Int64, time_ns: Int64) -> Int64:
     after = np.searchsorted(times, time_ns)
     before, after = np.maximum(after - 1, 0), np.minimum(after, len(times) - 1)
     return np.where(time_ns - times[before] <= times[after] - time_ns, before, after)
+
+
+def _cpus(probe: HostProbe, spans: Spans) -> int | None:
+    """Cores that the process might run on in most of the stage's ranges; None: not known."""
+    events = probe.events
+    if not len(spans.start_ns):
+        return probe.cpus
+    changes = events.kind == HostEventKind.CPUS
+    changes &= events.thread >> PID_SHIFT == int(spans.thread[0]) >> PID_SHIFT
+    before = np.flatnonzero(changes & (events.start_ns <= int(np.median(spans.start_ns))))
+    return int(events.detail[before[-1]]) or None if len(before) else probe.cpus
 
 
 def _cpus_used(events: HostEvents, spans: Spans) -> float | None:

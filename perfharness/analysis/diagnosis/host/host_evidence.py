@@ -51,6 +51,9 @@ MIN_SAMPLES = 5
 MIN_OF_STAGE = 5
 """Samples of a stage that say something of it: of one or two, what they happened to meet would be all of its time."""
 
+MIN_UNWORKED = 20
+"""Samples of waits that can say that nobody works meanwhile: on a busy machine threads are sampled late."""
+
 LOADERS = (
     "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "multiprocessing/pool.py", "queue.py",
     "concurrent/futures/_base.py",
@@ -64,6 +67,13 @@ BATCH_LOADERS = ("torch/utils/data/dataloader.py",)
 """Those of them whose workers are asked ahead, so that waiting for them is never meant."""
 ASKED: Names = dict.fromkeys(("multiprocessing/pool.py", "concurrent/futures/_base.py"))
 """Those of them that are waited in for work that was asked for, piece by piece."""
+PYTHON_WAITS: Names = {
+    "threading.py": frozenset({
+        "Condition.wait", "wait", "Event.wait", "Semaphore.acquire", "acquire", "__enter__", "Thread.join", "join",
+        "Barrier.wait",
+    }),
+}  # fmt: skip
+"""Functions that wait for another thread of Python; a lock that is waited for elsewhere may be that of native code."""
 CONNECTION_POOLS: Names = {
     "sqlalchemy/pool/impl.py": frozenset({"_do_get"}),
     "urllib3/connectionpool.py": frozenset({"_get_conn"}),
@@ -121,6 +131,7 @@ LIBRARIES: Mapping[str, Names] = {
     "drained queue": DRAINED_QUEUES,
     "batch loader": dict.fromkeys(BATCH_LOADERS),
     "asked": ASKED,
+    "python waits": PYTHON_WAITS,
     "connection pool": CONNECTION_POOLS,
     "processes": STARTS_PROCESSES,
     "threads": STARTS_THREADS,
@@ -131,21 +142,25 @@ LIBRARIES: Mapping[str, Names] = {
 @dataclass(frozen=True)
 class KnownStacks:
     """Which stacks have a frame of each kind of library, which compiler is at work on each (its place in `COMPILERS`,
-    -1: none), and which are in a selector, where a thread that is ready has been woken and has nothing to compute; last
-    entries, False and -1, are for samples without a stack.
+    -1: none), and which are in a selector, and in a wait for another thread, where a thread that is ready has been
+    woken and has nothing to compute; last entries, False and -1, are for samples without a stack.
     """
 
     on: Mapping[str, Bool]
     compiler: Int64
     selects: Bool
+    waits: Bool
 
 
 def known_stacks(samples: HostSamples) -> KnownStacks:
     """Of all stacks that were sampled."""
     on = {kind: stacks_with(samples, frames_named(samples.frames, names)) for kind, names in LIBRARIES.items()}
     selects = [bool(stack) and samples.frames[stack[0]].file.endswith(SELECTS) for stack in samples.stacks]
+    wakes = set(frames_named(samples.frames, PYTHON_WAITS))
+    waits = [bool(stack) and stack[0] in wakes for stack in samples.stacks]
     compilers = compilers_of_stacks(samples.frames, samples.stacks)
-    return KnownStacks(on, compilers, np.asarray([*selects, False], dtype=np.bool_))
+    is_in = (np.asarray([*each, False], dtype=np.bool_) for each in (selects, waits))
+    return KnownStacks(on, compilers, *is_in)
 
 
 def stacks_with(samples: HostSamples, frames: Sequence[int]) -> Bool:
@@ -182,7 +197,9 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
     work = _work(probe, rows, events.spans, known.on)
     work_lines = {kind: line for kind, chosen in work.items() if (line := busiest(chosen)) is not None}
     work_ms = {kind: float(samples.length_ns[work[kind]].sum()) * ms_per_ns for kind in work_lines}
-    computing = rows[np.isin(state, COMPUTING) & ~known.selects[samples.stack[rows]]]
+    stack = samples.stack[rows]
+    is_woken = known.selects[stack] | (known.waits[stack] & (state == HostState.RUNNABLE))
+    computing = rows[np.isin(state, COMPUTING) & ~is_woken]
     own = busiest(computing)
     inner = [] if own is None else functions_inside(samples, computing, ms_per_ns, own)
     called = [] if own is None else functions_called(samples, computing, ms_per_ns, own)
@@ -200,7 +217,10 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         work_lines=work_lines,
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
         worker=_worker(probe, events.spans, rows, work["hand-over"], known.on),
-        workers_queued_share=_workers_queued_share(probe, events.spans, work["hand-over"]),
+        workers_queued_share=_workers_queued_share(probe, events.spans, work["hand-over"], by_own=False),
+        unworked_share=_unworked_share(probe, events.spans, work["hand-over"]),
+        workers_crowded_share=_workers_queued_share(probe, events.spans, work["hand-over"], by_own=True),
+        cpus_before=probe.cpus if probe.cpus and profile.cpus and profile.cpus < probe.cpus else None,
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe.events, samples, rows),
         compiling=_compiling(probe, events, known.compiler, ms_per_ns),
         peers=_peers(probe, events),
@@ -311,6 +331,7 @@ def _work(probe: HostProbe, rows: Int64, spans: Spans, in_library: Mapping[str, 
         "full queue": rows[has_no_room],
         "drained queue": rows[has_work_left],
         "asked": rows[waits & on_stack["asked"]],
+        "native lock": rows[(state == HostState.LOCK) & ~(on_stack["loader"] | on_stack["python waits"])],
         "exchange": _exchange(probe, rows[(state == HostState.PIPE) & ~waits]),
         "pool exchange": _exchange(probe, rows[waits & ~on_stack["batch loader"]], of_pool=True),
         "processes": rows[on_stack["processes"]],
@@ -451,20 +472,40 @@ def _is_work(samples: HostSamples, stack: tuple[int, ...], waiting: set[tuple[st
     return False
 
 
-def _workers_queued_share(probe: HostProbe, spans: Spans, waits: Int64) -> float:
+def _workers_queued_share(probe: HostProbe, spans: Spans, waits: Int64, *, by_own: bool) -> float:
     """Of some waits, what the process's other threads, and its children's, are ready without a CPU meanwhile, where the
-    process itself does not have it. Without other processes they would have been done by so much sooner.
+    process itself has it (`by_own`), or does not: without other processes they would have been done by so much sooner.
     """
-    mine, samples = probe.samples, probe.everyone
-    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
-    at = np.flatnonzero(~np.isin(samples.thread, spans.thread) & np.isin(samples.state, COMPUTING))
-    at = at[inside(samples.time_ns[at] - samples.length_ns[at] // 2, start, end)]
+    samples = probe.everyone
+    at = _at_work_during(probe, spans, waits)
     ran, queued = (float(np.maximum(column[at], 0).sum()) for column in (samples.on_cpu_ns, samples.runnable_ns))
     if not queued:
         return 0.0
+    crowded = _crowded_share(probe.events, samples, at)
+    return _worked_share(probe, spans, waits) * (crowded if by_own else 1 - crowded) * queued / (ran + queued)
+
+
+def _at_work_during(probe: HostProbe, spans: Spans, waits: Int64) -> Int64:
+    """Samples of other threads, of all processes, that compute or are ready to while some samples of the stage wait."""
+    mine, samples = probe.samples, probe.everyone
+    at = np.flatnonzero(~np.isin(samples.thread, spans.thread) & np.isin(samples.state, COMPUTING))
+    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
+    return at[inside(samples.time_ns[at] - samples.length_ns[at] // 2, start, end)]
+
+
+def _unworked_share(probe: HostProbe, spans: Spans, waits: Int64) -> float:
+    """Of some waits, while nobody else computes; 0: too few samples, of which others may have missed what they did."""
+    return 1 - _worked_share(probe, spans, waits) if len(waits) >= MIN_UNWORKED else 0.0
+
+
+def _worked_share(probe: HostProbe, spans: Spans, waits: Int64) -> float:
+    """Of some waits, while any other thread computes or is ready to; 0 without waits."""
+    if not len(waits):
+        return 0.0
+    mine, samples, at = probe.samples, probe.everyone, _at_work_during(probe, spans, waits)
+    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
     at_work = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
-    covered = float(at_work.within(start, end).sum() / (end - start).sum())
-    return covered * (1 - _crowded_share(probe.events, samples, at)) * queued / (ran + queued)
+    return float(at_work.within(start, end).sum() / (end - start).sum())
 
 
 def _crowded_share(events: HostEvents, samples: HostSamples, rows: Int64) -> float:

@@ -162,14 +162,17 @@ class HostEvidence:
     the steady state passed. `faulting`: where most page faults were. `work_ms` a batch, and `work_lines`: how long
     a kind of library (`loader`, and of that `loader of processes`; `hand-over`: that, or a lock, of which `full
     queue` and `drained queue`: until there is room, or nothing left; `connection pool`: until one is free; `asked`:
-    what was asked for; `exchange`, `pool exchange`: a pipe, or a pool of processes, while the process at its other
-    end, or the pool, sends or receives rather than works; `processes`, `threads`: they are made, in several ranges;
-    `ends`: they are made ready, or ended) was on the stack, and the line that most of it was called from.
-    `recorder`: the line that perfharness's own time passed at, which is in no other of these. `worker`: who does
-    the work that the stage waits for in a loader. `native`: the native function that most of the CPU time of
-    `busiest` is in, where that is not the interpreter. `crowded_ms` a batch: ready without a free CPU while the
-    process itself had more threads ready than it has CPUs. `workers_queued_share`: of `hand-over`, while the
-    threads that do the work are ready without a CPU, which other processes have.
+    what was asked for; `native lock`: a lock, below no function of Python that waits; `exchange`, `pool exchange`:
+    a pipe, or a pool of processes, while the process at its other end, or the pool, sends or receives rather than
+    works; `processes`, `threads`: they are made, in several ranges; `ends`: they are made ready, or ended) was on
+    the stack, and the line that most of it was called from. `recorder`: the line that perfharness's own time passed
+    at, which is in no other of these. `worker`: who does the work that the stage waits for in a loader. `native`:
+    the native function that most of the CPU time of `busiest` is in, where that is not the interpreter.
+    `crowded_ms` a batch: ready without a free CPU while the process itself had more threads ready than it has CPUs.
+    `workers_queued_share`: of `hand-over`, while the threads that do the work are ready without a CPU, which other
+    processes have; `workers_crowded_share`: which threads of the process itself have. `cpus_before`: how many cores
+    it could run on at first, where these are more than now. `unworked_share`: of `hand-over`, while no other thread
+    of any process that was launched computes.
     """
 
     profile: HostProfile
@@ -186,6 +189,9 @@ class HostEvidence:
     worker: Worker | None = None
     crowded_ms: float = 0.0
     workers_queued_share: float = 0.0
+    workers_crowded_share: float = 0.0
+    cpus_before: int | None = None
+    unworked_share: float = 0.0
     native: NativeFunction | None = None
     compiling: Compiling | None = None
     peers: list[Peer] = field(default_factory=list)

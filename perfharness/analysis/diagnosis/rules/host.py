@@ -14,7 +14,14 @@ from perfharness.analysis.diagnosis.rules.evidence import (
     place,
 )
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, recompilation
-from perfharness.analysis.diagnosis.rules.libraries import ENGINES, cheaper, cpus_text, idle_share, time_in_library
+from perfharness.analysis.diagnosis.rules.libraries import (
+    ENGINES,
+    HANDS_OVER,
+    cheaper,
+    cpus_text,
+    idle_share,
+    time_in_library,
+)
 from perfharness.analysis.host_samples.native_profile import is_tracer
 from perfharness.model.diagnosis import FunctionTime, Verdict, native_text
 
@@ -32,12 +39,19 @@ COLLECTION_STEP = (
 )
 KERNEL_SHARE = 0.25
 """Of the CPU time: page faults, or system calls, worth a sentence."""
+MOST_IN_KERNEL = 0.50
+"""Of the CPU time: calls of the system are what to change."""
 HELPER_SHARE = 0.10
 """Of the host time: CPU time of threads without Python that is worth a sentence."""
 FAULT_NS = 500
 """Of host time, at least: the kernel is entered, finds a page and clears its 4 KiB."""
 KEEP_MEMORY_STEP = "Keep its memory between batches and write into it (out=, copy_) rather than allocate it anew."
+FEWER_CALLS_STEP = (
+    "Most of its CPU time is in the kernel: make fewer and larger calls of the system (buffered files and sockets, "
+    "many items a call)."
+)
 PROFILE_STEP = "Profile the stage: --explain names the function{}."
+MORE_SAMPLES_STEP = "Run more batches: its stacks are sampled once a millisecond."
 CALLS_STEP = "Record all calls: --explain names those that take the time, or the function that computes."
 
 
@@ -100,6 +114,8 @@ def cpu_bound(f: Figures) -> Match | None:
     saves = computing + f.others_ns  # what is not computed does not wait for a CPU either
     saves = min(saves, f.gpu_idle) if f.uses_gpu else saves
     line = None if f.host is None else f.host.busiest
+    if line is None and f.host is not None and f.host.profile.samples:
+        return None  # where it is ready to run it has only been woken
     if line is None:
         ready = None if f.blocked is not None or f.host is not None else f.ready_share
         waits = ""
@@ -114,20 +130,25 @@ def cpu_bound(f: Figures) -> Match | None:
             return Match(Verdict.CANNOT_TELL, 0.0, f.wall, [either], PROFILE_STEP.format(""), missing=[MISSING_OS])
         if ready is not None and ready >= CPU_BOUND_SHARE:
             evidence.append(f"It computes, or waits for a CPU, at least {percent(ready, 1)} of its host time{waits}.")
+        elif f.host is not None:
+            evidence.append("Whether it computes or waits is not known: the explaining pass has too few samples of it.")
         elif not evidence:
             evidence.append("It uses no GPU; whether it computes or waits was not recorded.")
         next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")
+        next_step = next_step if f.host is None else MORE_SAMPLES_STEP
         saves_ns: float | None = saves
     else:
         described, next_step, saves_ns = _of_function(f, line, saves)
         evidence += [described, *_native_evidence(f)]
     faults = 0.0 if f.host is None else f.batches * (f.host.profile.minor_faults or 0.0)
-    if f.host is not None and f.host.faulting is not None and faults * FAULT_NS >= FURTHER_SHARE * f.wall:
+    if f.host is not None and f.host.faulting is not None and faults * FAULT_NS >= FURTHER_SHARE * f.undisturbed_ns:
         evidence.append(
             f"{f.a_batch(faults):.0f} page faults a batch, most in {place(f.host.faulting)}: memory that is new to the "
             "process, a page at a time."
         )
         next_step = f"{next_step} {KEEP_MEMORY_STEP}"
+    elif _kernel_share(f) >= MOST_IN_KERNEL and not _hands_over(f):
+        next_step = f"{next_step} {FEWER_CALLS_STEP}"
     if f.recorder_ns >= FURTHER_SHARE * f.wall and f.recorder_ns:
         evidence.append(f"Opening and closing ranges takes {percent(f.recorder_ns, f.wall)} of it.")
     if f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
@@ -163,14 +184,28 @@ def _compiling(f: Figures) -> float:
     return 0.0 if f.host.compiling is None else f.sum_ns(f.host.compiling.computing_ms)
 
 
+def _kernel_share(f: Figures) -> float:
+    """Of the CPU time of the stage's threads; 0: not known, or less than can be told from none."""
+    profile = None if f.host is None else f.host.profile
+    if profile is None or profile.native is None or not profile.on_cpu_ms:
+        return 0.0
+    return (profile.native.kernel_ms or 0.0) / profile.on_cpu_ms
+
+
+def _hands_over(f: Figures) -> bool:
+    """Whether the calls of the system are those that wake other threads, of which there is a step already."""
+    library = time_in_library(f)
+    return library is not None and library.name in HANDS_OVER
+
+
 def _native_evidence(f: Figures) -> list[str]:
     """How much of the CPU time is in the kernel, and what threads without Python compute meanwhile."""
     native = None if f.host is None else f.host.profile.native
     if f.host is None or native is None:
         return []
-    evidence, on_cpu_ms = [], f.host.profile.on_cpu_ms
-    if native.kernel_ms is not None and on_cpu_ms and native.kernel_ms >= KERNEL_SHARE * on_cpu_ms:
-        evidence.append(f"{percent(native.kernel_ms, on_cpu_ms)} of its CPU time is in the kernel.")
+    evidence, in_kernel = [], _kernel_share(f)
+    if in_kernel >= KERNEL_SHARE:
+        evidence.append(f"{percent(in_kernel, 1)} of its CPU time is in the kernel.")
     used = f.sum_ns(native.helper_cpu_ms) / f.wall if f.wall else 0.0
     if used >= HELPER_SHARE:
         top = next((one for one in native.helper_functions if not is_tracer(one)), None)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from perfharness.analysis.diagnosis.rules.calls import MANY_WAITS, READ_BACK_STEP, TURNS_SHARE
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS, Figures, Match, call_of, percent, place
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, WAITING_SHARE
-from perfharness.model.diagnosis import FunctionTime, Verdict
+from perfharness.analysis.host_samples.native_profile import is_tracer
+from perfharness.model.diagnosis import FunctionTime, Verdict, native_text
 from perfharness.model.trace import OsWaitKind
 
 AT_WORK_SHARE = 0.50
@@ -27,6 +28,12 @@ the lock away every 5 ms."""
 RUNNABLE_SHARE = 0.20
 """Of the host time. A thread that finds no CPU for a fifth of it shares its CPUs with more threads than there are."""
 
+HELPERS_SHARE = 0.25
+"""Of a wait for a lock, CPU time of threads without Python: on a busy machine they get a part of a CPU."""
+
+UNWORKED_SHARE = 0.80
+"""Of a wait for other threads, while none of them computes: what ends it is no work of theirs."""
+
 WAITS_FOR = {
     OsWaitKind.LOCK: "locks and queues",
     OsWaitKind.SLEEP: "sleeping",
@@ -42,6 +49,9 @@ LOADER_STEP = (
 WORKER_STEP = (
     "Make {} faster, give it more threads, or have it work ahead: ask for the next result before this one is needed, "
     "and compute meanwhile."
+)
+ASKED_STEP = (
+    "Ask for the next result before this one is needed, and compute meanwhile; hand over larger pieces of work."
 )
 DRAIN_STEP = "Make {} faster, or give the queue more workers: more room in it only delays the wait."
 JOIN_STEP = (
@@ -70,6 +80,14 @@ NETWORK_STEP = (
 EXCHANGE_STEP = (
     "Exchange less: fewer and larger messages, arrays in shared memory (multiprocessing.shared_memory), what both need "
     "sent once."
+)
+AFFINITY_STEP = (
+    "Find what binds it, mostly a library when it is loaded (OMP_PROC_BIND, GOMP_CPU_AFFINITY, KMP_AFFINITY), and give "
+    "the CPUs back before threads are made: os.sched_setaffinity(0, cpus)."
+)
+UNWORKED_STEP = (
+    "Find what ends the wait, for no thread of Python works on it: a sleep, or an answer that another thread waits for "
+    "with the lock in its hand; or only a time-out, for a notification that came before the wait began."
 )
 RUNNABLE_STEP = (
     "Run fewer threads than there are CPUs: OMP_NUM_THREADS, torch.set_num_threads, fewer workers or processes (-np)."
@@ -133,13 +151,33 @@ def gil_contention(f: Figures) -> Match | None:
     )  # fmt: skip
 
 
+def fewer_cpus(f: Figures) -> Match | None:
+    """It, or those that it waits for, share fewer CPUs than the process was started with."""
+    if f.host is None or f.host.cpus_before is None:
+        return None
+    waited = max(f.crowded_ns - f.throttled_ns, 0.0) + f.host.workers_crowded_share * f.work_ns("hand-over")
+    if not waited:
+        return None
+    now, before = f.host.profile.cpus, f.host.cpus_before
+    evidence = (
+        f"It, or a thread that it waits for, is ready and finds no free CPU {percent(waited, f.wall)} of its host "
+        f"time: the process may run on {now} of the {before} cores that it was started with."
+    )
+    reason = "which line bound the process to some CPUs is not in the samples"
+    return Match(
+        Verdict.CPU_CONTENTION, waited, f.wall, [evidence], AFFINITY_STEP, verdict_share=RUNNABLE_SHARE,
+        undisturbed_ns=f.undisturbed_ns, saves_ns=waited, where_reason=reason,
+    )  # fmt: skip
+
+
 def data_loader(f: Figures) -> Match | None:
-    """Blocked inside a data loader or a queue."""
+    """Blocked inside a data loader or a queue, where somebody may prepare what is next; or for a pool's result."""
     waited = min(f.work_ns("loader"), f.state_ns(*WAITING_STATES)) - f.workers_queued_ns
     if f.host is None or waited <= 0 or f.works_when_asked or f.work_ns("pool exchange"):
         return None
     if f.host.worker is None and f.work_ns("asked") > f.work_ns("loader") / 2:
-        return None  # for what it has asked for, of which nobody knows that somebody prepares it
+        evidence = f"It waits for what it has asked a pool for {percent(waited, f.wall)} of its host time."
+        return _wait(f, Verdict.WAITING_ON_STAGE, waited, [evidence], ASKED_STEP, f.line_of("asked"))
     evidence = f"It waits in a data loader or queue {percent(waited, f.wall)} of its host time."
     if f.host.worker is not None and f.host.worker.works_ahead:
         evidence = f"{evidence[:-1]}, while a worker is in {place(f.host.worker.line)}."
@@ -214,6 +252,24 @@ def worker_start(f: Figures) -> Match | None:
     evidence = f"Making and ending {kind}, in batch after batch, takes {percent(lost, f.wall)} of its host time."
     verdict = Verdict.WAITING_ON_PROCESS if kind == "processes" else Verdict.WAITING_ON_SYSTEM
     return _wait(f, verdict, lost, [evidence], POOL_STEP, f.line_of(kind))
+
+
+def library_wait(f: Figures) -> Match | None:
+    """Blocked in a call of a native library, while its own threads, which run no Python, do what it was called for."""
+    native, lock = None if f.host is None else f.host.profile.native, f.work_ns("native lock")
+    if native is None or not lock or f.works_when_asked or f.sum_ns(native.helper_cpu_ms) < HELPERS_SHARE * lock:
+        return None
+    top = next((one for one in native.helper_functions if not is_tracer(one)), None)
+    line = f.line_of("native lock")
+    if top is None or line is None or top.share < AT_WORK_SHARE:
+        return None
+    evidence = (
+        f"It waits for a lock {percent(lock, f.wall)} of its host time, while threads without Python keep "
+        f"{f.sum_ns(native.helper_cpu_ms) / f.wall:.1f} CPUs busy, {percent(top.share, 1)} of that in "
+        f"{native_text(top)}: what the line calls computes in threads of its own."
+    )
+    step = f"Make {call_of(line)} cheaper: fewer calls, less for each, other options of the library; or call it ahead."
+    return _wait(f, Verdict.WAITING_ON_STAGE, lock, [evidence], step, line)
 
 
 def process_wait(f: Figures) -> Match | None:
@@ -294,11 +350,20 @@ def blocked(f: Figures) -> Match | None:
     missing = "which thread or process ends the wait, where it is a lock: none was in a stage of this trace meanwhile"
     next_step = "Wait less: no sleeps, read ahead in another thread, shorter critical sections."
     is_lock = lock >= WAITING_SHARE * f.undisturbed_ns
+    if is_lock and f.host is not None and f.host.unworked_share >= UNWORKED_SHARE and _helpers_rest(f, lock):
+        evidence += " Most of the time no other thread that runs Python computes meanwhile."
+        next_step = UNWORKED_STEP
     most = max(OsWaitKind, key=f.waiting_ns)
     return Match(
         Verdict.WAITING_ON_SYSTEM, whole, f.wall, [evidence], next_step, saves_ns=whole,
         where=f.line_waiting(most), where_reason=f.no_line, missing=[missing] if is_lock else [],
     )  # fmt: skip
+
+
+def _helpers_rest(f: Figures, waited_ns: float) -> bool:
+    """Whether threads without Python are not known to compute while it waits."""
+    native = None if f.host is None else f.host.profile.native
+    return native is None or f.sum_ns(native.helper_cpu_ms) < HELPERS_SHARE * waited_ns
 
 
 def handover(f: Figures) -> Match | None:
@@ -353,8 +418,8 @@ def _stolen_most(f: Figures) -> float:
 def cpu_contention(f: Figures) -> Match | None:
     """Ready to run, and the process's own threads have all CPUs. Other processes' are no fault of the pipeline."""
     waited = max(f.crowded_ns - f.throttled_ns, 0.0)
-    if not waited:
-        return None
+    if not waited or (f.host is not None and f.host.cpus_before is not None):
+        return None  # `fewer_cpus`
     least = "at least " if f.host is None else ""
     evidence = (
         f"It is ready and finds no free CPU {least}{percent(waited, f.wall)} of its host time, while the process has "
