@@ -232,7 +232,7 @@ def _measure(
         for ending, record, found in zip(endings, records, collected, strict=True):
             findings += found.findings
             options = plan.options
-            findings += [*missing_ranks(record), *unfollowed(ending.process.folder, record.folder)]
+            findings += [*missing_ranks(record), *unfollowed(ending.process.folder, record.folder, plan.tracer.kind)]
             findings += process_findings(ending, record, plan.tracer, options.timeout_s, options.capture_batches)
             if plan.annotations is not None:
                 findings += annotation_findings(ending.process.folder, record, plan.annotations)

@@ -80,7 +80,7 @@ def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) ->
     return record.model_copy(update={"measured": _arrange(run_dir, record, share_trace=share_trace)})
 
 
-def unfollowed(folder: Path, process: str) -> list[Finding]:
+def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
     """What the start-up hook left of interpreters that it could not follow; the notes are removed."""
     reasons: dict[str, int] = {}
     for path in sorted(folder.glob(f"{UNFOLLOWED}*")):
@@ -88,19 +88,22 @@ def unfollowed(folder: Path, process: str) -> list[Finding]:
             reason = printable(read_regular(path, follow=False).decode("utf-8", "replace"))[:300]
             reasons[reason] = reasons.get(reason, 0) + 1
             path.unlink()
-    return [
-        Finding(
-            "child-not-followed",
-            Severity.WARNING,
-            f"{count} Python process(es) that it started could not be followed: {reason}. Their NVTX ranges and GPU "
-            "work are not in the results.",
-            "Install perfharness for that interpreter too."
-            if "import" in reason
-            else "Have it keep the variables whose names begin with PERFHARNESS_.",
-            process,
-        )
-        for reason, count in reasons.items()
-    ]
+    return [_unfollowed(f"{count} Python process(es)", reason, process, tracer) for reason, count in reasons.items()]
+
+
+def _unfollowed(processes: str, reason: str, process: str, tracer: str) -> Finding:
+    """nsys follows by itself."""
+    return Finding(
+        "child-not-followed",
+        Severity.WARNING,
+        f"{processes} that it started could not be followed: {reason}. Their NVTX ranges and GPU work are not in the "
+        "results."
+        if tracer != "nsys"
+        else f"{processes} that it started could not be followed: {reason}. Which ranks they are and what nsys lost of "
+        "them is not known, and nothing in them is annotated.",
+        "Install perfharness for that interpreter too, or have it keep the variables PERFHARNESS_….",
+        process,
+    )
 
 
 def missing_ranks(record: ProcessRecord) -> list[Finding]:

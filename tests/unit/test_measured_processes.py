@@ -177,12 +177,14 @@ def test_ranges_that_were_counted_and_are_nowhere(tmp_path: Path) -> None:
     assert "trace-missing-ranges" not in {one.code for one in findings if one.process == FOLDER}
 
 
-def test_interpreters_that_could_not_be_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tracer", ["embedded", "nsys"])
+def test_interpreters_that_could_not_be_followed(tmp_path: Path, tracer: str) -> None:
     for pid in (20, 21):
         (tmp_path / f".unfollowed_{pid}").write_text("this Python cannot import perfharness (no module)")
-    (finding,) = unfollowed(tmp_path, FOLDER)
+    (finding,) = unfollowed(tmp_path, FOLDER, tracer)
     assert (finding.code, finding.process) == ("child-not-followed", FOLDER)
     assert finding.message.startswith("2 ")
+    assert ("ranges" in finding.message) == (tracer == "embedded")  # nsys records them all the same
     assert list(tmp_path.iterdir()) == []
 
 
