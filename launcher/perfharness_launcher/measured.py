@@ -92,7 +92,7 @@ def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
 
 
 def _unfollowed(processes: str, reason: str, process: str, tracer: str) -> Finding:
-    """nsys follows by itself."""
+    """Those that nsys traces are followed by nsys itself."""
     return Finding(
         "child-not-followed",
         Severity.WARNING,
