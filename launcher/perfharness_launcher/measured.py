@@ -121,6 +121,21 @@ def missing_ranks(record: ProcessRecord) -> list[Finding]:
     return [Finding("ranks-missing", Severity.WARNING, message, hint, record.folder)]
 
 
+def restarted_ranks(record: ProcessRecord) -> list[Finding]:
+    """The finding that ranks were started again, where those before measured something too."""
+    attempts = {one.folder: one.attempt for one in record.measured or () if one.attempt is not None}
+    last = max(attempts.values(), default=0)
+    before = [folder.removeprefix(f"{record.folder}/") for folder, attempt in attempts.items() if attempt < last]
+    if not before:
+        return []
+    message = (
+        f"The ranks were started again ({last} time(s)): what those before measured is in {', '.join(before[:8])}"
+        f"{', …' if len(before) > 8 else ''}, and means and throughput are over both."
+    )
+    hint = f"{record.folder}/stderr.log has why they failed; rank_R is of the last start"
+    return [Finding("ranks-restarted", Severity.WARNING, message, hint, record.folder)]
+
+
 def _arrange(run_dir: Path, record: ProcessRecord, *, share_trace: bool) -> list[MeasuredProcess]:
     folder = run_dir / record.folder
     launched_pid = -1 if record.pid is None else record.pid & ID_MASK
@@ -158,6 +173,7 @@ def _record(
         local_rank=None if rank is None else rank.local_rank,
         world_size=None if rank is None else rank.world_size,
         rank_source=None if rank is None else rank.source,
+        attempt=None if process.rank is None else process.rank.attempt,
         started_ns=process.started_ns,
         gpus=[] if traced is None else list(traced.gpus),
         trace=trace,
@@ -206,8 +222,11 @@ def _ranks(measured: Mapping[int, _Process]) -> dict[int, RankRecord]:
     """The rank of each process that is one, by pid.
 
     What a rank starts inherits its environment, so of the processes that claim one rank it is the one above the others;
-    of several of which none is, as workers of a rank that measured nothing itself, it is none.
+    of several of which none is, as workers of a rank that measured nothing itself, it is none. Where ranks failed and
+    were started again, they are those of the last start.
     """
+    last = max((one.rank.attempt for one in measured.values() if one.rank is not None), default=0)
+    measured = {pid: one for pid, one in measured.items() if one.rank is not None and one.rank.attempt == last}
     claims: dict[int, list[int]] = {}
     for pid, one in measured.items():
         if one.rank is not None and not _is_below(one, _claiming(measured, one.rank.rank)):
