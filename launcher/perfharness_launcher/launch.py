@@ -28,7 +28,7 @@ from perfharness_launcher.companions.exclusive import ExclusiveGpus
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
 from perfharness_launcher.companions.yardstick import YardstickCompanion
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
-from perfharness_launcher.measured import missing_ranks, unfollowed, with_measured
+from perfharness_launcher.measured import missing_ranks, restarted_ranks, unfollowed, with_measured
 from perfharness_launcher.nsys.collect import collect
 from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics, gpu_metrics_hz
 from perfharness_launcher.plan.launch_plan import LaunchPlan
@@ -234,7 +234,8 @@ def _measure(
         for ending, record, found in zip(endings, records, collected, strict=True):
             findings += found.findings
             options = plan.options
-            findings += [*missing_ranks(record), *unfollowed(ending.process.folder, record.folder)]
+            findings += [*missing_ranks(record), *restarted_ranks(record)]
+            findings += unfollowed(ending.process.folder, record.folder, plan.tracer.kind)
             findings += process_findings(ending, record, plan.tracer, options.timeout_s, options.capture_batches)
             if plan.annotations is not None:
                 findings += annotation_findings(ending.process.folder, record, plan.annotations)

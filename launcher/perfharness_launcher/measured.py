@@ -80,7 +80,7 @@ def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) ->
     return record.model_copy(update={"measured": _arrange(run_dir, record, share_trace=share_trace)})
 
 
-def unfollowed(folder: Path, process: str) -> list[Finding]:
+def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
     """What the start-up hook left of interpreters that it could not follow; the notes are removed."""
     reasons: dict[str, int] = {}
     for path in sorted(folder.glob(f"{UNFOLLOWED}*")):
@@ -88,19 +88,22 @@ def unfollowed(folder: Path, process: str) -> list[Finding]:
             reason = printable(read_regular(path, follow=False).decode("utf-8", "replace"))[:300]
             reasons[reason] = reasons.get(reason, 0) + 1
             path.unlink()
-    return [
-        Finding(
-            "child-not-followed",
-            Severity.WARNING,
-            f"{count} Python process(es) that it started could not be followed: {reason}. Their NVTX ranges and GPU "
-            "work are not in the results.",
-            "Install perfharness for that interpreter too."
-            if "import" in reason
-            else "Have it keep the variables whose names begin with PERFHARNESS_.",
-            process,
-        )
-        for reason, count in reasons.items()
-    ]
+    return [_unfollowed(f"{count} Python process(es)", reason, process, tracer) for reason, count in reasons.items()]
+
+
+def _unfollowed(processes: str, reason: str, process: str, tracer: str) -> Finding:
+    """Those that nsys traces are followed by nsys itself."""
+    return Finding(
+        "child-not-followed",
+        Severity.WARNING,
+        f"{processes} that it started could not be followed: {reason}. Their NVTX ranges and GPU work are not in the "
+        "results."
+        if tracer != "nsys"
+        else f"{processes} that it started could not be followed: {reason}. Which ranks they are and what nsys lost of "
+        "them is not known, and nothing in them is annotated.",
+        "Install perfharness for that interpreter too, or have it keep the variables PERFHARNESS_….",
+        process,
+    )
 
 
 def missing_ranks(record: ProcessRecord) -> list[Finding]:
@@ -116,6 +119,21 @@ def missing_ranks(record: ProcessRecord) -> list[Finding]:
     )
     hint = f"{record.folder}/stderr.log has what the program said; ranks on other machines are not measured"
     return [Finding("ranks-missing", Severity.WARNING, message, hint, record.folder)]
+
+
+def restarted_ranks(record: ProcessRecord) -> list[Finding]:
+    """The finding that ranks were started again, where those before measured something too."""
+    attempts = {one.folder: one.attempt for one in record.measured or () if one.attempt is not None}
+    last = max(attempts.values(), default=0)
+    before = [folder.removeprefix(f"{record.folder}/") for folder, attempt in attempts.items() if attempt < last]
+    if not before:
+        return []
+    message = (
+        f"The ranks were started again ({last} time(s)): what those before measured is in {', '.join(before[:8])}"
+        f"{', …' if len(before) > 8 else ''}, and means and throughput are over both."
+    )
+    hint = f"{record.folder}/stderr.log has why they failed; rank_R is of the last start"
+    return [Finding("ranks-restarted", Severity.WARNING, message, hint, record.folder)]
 
 
 def _arrange(run_dir: Path, record: ProcessRecord, *, share_trace: bool) -> list[MeasuredProcess]:
@@ -155,6 +173,7 @@ def _record(
         local_rank=None if rank is None else rank.local_rank,
         world_size=None if rank is None else rank.world_size,
         rank_source=None if rank is None else rank.source,
+        attempt=None if process.rank is None else process.rank.attempt,
         started_ns=process.started_ns,
         gpus=[] if traced is None else list(traced.gpus),
         trace=trace,
@@ -203,8 +222,11 @@ def _ranks(measured: Mapping[int, _Process]) -> dict[int, RankRecord]:
     """The rank of each process that is one, by pid.
 
     What a rank starts inherits its environment, so of the processes that claim one rank it is the one above the others;
-    of several of which none is, as workers of a rank that measured nothing itself, it is none.
+    of several of which none is, as workers of a rank that measured nothing itself, it is none. Where ranks failed and
+    were started again, they are those of the last start.
     """
+    last = max((one.rank.attempt for one in measured.values() if one.rank is not None), default=0)
+    measured = {pid: one for pid, one in measured.items() if one.rank is not None and one.rank.attempt == last}
     claims: dict[int, list[int]] = {}
     for pid, one in measured.items():
         if one.rank is not None and not _is_below(one, _claiming(measured, one.rank.rank)):

@@ -72,7 +72,8 @@ MARK_CLOCK = "perfharness.clock"
 in nanoseconds, read just before the mark. They tie the trace's clock to the machine's."""
 
 MARK_END = "perfharness.end"
-"""Mark in the default domain, with a pid, before a process ends by `os._exit`: nsys then writes what it still holds."""
+"""Mark in the default domain, with a pid and a number, before a process ends by `os._exit`: nsys then writes what it
+still holds."""
 
 CATEGORY_SEPARATOR = "/"
 LANE_SEPARATOR = "#"

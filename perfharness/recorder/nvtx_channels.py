@@ -38,6 +38,8 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 # payload makes its arguments unique.
 _unshared = itertools.count(-(1 << 62))
 
+_flushes = itertools.count()
+
 
 def choose_sink() -> Sink:
     """The embedded tracer's log where one is installed, else NVTX, else nothing (with one warning)."""
@@ -90,7 +92,7 @@ def flush_nsys() -> None:
     """
     nvtx = sys.modules.get("nvtx")
     if nvtx is not None and os.environ.get(environment.TRACER) == "nsys":
-        nvtx.mark(f"{conventions.MARK_END} {os.getpid()}")
+        nvtx.mark(f"{conventions.MARK_END} {os.getpid()} {next(_flushes)}")
 
 
 class NvtxSink:

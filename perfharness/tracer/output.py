@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from perfharness.tracer.session import Session
 
 KILLED = "the process was killed before it could write what the GPU did"
+NOT_FOLLOWED = "the embedded tracer could not follow this process, whose recorder wrote its ranges by itself"
 TIMESTAMP_OF_TARGET = 1
 SOURCE_INJECTION = 1
 SEVERITY_WARNING = 2
@@ -100,7 +101,8 @@ def _complete(path: Path, paths: list[Path]) -> None:
             return
         end = read_end(paths[-1])
         cuda_used = facts.gpu_present is not False if end.cuda_used is None else end.cuda_used
-        reason = schema.ONLY_RANGES if facts.only_ranges else end.gpu_reason or KILLED
+        unsaid = NOT_FOLLOWED if facts.gpu_present is None else KILLED
+        reason = schema.ONLY_RANGES if facts.only_ranges else end.gpu_reason or unsaid
         with _new_file(path) as file:
             _write_session(file, facts.started_unix_ns, None, ["NvtxEvents"])
             meta = {

@@ -289,3 +289,13 @@ def test_a_recorder_brings_no_library_along(tmp_path: Path, with_log: bool) -> N
         heavy.append("asyncio")
     done = run(f"{code}print([name for name in {heavy} if name in sys.modules])")
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_each_flush_of_nsys_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes what it holds with a new name only: after an exec that failed a process ends with another flush."""
+    marks: list[str] = []
+    monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(mark=marks.append))
+    monkeypatch.setenv(environment.TRACER, "nsys")
+    nvtx_channels.flush_nsys()
+    nvtx_channels.flush_nsys()
+    assert len({*marks}) == 2

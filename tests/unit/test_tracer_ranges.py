@@ -37,7 +37,7 @@ from perfharness.model.range_log import (
     RangeLog,
 )
 from perfharness.tracer import output
-from perfharness.tracer.output import complete_traces, log_paths
+from perfharness.tracer.output import KILLED, NOT_FOLLOWED, complete_traces, log_paths
 from perfharness.tracer.ranges import NO_END, LoggedRanges, Table, decode, read_end, read_log
 
 Row = tuple[str, int, int]
@@ -428,3 +428,16 @@ def test_nothing_outside_of_the_folder_is_touched(tmp_path: Path) -> None:
         complete_traces(folder)
     assert (outside / "t").read_bytes() == b"theirs"
     assert len(list(outside.iterdir())) == 3
+
+
+@pytest.mark.parametrize(("gpu_present", "reason"), [(None, NOT_FOLLOWED), (True, KILLED)])
+def test_a_process_that_could_not_be_followed_was_not_killed(
+    tmp_path: Path, gpu_present: bool | None, reason: str
+) -> None:
+    """Its recorder made the log, and nobody looked for a GPU."""
+    log = RangeLog(str(tmp_path), gpu_present=gpu_present)
+    log.writer().event(log.key(RangeAttributes(None, "a")) << OP_BITS | PUSH)
+    (trace,) = complete_traces(tmp_path).values()
+    with closing(sqlite3.connect(trace)) as connection:
+        query = f"SELECT value FROM {schema.TABLE_PERFHARNESS} WHERE name = ?"
+        assert connection.execute(query, [schema.META_CUDA_UNTRACED_REASON]).fetchall() == [(reason,)]
