@@ -40,7 +40,7 @@ MS = 1_000_000
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schema"
 
 
-def write_trace(folder: Path, batch_ms: int = 10, batches: int = 5) -> None:
+def write_trace(folder: Path, batch_ms: int = 10, batches: int = 5, items: int = 4) -> None:
     builder = TraceBuilder()
     builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_700_000_000_000_000_000)
     builder.mark(conventions.MARK_RECORDER, 0, domain="perfharness", category="toy")
@@ -50,7 +50,7 @@ def write_trace(folder: Path, batch_ms: int = 10, batches: int = 5) -> None:
         builder.range("infer", start, start + MS, domain="perfharness", category="toy")
         builder.kernel((start + 1, start + 2), (start + 10, start + 1010))
         at = start + batch_ms * MS - 1
-        builder.mark(conventions.MARK_ITEMS, at, domain="perfharness", category="toy", payload=4)
+        builder.mark(conventions.MARK_ITEMS, at, domain="perfharness", category="toy", payload=items)
     folder.mkdir(parents=True)
     builder.write(folder / "trace.sqlite")
 
@@ -252,6 +252,15 @@ def test_the_trace_is_checked_against_the_recorder(tmp_path: Path, changes: dict
     write_journal(tmp_path / "proc_0_gpu_0", **changes)
     summary = analyze_run(tmp_path, manifest_of(process(0)))
     assert [finding.code for finding in summary.findings] == [code]
+
+
+@pytest.mark.parametrize(("lost", "codes"), [(0, []), (1, ["trace-missing-items"])])
+def test_items_are_checked_to_the_last_one(tmp_path: Path, lost: int, codes: list[str]) -> None:
+    """Their sum leaves 64 bits, and what a float holds exactly."""
+    write_trace(tmp_path / "proc_0_gpu_0", items=2**62 + 1)
+    write_journal(tmp_path / "proc_0_gpu_0", items=5 * (2**62 + 1) + lost)
+    summary = analyze_run(tmp_path, manifest_of(process(0)))
+    assert [finding.code for finding in summary.findings] == codes
 
 
 def test_a_trace_without_any_range_names_the_pair_of_versions(tmp_path: Path) -> None:
