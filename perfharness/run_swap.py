@@ -37,6 +37,12 @@ RUN_FILES = frozenset(
         "telemetry.parquet",
     }
 )  # fmt: skip
+SERIES_FILES = {
+    "repeat.json": "a repeat", "scaling.json": "a sweep", "cold_start.json": "cold starts",
+    "overhead.json": "a measurement of the overhead",
+}  # fmt: skip
+"""Files of a folder of launches."""
+
 SETTLE_PATIENCE_S = 30.0
 """How long to wait for another command that is replacing a run, seconds: it does renames only."""
 

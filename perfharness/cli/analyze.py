@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from perfharness.analysis.stages.combine import combine
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import (
     EXIT_CHECK_FAILED,
@@ -131,7 +130,7 @@ def _show_run(analyzed: AnalyzedRuns, summary: RunSummary, output: Output, docum
     tree, written = summary.mean, summary.folder / BENCHMARK_MEAN_NAME
     if process is not None:
         written = summary.folder / process / BENCHMARK_NAME
-        tree = {**combine(results, with_data=False), "meta": summary.mean["meta"]} if results else {}
+        tree = summary.mean_of(process)
     if output.is_json:
         whole = summary.mean if process is None else {}
         documents[str(summary.folder if process is None else analyzed.located.path)] = whole or {

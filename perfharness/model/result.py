@@ -230,6 +230,9 @@ class OutsideStage:
     """A stage outside of any batch: its times (ms), one value an occurrence; `where`: how often, by position."""
 
     path: Path
+    start_ns: Int64
+    """UTC, where the process's clock is."""
+
     times: Mapping[str, Float64]
     where: Mapping[str, int]
 
@@ -286,6 +289,10 @@ class ProcessResult:
     clock_is_utc: bool
     findings: list[Finding]
     outside: list[OutsideStage] = field(default_factory=list)
+    batchless: list[OutsideStage] = field(default_factory=list)
+    """Of a process without batches all stages: they are outside of the batches of other processes, if these have any.
+    """
+
     meta: dict[str, Any] = field(default_factory=dict)
     first_cuda: FirstCuda | None = None
     """None where the trace has no such call, or no UTC time."""

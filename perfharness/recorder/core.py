@@ -171,12 +171,13 @@ class RecorderCore:
         return None
 
     def open_ranges(self) -> list[str]:
-        """Labels of the open ranges of all threads, outermost first."""
+        """Labels of the open ranges of all threads, outermost first, without those that were begun before a fork."""
         return [
             node.label
             for thread in self.registry.alive()
             for stack in thread.stacks()
             for node in reversed(stack.open_nodes())
+            if node.count
         ]
 
     def unlock(self) -> None:

@@ -70,8 +70,12 @@ def test_ranks_are_in_the_results(tmp_path: Path) -> None:
 )
 def test_items_of_ranks(tmp_path: Path, parallel: str | None, rate: float, basis: str) -> None:
     """Each rank has 4 items a millisecond."""
-    mean = analyzed(made_run(tmp_path / "out", late(100.0, 100.0)), parallel=parallel).mean
+    summary = analyzed(made_run(tmp_path / "out", late(100.0, 100.0)), parallel=parallel)
+    mean = summary.mean
     assert mean["throughput"]["items_per_second"] == pytest.approx(rate)
+    of_launched, of_rank = (summary.mean_of(folder)["throughput"] for folder in ("proc_0_gpu_0", FOLDERS[1]))
+    assert of_launched["items_per_second"] == pytest.approx(rate)
+    assert of_rank["items_per_second"] == pytest.approx(4000)
     assert mean["ranks"]["groups"][0]["parallel_basis"] == basis
 
 

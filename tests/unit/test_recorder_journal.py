@@ -120,8 +120,9 @@ def test_forked_child_leaves_the_parents_file_alone(tmp_path: Path) -> None:
         "child = os.fork()\n"
         "if child == 0:\n"
         "    with perf.batch(100, total_items=50): pass\n"
+        "    perf.finalize()\n"
         "    sys.exit(0)\n"
-        "os.waitpid(child, 0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
         "quiet = os.fork()\n"
         "if quiet == 0:\n"
         "    sys.exit(0)\n"
@@ -133,9 +134,9 @@ def test_forked_child_leaves_the_parents_file_alone(tmp_path: Path) -> None:
     assert journal(tmp_path)["recorders"][0]["items"] == 8
     assert journal(tmp_path)["ended"] == "finalized"
     (of_child,) = journal(tmp_path, f"recorder_{child}.json")["recorders"]
-    # What it inherited is the parent's to tell; the range around the fork is open in the child too.
+    # What it inherited is the parent's to tell, and the range around the fork the parent's to close.
     assert (of_child["ranges"], of_child["batches"], of_child["items"]) == (1, 1, 50)
-    assert of_child["open_ranges"] == ["pipeline"]
+    assert of_child["open_ranges"] == []
 
 
 def test_forked_child_that_closes_a_batch_of_its_parent_does_not_count_it(tmp_path: Path) -> None:

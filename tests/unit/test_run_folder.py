@@ -16,12 +16,14 @@ from perfharness.analysis.analysis import AnalysisOptions
 from perfharness.cli.main import run
 from perfharness.errors import ResultError
 from perfharness.files import locked
+from perfharness.model import conventions
 from perfharness.model.findings import Severity
 from perfharness.model.manifest import (
     FindingRecord,
     RunManifest,
     TracerRecord,
 )
+from perfharness.model.measured import MeasuredProcess
 from perfharness.model.range_log import OP_BITS, POP, RangeAttributes, RangeLog
 from perfharness.run_swap import has_numbers
 from perfharness.runs.files import json_files as files
@@ -36,12 +38,12 @@ from tests.unit.run_records import manifest_of, process
 MS = 1_000_000
 
 
-def write_trace(folder: Path, batch_ms: int = 10, batches: int = 5) -> None:
+def write_trace(folder: Path, batch_ms: int = 10, batches: int = 5, items: int = 4) -> None:
     builder = Recorded()
     builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_700_000_000_000_000_000)
     for index in range(batches):
         start = 100 * index
-        builder.batch(index, start, start + batch_ms, items=4)
+        builder.batch(index, start, start + batch_ms, items=items)
         builder.stage("infer", start, start + 1)
         builder.kernel((start * MS + 1, start * MS + 2), (start * MS + 10, start * MS + 1010))
     folder.mkdir(parents=True)
@@ -137,6 +139,51 @@ def test_a_failed_process_stays_out_of_the_mean(tmp_path: Path) -> None:
     assert [finding.code for finding in summary.findings] == ["mean-without-failed"]
 
 
+@pytest.mark.parametrize("changes", [{"ended": "failed", "exit_code": 3}, {"ended": "timeout"}])
+@pytest.mark.parametrize("left_a_trace", [True, False])
+def test_a_run_in_which_a_process_did_not_end_well_has_no_throughput(
+    tmp_path: Path, changes: dict[str, Any], left_a_trace: bool
+) -> None:
+    """What the others did was done beside it, or without it. That of each process alone is known."""
+    whole_run(tmp_path)
+    trace = "trace.sqlite" if left_a_trace else None
+    summary = analyze_run(tmp_path, manifest_of(process(0), process(1, trace=trace, **changes)))
+    rates = [summary.mean, *(summary.mean_of(f"proc_{index}_gpu_0") for index in (0, 1))]
+    found = [rate["throughput"]["items_per_second"] if rate else None for rate in rates]
+    assert found == [None, pytest.approx(40), None]
+    assert summary.mean["throughput"]["processes"]["proc_0_gpu_0"]["items_per_second"] == pytest.approx(40)
+    assert summary.mean["throughput"]["reason"].startswith("proc_1_gpu_0: ")
+
+
+def test_workers_without_batches_have_no_part_in_the_throughput(tmp_path: Path) -> None:
+    """Their stages are in the table, outside of the batches of the process that they work for."""
+    folder = tmp_path / "proc_0_gpu_0"
+    write_trace(folder)
+    builder = TraceBuilder()
+    builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=1_700_000_000_000_000_000)
+    builder.mark(conventions.MARK_RECORDER, 0, domain="perfharness", category="toy")
+    for start_ms in (101, 102, 150):  # the second batch is from 100 to 110
+        builder.range("decode", start_ms * MS, (start_ms + 2) * MS, domain="perfharness", category="toy")
+    (folder / "child_0").mkdir()
+    builder.write(folder / "child_0" / "trace.sqlite")
+    measured = [
+        MeasuredProcess(folder=folder.name, launched_index=0, pid=100, trace="trace.sqlite"),
+        MeasuredProcess(folder=f"{folder.name}/child_0", launched_index=0, pid=100, trace="child_0/trace.sqlite"),
+    ]
+    summary = analyze_run(tmp_path, manifest_of(process(0, measured=measured)))
+    mean = valid("benchmark_mean", tmp_path / "benchmark_mean.json")
+    assert mean["throughput"]["items_per_second"] == pytest.approx(40)
+    assert [(stage["path"], stage["count"], stage["where"]) for stage in mean["outside_batches"]] == [
+        (["toy", "decode"], 3, {"other_process": 2, "no_batch_open": 1})
+    ]
+    assert load(folder / "child_0" / "benchmark.json")["outside_batches"] == []
+    assert summary.findings == []
+    assert summary.mean_of(f"{folder.name}/child_0")["throughput"]["items_per_second"] is None
+
+    alone = manifest_of(process(0, measured=measured[1:]))
+    assert [finding.code for finding in analyze_run(tmp_path, alone).findings] == ["no-batches"]
+
+
 def test_an_unreadable_trace_is_named_and_the_rest_is_written(tmp_path: Path) -> None:
     manifest = whole_run(tmp_path)
     (tmp_path / "proc_0_gpu_0" / "trace.sqlite").write_bytes(b"")
@@ -176,6 +223,15 @@ def test_the_trace_is_checked_against_the_recorder(tmp_path: Path, changes: dict
     write_journal(tmp_path / "proc_0_gpu_0", **changes)
     summary = analyze_run(tmp_path, manifest_of(process(0)))
     assert [finding.code for finding in summary.findings] == [code]
+
+
+@pytest.mark.parametrize(("lost", "codes"), [(0, []), (1, ["trace-missing-items"])])
+def test_items_are_checked_to_the_last_one(tmp_path: Path, lost: int, codes: list[str]) -> None:
+    """Their sum leaves 64 bits, and what a float holds exactly."""
+    write_trace(tmp_path / "proc_0_gpu_0", items=2**62 + 1)
+    write_journal(tmp_path / "proc_0_gpu_0", items=5 * (2**62 + 1) + lost)
+    summary = analyze_run(tmp_path, manifest_of(process(0)))
+    assert [finding.code for finding in summary.findings] == codes
 
 
 def test_a_trace_without_any_range_names_the_pair_of_versions(tmp_path: Path) -> None:

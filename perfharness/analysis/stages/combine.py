@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perfharness.analysis.stages.entries import PER_ITEM, divide, preorder, rounded
-from perfharness.analysis.stages.outside import outside_tree
+from perfharness.analysis.stages.outside import outside_of_all, outside_tree
 from perfharness.analysis.stages.paths import free_key
 from perfharness.analysis.stages.tabulate import statistics_tree, subtree_at
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing, throughput
@@ -25,6 +25,7 @@ def combine(
     with_data: bool = True,
     failed: Mapping[str, str] | None = None,
     sharing: Sharing = ALL_SEPARATE,
+    helpers: Container[str] = (),
 ) -> Tree:
     """The body of benchmark_mean.json; `meta` is left to the caller.
 
@@ -33,7 +34,9 @@ def combine(
         with_data: with `mean_all_batches`, which takes longer than all the rest where there are many batches.
         failed: how processes failed, by folder name; a run with one of them has no throughput.
         sharing: which processes work on the same items.
+        helpers: processes without batches that work for others of them: no throughput is theirs.
     """
+    working = {name: result for name, result in results.items() if name not in helpers}
     all_batches = (
         {"mean_all_batches": mean_of_entries([result.entries for result in results.values()])} if with_data else {}
     )
@@ -42,9 +45,9 @@ def combine(
         **all_batches,
         "mean_data": _mean_data(distinct),
         "stats_minus_warmup": _pooled_statistics(distinct),
-        "outside_batches": outside_tree([result.outside for result in results.values()]),
+        "outside_batches": outside_tree(outside_of_all(list(results.values()))),
         "throughput": throughput(
-            {name: result.loops for name, result in results.items()},
+            {name: result.loops for name, result in (working or results).items()},
             clock_is_utc=all(result.clock_is_utc for result in results.values()),
             failed=failed,
             sharing=sharing,

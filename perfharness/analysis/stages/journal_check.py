@@ -12,10 +12,11 @@ from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.journal import RecorderJournal, RecorderRecord
-from perfharness.model.result import Float64
 from perfharness.model.trace import ID_MASK, Int64, Trace, pid_of
 
 CAPTURED = "batches-captured"
+
+HALF_BITS = 32
 
 PerRecorder = dict[tuple[str, int], int]
 """A count by recorder name and pid."""
@@ -181,7 +182,7 @@ def _ranges_found(journals: Sequence[RecorderJournal], trace: Trace) -> dict[tup
         of_code = np.asarray([*(owner_of_domain.get(name, -1) for name in trace.names), -1], dtype=np.int64)
         owner = of_code[trace.ranges.domain]
     at = np.flatnonzero(owner >= 0)
-    return _sums(owner[at], trace.ranges.thread[at], np.ones(len(at)), names, journals)
+    return _sums(owner[at], trace.ranges.thread[at], np.ones(len(at), dtype=np.int64), names, journals)
 
 
 def _items_found(recorders: Recorders, journals: Sequence[RecorderJournal], trace: Trace) -> PerRecorder:
@@ -190,21 +191,23 @@ def _items_found(recorders: Recorders, journals: Sequence[RecorderJournal], trac
     owner = recorders.owner_of(marks.category)
     is_count = np.asarray([*(name == conventions.MARK_ITEMS for name in trace.names), False])[marks.name]
     at = np.flatnonzero((owner >= 0) & is_count & marks.has_payload)
-    return _sums(owner[at], marks.thread[at], marks.payload[at].astype(np.float64), recorders.owners, journals)
+    return _sums(owner[at], marks.thread[at], marks.payload[at], recorders.owners, journals)
 
 
 def _sums(
-    owner: Int64, thread: Int64, values: Float64, names: Sequence[str], journals: Sequence[RecorderJournal]
+    owner: Int64, thread: Int64, values: Int64, names: Sequence[str], journals: Sequence[RecorderJournal]
 ) -> PerRecorder:
-    """Sums of the values by owner and pid."""
+    """Sums of the values by owner and pid, exact as the recorder's are: they may leave 64 bits."""
     groups = group_rows(owner, pid_of(thread))
-    sums = np.bincount(groups.code, weights=values, minlength=len(groups)).astype(np.int64)
+    halves = np.zeros((2, len(groups)), dtype=np.int64)
+    for half, part in zip(halves, (values >> HALF_BITS, values & ((1 << HALF_BITS) - 1)), strict=True):
+        np.add.at(half, groups.code, part)
     pids = pid_of(thread[groups.first])
     if len(journals) == 1 and len(np.unique(pids)) == 1:
         pids[:] = journals[0].pid & ID_MASK  # inside a container a process may have another pid than the tracer saw
     return {
-        (names[of], pid): total
-        for of, pid, total in zip(owner[groups.first].tolist(), pids.tolist(), sums.tolist(), strict=True)
+        (names[of], pid): (high << HALF_BITS) + low
+        for of, pid, high, low in zip(owner[groups.first].tolist(), pids.tolist(), *halves.tolist(), strict=True)
     }
 
 

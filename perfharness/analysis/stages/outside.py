@@ -1,4 +1,4 @@
-"""Stages that ran outside of any batch: in a thread pool, in a task of their own, before or behind the loop.
+"""Stages that ran outside of any batch: in workers, in a task of their own, before or behind the loop.
 
 Which batch they worked for is not in a trace, so they have times per occurrence and none per batch or item.
 """
@@ -6,6 +6,7 @@ Which batch they worked for is not in a trace, so they have times per occurrence
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,18 +15,20 @@ from perfharness.analysis.stages.stage_times import StageTimes
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import group_rows, rows_by_code
-from perfharness.model.result import TIMES, OutsideStage, Path, Tree
+from perfharness.model.result import TIMES, BatchLoop, OutsideStage, Path, ProcessResult, Tree
 from perfharness.model.trace import Bool, Int64, pid_of
 
 WHERE = ("other_task", "other_thread", "other_process", "no_batch_open")
 """Where a batch of the same recorder was open when a stage began; the nearest counts."""
 
 
-def stages_outside(stages: StageTable, stage_times: StageTimes) -> list[OutsideStage]:
-    """Stages in no batch and around none, by path, where there are batches."""
+def stages_outside(stages: StageTable, stage_times: StageTimes, origin_ns: int = 0) -> list[OutsideStage]:
+    """Stages in no batch and around none, by path.
+
+    Args:
+        origin_ns: UTC of the trace's time 0.
+    """
     batches = np.flatnonzero(stages.is_batch)
-    if not len(batches):
-        return []
     holds = np.zeros(len(stages), dtype=np.bool_)
     above = stages.parent[stage_times.outermost_batches()]
     while len(above := np.unique(above[above >= 0])):
@@ -42,6 +45,7 @@ def stages_outside(stages: StageTable, stage_times: StageTimes) -> list[OutsideS
             found.append(
                 OutsideStage(
                     path=stages.paths.names(path),
+                    start_ns=origin_ns + stages.start_ns[mine],
                     times={time: stage_times.times[time][mine] for time in TIMES},
                     where={name: number for name, number in zip(WHERE, positions, strict=True) if number},
                 )
@@ -53,7 +57,7 @@ def _where(stages: StageTable, batches: Int64, rows: Int64) -> Int64:
     """The index in `WHERE` for each row."""
     owner, pid, start_ns, end_ns = stages.owner, pid_of(stages.thread), stages.start_ns, stages.end_ns
     found = np.full(len(rows), WHERE.index("no_batch_open"), dtype=np.int64)
-    if not len(rows):
+    if not len(rows) or not len(batches):
         return found
     for position, keys in ((2, (owner,)), (1, (owner, pid)), (0, (owner, stages.thread))):
         group = group_rows(*(np.r_[key[batches], key[rows]] for key in keys)).code.astype(np.int64)
@@ -70,6 +74,31 @@ def _begins_inside(group: Int64, moment: Int64, of_interval: Int64, start: Int64
     line = BusyLine(of_interval * span + starts, of_interval * span + ends)
     at = group * span + moments
     return np.asarray(line.until(at + 1) > line.until(at))
+
+
+def outside_of_all(results: Sequence[ProcessResult]) -> list[list[OutsideStage]]:
+    """Of each process the stages outside of batches; those of one without batches where another process has some."""
+    loops = [loop for result in results for loop in result.loops]
+    if not loops:
+        return []
+    clock_is_utc = all(result.clock_is_utc for result in results)
+    return [
+        [*result.outside, *(_beside(stage, loops, clock_is_utc=clock_is_utc) for stage in result.batchless)]
+        for result in results
+    ]
+
+
+def _beside(stage: OutsideStage, loops: Sequence[BatchLoop], *, clock_is_utc: bool) -> OutsideStage:
+    """The stage of a process without batches, and how often a batch of the recorder was open in another process."""
+    if not clock_is_utc:
+        return replace(stage, where={})
+    mine = [loop for loop in loops if loop.path[0] == stage.path[0]]
+    nothing = np.empty(0, dtype=np.int64)
+    starts = np.concatenate([nothing, *(loop.start_ns for loop in mine)])
+    line = BusyLine(starts, np.concatenate([nothing, *(loop.end_ns for loop in mine)]))
+    beside = int((line.until(stage.start_ns + 1) > line.until(stage.start_ns)).sum())
+    where = {"other_process": beside, "no_batch_open": len(stage.start_ns) - beside}
+    return replace(stage, where={name: number for name, number in where.items() if number})
 
 
 def outside_tree(processes: Sequence[list[OutsideStage]]) -> list[Tree]:

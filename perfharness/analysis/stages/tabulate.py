@@ -64,6 +64,8 @@ def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> Proces
     if negative:
         findings.append(negative_time_finding(negative))
     mean_data, stats_minus_warmup, items = _trees(values)
+    outside = stages_outside(stages, stage_times, utc or 0)
+    has_batches = bool(stages.is_batch.any())
     return ProcessResult(
         names=[stages.owners[owner] for owner in distinct(stages.owner)],
         make_entries=lambda: make_entries(stages, stage_times, grouped),
@@ -74,7 +76,8 @@ def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> Proces
         loops=_loops(stages, stage_times, utc or 0),
         clock_is_utc=utc is not None,
         findings=findings,
-        outside=stages_outside(stages, stage_times),
+        outside=outside if has_batches else [],
+        batchless=[] if has_batches else outside,
     )
 
 

@@ -122,7 +122,8 @@ def throughput(
     Args:
         processes: the outermost loops of each process, by its folder name.
         clock_is_utc: whether the processes' times can be compared with each other.
-        failed: how processes failed, by folder name.
+        failed: how processes failed, by folder name; with one of them, also one that measured nothing, there is no
+            throughput of the run.
         sharing: which of them work on the same items.
 
     Items of the time in which all processes were in their steady state, divided by its length; never processes divided
@@ -180,8 +181,7 @@ def _common(
     if not steady:
         return None, "no process has a result"
     for name, how in failed.items():
-        if name in steady:
-            return None, f"{name}: {how}, so what it measured is no whole run"
+        return None, f"{name}: {how}, so what was measured is no whole run"
     for name, found in steady.items():
         if isinstance(found, str):
             return None, f"{name}: {found}"

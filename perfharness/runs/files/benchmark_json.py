@@ -211,8 +211,8 @@ class _Results(_Model):
     processes)"""
 
     outside_batches: list[OutsideStage] = LEFT_OUT
-    """stages in no batch and around none: in threads or tasks of their own, before or behind the loop; which batch they
-    worked for is not in a trace, so there are no times per batch or item; warm-up is not left out"""
+    """stages in no batch and around none: in threads, tasks or processes of their own, before or behind the loop; which
+    batch they worked for is not in a trace, so there are no times per batch or item; warm-up is not left out"""
 
     stats_minus_warmup: Stats
     """the tree of one batch without warm-up: each number as statistics over the pooled batches"""

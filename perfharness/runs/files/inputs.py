@@ -11,13 +11,16 @@ from pathlib import Path
 
 from perfharness.errors import PerfHarnessError, ResultError
 from perfharness.files import is_plain, is_plain_folder
+from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.measured import is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.run_swap import settle
 from perfharness.runs.files.run_folder import read_manifest
+from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, repeated_launches
+from perfharness.runs.series.scaling import SCALING_NAME, Scaling
 from perfharness.runs.share.archive import is_archive, unpacked
 from perfharness.telemetry.protocol import SPOOL_NAME
 from perfharness.trace.database import SQLITE_MAGIC
@@ -34,8 +37,8 @@ REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 PARQUET_ENDING = "_pqtdir"
 """What nsys adds to the name of a Parquet folder when no name is given."""
 
-RUN_OF_SERIES = re.compile(r"(np|cold|warm)_(\d+)|first")
-"""Folders of the runs that `launch --np-sweep` and `launch --cold-start` make."""
+RUN_OF_SERIES = re.compile(r"(np|ranks|cold|warm)_(\d{1,9})|first", re.ASCII)
+"""Folders of the runs that `launch --np-sweep`, `--ranks-sweep` and `--cold-start` make."""
 
 LEVELS_OF_PROCESSES = 3
 """How deep a process's folder may be below its run's."""
@@ -142,17 +145,32 @@ def _run_around(folder: Path) -> tuple[Path, str] | None:
 
 
 def _runs_in(folder: Path) -> tuple[Path, ...]:
-    """The runs of a repeat, a sweep or cold starts, in the order in which they were made."""
+    """The runs of a repeat, a sweep or cold starts, in the order in which they were made. Those that an earlier sweep
+    left next to them are left out.
+    """
     if launches := repeated_launches(folder):
         return launches
+    listed = _listed(folder)
     runs = [
         (int(match[2] or -1), match[1] or "", child)
         for child in folder.iterdir()
         if (match := RUN_OF_SERIES.fullmatch(child.name))
         and not child.is_symlink()
         and (child / MANIFEST_NAME).is_file()
+        and (not listed or child.name in listed)
     ]
     return tuple(child for _, _, child in sorted(runs))
+
+
+def _listed(folder: Path) -> set[str]:
+    """Folders of the runs that a sweep or cold starts are made of, by their files; empty where none can be read."""
+    listed: set[str] = set()
+    with contextlib.suppress(ResultError):
+        if (scaling := read_series(folder / SCALING_NAME, Scaling)) is not None:
+            listed |= {point.row.folder for point in scaling.points}
+        if (cold_start := read_series(folder / COLD_START_NAME, ColdStart)) is not None:
+            listed |= {row.folder for row in cold_start.rows}
+    return listed
 
 
 def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:

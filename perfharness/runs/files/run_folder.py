@@ -9,7 +9,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -30,12 +30,14 @@ from perfharness.analysis.stages.outside import outside_tree
 from perfharness.analysis.stages.stage_findings import without_consequences
 from perfharness.analysis.stages.startup import first_cuda, startup
 from perfharness.analysis.stages.tabulate import tabulate
+from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
 from perfharness.analysis.timeline.trace_clock import clock_findings
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
 from perfharness.model.environment import LOGGING_TRACERS
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord, ProcessRecord, RunManifest
+from perfharness.model.measured import is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.telemetry import ClockTieRecord
@@ -100,6 +102,25 @@ class RunSummary:
 
     is_kept: bool = False
     """Whether earlier results stayed, for they were made from more than exists now."""
+
+    failed: Mapping[str, str] = field(default_factory=dict)
+    sharing: Sharing = ALL_SEPARATE
+    helpers: frozenset[str] = frozenset()
+    """What the mean was made with, as of `combine`."""
+
+    def mean_of(self, process: str) -> Tree:
+        """The mean of a part of the run: of one process, or of a launched one with all that it started. Empty where
+        nothing of it was measured.
+        """
+        results = {name: result for name, result in self.results.items() if is_part_of(process, name)}
+        if not results:
+            return {}
+        failed = {
+            name: how for name, how in self.failed.items() if is_part_of(process, name) or is_part_of(name, process)
+        }
+        sharing = self.sharing if len(results) > 1 else ALL_SEPARATE  # alone it has its items for itself
+        mean = combine(results, with_data=False, failed=failed, sharing=sharing, helpers=self.helpers)
+        return {**mean, "meta": self.mean["meta"]}
 
 
 @dataclass(frozen=True)
@@ -263,6 +284,8 @@ def analyze_run(
         if analysed is not None:
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
+    helpers = _helpers(manifest, results)
+    findings = [one for one in findings if one.code != "no-batches" or one.process not in helpers]
     ranks = analyzer.compare_ranks()
     results, found = with_ranks(results, ranks)
     findings.extend(found)
@@ -288,15 +311,17 @@ def analyze_run(
             files.write(f"{process.folder}/{BENCHMARK_NAME}", body)
     included, partial = _included(manifest, results)
     findings.extend(partial)
+    failed, sharing = _failed(manifest), sharing_of(ranks)
     mean = {
-        **combine(included, with_data=write, failed=_failed(manifest), sharing=sharing_of(ranks)),
+        **combine(included, with_data=write, failed=failed, sharing=sharing, helpers=helpers),
         **_pooled_diagnosis(included),
         **({} if ranks is None else {"ranks": ranks.to_json()}),
         **machine.mean_tree(),
         "meta": mean_meta(manifest, included, options.warmup_batches, findings),
     }
+    summary = RunSummary(run_dir, mean, results, findings, failed=failed, sharing=sharing, helpers=helpers)
     if files is None:
-        return RunSummary(run_dir, mean, results, findings)
+        return summary
     files.write(BENCHMARK_MEAN_NAME, mean)
     losses = list(files.losses({folder: analysed.trace_bytes for folder, analysed in all_analysed.items()}))
     if losses:
@@ -312,7 +337,7 @@ def analyze_run(
         )
     else:
         files.put_in_place()
-    return RunSummary(run_dir, mean, results, findings, files.problem, is_kept=bool(losses))
+    return replace(summary, not_written=files.problem, is_kept=bool(losses))
 
 
 def _analyze_explaining(
@@ -532,11 +557,30 @@ def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
     ]
 
 
+def _helpers(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> frozenset[str]:
+    """Processes without batches in a tree of which others run some: workers of a loader, and what starts workers.
+
+    A rank is none: it was to do the same as the others.
+    """
+    found = set()
+    for launched in manifest.processes:
+        tree = [one for one in manifest.measured_processes if one.launched_folder == launched.folder]
+        mine = {one.folder: one for one in tree if one.folder in results}
+        idle = {name for name in mine if not results[name].loops}
+        if len(idle) < len(mine):
+            found |= {name for name in idle if (one := mine[name].measured_self) is None or one.rank is None}
+    return frozenset(found)
+
+
 def _failed(manifest: RunManifest) -> dict[str, str]:
+    """How processes failed; those too that did not end by themselves, where others did."""
+    some_ended_well = any(process.ended == "ok" for process in manifest.processes)
     return {
         process.folder: f"the process failed ({process.signal or f'exit code {process.exit_code}'})"
-        for process in manifest.processes
         if process.ended == "failed"
+        else f"the process did not end by itself ({process.ended.replace('_', ' ')})"
+        for process in manifest.processes
+        if process.ended == "failed" or (some_ended_well and process.ended != "ok")
     }
 
 

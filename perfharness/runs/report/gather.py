@@ -224,7 +224,7 @@ def _run_report(name: str, run_dir: Path, process: str | None, read_as: ReadAs, 
         included = [one for one in summary.results if is_part_of(process, one)]
     results = {of: result for of, result in summary.results.items() if of in included}
     if process is not None:
-        mean = {**combine(results, with_data=False), "meta": mean["meta"]}
+        mean = summary.mean_of(process)
         findings = [finding for finding in findings if finding.process is None or is_part_of(process, finding.process)]
     energy = _energy(mean)
     made = Throughput.model_validate(mean["throughput"])

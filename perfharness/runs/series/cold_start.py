@@ -17,7 +17,7 @@ from perfharness.model.findings import Finding
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import read_series, write_series
+from perfharness.runs.series.file import check_folder, read_series, write_series
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness.runs.store.records import Figure
 from perfharness.runs.store.register import Series, StoreSettings, register_series
@@ -61,6 +61,7 @@ def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions
     """
     if count < 1:
         raise UsageError(f"--cold-start {count}: at least one process is needed")
+    check_folder(options.output_dir, "--cold-start", COLD_START_NAME)
     if options.explain:
         raise UsageError("--explain explains the times of batches, and --cold-start measures none; give --no-explain")
     if options.num_processes != 1 or (options.num_gpus or 1) != 1 or len(options.gpus) > 1:

@@ -9,10 +9,23 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from perfharness.errors import ResultError
+from perfharness.errors import ResultError, UsageError
 from perfharness.files import read_regular, write_model
+from perfharness.model.manifest import MANIFEST_NAME
+from perfharness.run_swap import SERIES_FILES
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+def check_folder(output_dir: Path, option: str, own_file: str) -> None:
+    """Raises `UsageError` where the folder of a series holds something else that it would be read as, or mixed with.
+
+    Args:
+        own_file: of a series of this kind, which may be there from an earlier one.
+    """
+    there = {name: what for name, what in SERIES_FILES.items() if name != own_file} | {MANIFEST_NAME: "a single launch"}
+    if what := next((what for name, what in there.items() if (output_dir / name).exists()), None):
+        raise UsageError(f"-o {output_dir} holds {what}, and {option} makes a folder of launches; name another -o")
 
 
 def read_series(path: Path, model: type[_Model]) -> _Model | None:

@@ -20,7 +20,7 @@ from perfharness.model.manifest import FindingRecord, TracerRecord
 from perfharness.runs.comparison.launch_figures import QUANTILES
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.launch import Observe, unobserved
-from perfharness.runs.series.file import write_series
+from perfharness.runs.series.file import check_folder, write_series
 from perfharness.runs.series.repeat import (
     RepeatCase,
     plan_repeats,
@@ -118,6 +118,7 @@ def overhead_cases(options: LaunchOptions) -> list[LaunchOptions]:
         )
     if options.explain:
         raise UsageError("--overhead measures a launch in one pass, and --explain makes two; leave one of them away")
+    check_folder(options.output_dir, "--overhead", OVERHEAD_NAME)
     untraced = {"tracer": "ranges", "nsys": None, "trace_os": False, "stored": False}  # no run of the script as it is
     return [
         options.model_copy(update={"output_dir": options.output_dir / TRACED}),

@@ -15,10 +15,9 @@ from typing import Any
 from perfharness.analysis.comparison.launches import looks
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import write_series
+from perfharness.runs.series.file import check_folder, write_series
 from perfharness.runs.series.repeat_file import (
     DEFAULT_COUNT,
     DEFAULT_LIMIT,
@@ -155,10 +154,7 @@ def repeat_options(options: LaunchOptions, request: RepeatRequest) -> list[Launc
             "--explain explains one launch, and --repeat makes several; give --no-explain, and explain one of them "
             "with `perfharness explain`"
         )
-    if (options.output_dir / MANIFEST_NAME).exists():
-        raise UsageError(
-            f"-o {options.output_dir} holds a single launch, and --repeat makes a folder of launches; name another -o"
-        )
+    check_folder(options.output_dir, "--repeat", REPEAT_NAME)
     return [
         options.model_copy(update={"output_dir": options.output_dir / LAUNCH_FOLDER.format(number)})
         for number in range(request.count)

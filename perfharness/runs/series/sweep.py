@@ -17,7 +17,7 @@ from perfharness.model.measured import MeasuredProcess
 from perfharness.model.result import ProcessResult, Tree, path_text
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import read_series, write_series
+from perfharness.runs.series.file import check_folder, read_series, write_series
 from perfharness.runs.series.scaling import (
     SCALING_NAME,
     Counted,
@@ -88,6 +88,7 @@ def _check_numbers(option: str, numbers: Sequence[int], options: LaunchOptions) 
     if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 1:
         given, what = ",".join(map(str, numbers)), "processes" if option == "--np-sweep" else "ranks"
         raise UsageError(f"{option} {given}: must be different numbers of {what}, as in 1,2,4,8")
+    check_folder(options.output_dir, option, SCALING_NAME)
     if options.explain:
         raise UsageError(
             f"--explain explains one launch, and {option} makes several; give --no-explain, and explain one of them "
