@@ -14,7 +14,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from perfharness.analysis.host_samples.frames import frames_of, is_recording, own_frame, program_frames, qualified_name
+from perfharness.analysis.host_samples.frames import (
+    frames_of,
+    is_instrument,
+    is_recording,
+    own_frame,
+    program_frames,
+    qualified_name,
+)
 from perfharness.analysis.stages.paths import BATCH_SUFFIX, STAGE_SUFFIX
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.trace_clock import monotonic_tie
@@ -366,14 +373,16 @@ def _functions(
     samples: HostSamples, rows: Int64, lengths: Float64, shares: _Shares
 ) -> tuple[list[FunctionTime], float]:
     """Every function of the program and its libraries that was on a stack, and the time in which perfharness itself was
-    at work, ms a batch, which is no function's own.
+    at work, ms a batch, which is no function's own; nor are functions that perfharness calls.
     """
     recorder_ns = 0.0
     tally = _Tally()
     for stack, length in _by_stack(samples, rows, lengths):
         frames = frames_of(samples, stack)
-        own_ns = 0.0 if is_recording(frames) else length
-        recorder_ns += length - own_ns
+        own_ns = length
+        if is_recording(frames):
+            own_ns, recorder_ns = 0.0, recorder_ns + length
+            frames = frames[next(at for at, frame in enumerate(frames) if is_instrument(frame.file)) :]
         frames = program_frames(frames)
         innermost: dict[FunctionKey, Frame] = {}
         for frame in frames:
