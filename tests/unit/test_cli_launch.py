@@ -81,7 +81,7 @@ def test_dashes_underscores_and_short_names(
         (["--gpus", "0,GPU-a", "-go", "1", "pipeline.py"], "-ng and -go cannot choose them by number as well"),
         (["--nsys", "/bin/echo", "pipeline.py"], "/bin/echo is no Nsight Systems"),
         (["-np", "two", "pipeline.py"], "'-np' / '--num-processes'"),
-        (["-np", "0", "pipeline.py"], "-np 0: at least one process per GPU is needed"),
+        (["-np", "0", "pipeline.py"], "-np 0: must be 1 to"),
         (["--tracer", "magic", "pipeline.py"], "--tracer"),
         (["--nope", "pipeline.py"], "--nope"),
         ([], "SCRIPT"),

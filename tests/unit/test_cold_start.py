@@ -102,7 +102,8 @@ def test_median_and_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "count"), [({}, 0), ({"num_processes": 2}, 2), ({"num_gpus": 2}, 2), ({"gpus": ("0", "1")}, 2)]
+    ("options", "count"),
+    [({}, 0), ({}, 10**20), ({"num_processes": 2}, 2), ({"num_gpus": 2}, 2), ({"gpus": ("0", "1")}, 2)],
 )
 def test_what_cannot_go_together(options: dict[str, Any], count: int) -> None:
     with pytest.raises(UsageError, match="--cold-start"):

@@ -238,6 +238,11 @@ def test_every_conflict_is_told_at_once() -> None:
         ({"gpus": ("GPU-",)}, "may be any of GPU-aaaa, GPU-bbbb"),
         ({"gpus": ("1", "GPU-bbbb")}, "names GPU-bbbb twice"),
         ({"timeout_s": float("nan")}, "--timeout nan"),
+        ({"num_processes": 10**20}, "-np 100000000000000000000"),
+        ({"barrier_timeout_s": float("inf")}, "--barrier-timeout inf"),
+        ({"cool_down_c": float("nan")}, "--cool-down nan"),
+        ({"cool_down_limit_s": float("nan")}, "--cool-down-limit nan"),
+        ({"cool_down_limit_s": -5.0}, "--cool-down-limit -5"),
     ],
 )
 def test_wrong_choices_of_gpus_and_numbers_are_refused(options: dict[str, Any], words: str) -> None:

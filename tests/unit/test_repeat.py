@@ -115,7 +115,12 @@ def test_what_is_asked_for(count: int | None, until_stable: str | None, wanted: 
 
 @pytest.mark.parametrize(
     ("count", "until_stable"),
-    [(0, None), (-1, None), *((None, text) for text in ("two", "0", "100%", "2%%", "nan", "-1%", "2% 3"))],
+    [
+        (0, None),
+        (-1, None),
+        (10**20, None),
+        *((None, text) for text in ("two", "0", "100%", "2%%", "nan", "-1%", "2% 3")),
+    ],
 )
 def test_what_cannot_be_asked_for(count: int | None, until_stable: str | None) -> None:
     with pytest.raises(UsageError):

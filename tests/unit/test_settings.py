@@ -138,6 +138,7 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
         ("[launch]\nbarrier = 1", "barrier"),
         ("[launch]\ngpus = [0]", "gpus"),
         ("[launch]\nplots = 3", "plots"),
+        ("[launch]\nenv-allow = []", "env-allow"),
         ("launch = 3", "table"),
         ("num-processes = 4", r"num-processes stands outside of \[launch\]"),
         ("[launch", "is no TOML file"),

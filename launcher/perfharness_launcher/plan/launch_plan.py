@@ -24,6 +24,8 @@ from perfharness_launcher.processes.allowed import NAME as VARIABLE
 from perfharness_launcher.processes.spawn import Placement, ProcessGroup, ProcessSpec
 
 MIN_SAMPLE_INTERVAL_MS = 5.0
+MOST_PROCESSES = 4096
+"""Per GPU. More than a machine runs: a number with digits too many."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     placed = Placed((), "")
     try:
         gpus = _gpus(options, facts)
-        of_process = [group for group in _groups(gpus, options) for _ in range(options.num_processes)]
+        number = min(options.num_processes, MOST_PROCESSES)
+        of_process = [group for group in _groups(gpus, options) for _ in range(number)]
         placed = place(of_process, options.cpu_bind, facts.topology, facts.near_gpus)
     except UsageError as error:
         problems.append(error)
@@ -155,8 +158,8 @@ def _refuse(problems: list[PerfHarnessError]) -> None:
 def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     problems = (facts.program.problem, facts.interpreter.problem, facts.interpreter.module_problem)
     yield from (problem for problem in (*problems, facts.output_problem) if problem is not None)
-    if options.num_processes < 1:
-        yield f"-np {options.num_processes}: at least one process per GPU is needed"
+    if not 1 <= options.num_processes <= MOST_PROCESSES:
+        yield f"-np {options.num_processes}: must be 1 to {MOST_PROCESSES} processes per GPU"
     if options.num_gpus is not None and options.num_gpus < 1:
         yield f"-ng {options.num_gpus}: at least one GPU is needed (a machine without one counts as one)"
     if options.gpus_per_process < 1:
@@ -174,8 +177,15 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         )
     if not 0 <= options.measure_idle_s < math.inf:
         yield f"--measure-idle {options.measure_idle_s:g}: must be 0 seconds or more"
-    if not options.barrier_timeout_s > 0:
-        yield f"--barrier-timeout {options.barrier_timeout_s:g}: must be more than 0 seconds; --no-barrier holds none"
+    if not 0 < options.barrier_timeout_s < math.inf:
+        yield (
+            f"--barrier-timeout {options.barrier_timeout_s:g}: must be a number of seconds above 0; --no-barrier holds"
+            " none"
+        )
+    if options.cool_down_c is not None and not math.isfinite(options.cool_down_c):
+        yield f"--cool-down {options.cool_down_c:g}: must be a temperature in degrees Celsius"
+    if not options.cool_down_limit_s >= 0:
+        yield f"--cool-down-limit {options.cool_down_limit_s:g}: must be 0 seconds or more"
     if options.barrier_ranks and not options.barrier:
         yield "--barrier-ranks has each rank come to the start barrier, and --no-barrier holds none; leave one away"
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):

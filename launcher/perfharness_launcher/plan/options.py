@@ -337,7 +337,7 @@ class LaunchOptions(BaseModel):
     @classmethod
     def _names_some(cls, value: Any) -> Any:
         """An empty list would pass everything, which nobody means who writes it."""
-        if isinstance(value, str) and not value.strip(" ,"):
+        if value == [] or (isinstance(value, str) and not value.strip(" ,")):
             raise ValueError("must name a variable; what is needed is passed in any case")
         return value
 

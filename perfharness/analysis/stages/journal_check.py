@@ -15,6 +15,7 @@ from perfharness.model.journal import RecorderJournal, RecorderRecord
 from perfharness.model.trace import ID_MASK, Int64, Trace, pid_of
 
 CAPTURED = "batches-captured"
+MISSING_RANGES = "trace-missing-ranges"
 
 HALF_BITS = 32
 
@@ -143,7 +144,7 @@ def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: Reco
     )
     lost_workers = journal.is_forked or journal.pid & ID_MASK not in counts
     return Finding(
-        "trace-missing-ranges",
+        MISSING_RANGES,
         Severity.ERROR,
         f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where}).",
         "Start the workers with the spawn method, and let them end by returning, not by os._exit or a signal."

@@ -26,6 +26,7 @@ from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.ranks.results import RunRanks
 from perfharness.analysis.stages.combine import combine
+from perfharness.analysis.stages.journal_check import MISSING_RANGES
 from perfharness.analysis.stages.outside import outside_tree
 from perfharness.analysis.stages.stage_findings import without_consequences
 from perfharness.analysis.stages.startup import first_cuda, startup
@@ -521,9 +522,15 @@ def analyze_opened(
         None if sharing is None else diagnose(analysis, sharing, gpm, used_cpu)
     )  # first: it takes the most memory
     result = tabulate(analysis, throttling)
+    checked = journals.findings(trace)
+    unmade = "no-ranges" if any(finding.code == MISSING_RANGES for finding in checked) else None  # they were made
     result = replace(
         result,
-        findings=[*result.findings, *journals.findings(trace), *clock_findings(trace.meta.clock)],
+        findings=[
+            *(finding for finding in result.findings if finding.code != unmade),
+            *checked,
+            *clock_findings(trace.meta.clock),
+        ],
         first_cuda=first_cuda(trace),
         diagnosis=diagnosis,
         gpu_work=() if gpu_work_on is None else gpu_work(analysis, gpu_work_on),

@@ -18,6 +18,7 @@ from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series.file import check_folder, read_series, write_series
+from perfharness.runs.series.repeat_file import MOST_LAUNCHES
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness.runs.store.records import Figure
 from perfharness.runs.store.register import Series, StoreSettings, register_series
@@ -59,8 +60,8 @@ def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions
     Raises:
         UsageError: `count` is no number of processes, or the options start several at a time.
     """
-    if count < 1:
-        raise UsageError(f"--cold-start {count}: at least one process is needed")
+    if not 1 <= count <= MOST_LAUNCHES:
+        raise UsageError(f"--cold-start {count}: must be 1 to {MOST_LAUNCHES} processes")
     check_folder(options.output_dir, "--cold-start", COLD_START_NAME)
     if options.explain:
         raise UsageError("--explain explains the times of batches, and --cold-start measures none; give --no-explain")

@@ -22,6 +22,7 @@ from perfharness.runs.series.repeat_file import (
     DEFAULT_COUNT,
     DEFAULT_LIMIT,
     LAUNCH_FOLDER,
+    MOST_LAUNCHES,
     REPEAT_NAME,
     GpuWait,
     Repeat,
@@ -138,8 +139,8 @@ def repeat_request(
     """What is asked for, with what is not given filled in. Raises `UsageError`."""
     if count is None:
         count = DEFAULT_COUNT if until_stable is None else DEFAULT_LIMIT
-    if count < 1:
-        raise UsageError(f"--repeat {count}: at least one launch is needed")
+    if not 1 <= count <= MOST_LAUNCHES:
+        raise UsageError(f"--repeat {count}: must be 1 to {MOST_LAUNCHES} launches")
     if until_stable is not None and not 0 < until_stable < 1:
         raise UsageError(f"--until-stable {until_stable:g}: must be a part of the mean between 0 and 1, as 0.02 or 2%")
     return RepeatRequest(

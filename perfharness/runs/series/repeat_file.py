@@ -32,6 +32,9 @@ DEFAULT_COUNT = 5
 DEFAULT_LIMIT = 30
 """Of launches with `until_stable`."""
 
+MOST_LAUNCHES = 10_000
+"""Of a series: each is planned before the first begins."""
+
 Scope = Literal["launches", "within-launch"]
 """What an interval is about: launches to come, or further batches of the one launch there is."""
 
