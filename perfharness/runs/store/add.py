@@ -48,7 +48,7 @@ def add_folder(store: RunStore, folder: Path) -> list[StoredRun]:
         store.add(run, files=documents_of(manifest, mean, run_dir))
         found.append(run)
         ids.append(manifest.run_id)
-    series = _series_in(folder, ids) if located.is_series else None
+    series = _series_in(located.path, ids) if located.is_series else None
     return [*found, add_series(store, series)] if series is not None else found
 
 
