@@ -44,7 +44,7 @@ _HELD = object()
 claims: dict[str | None, str] = {}
 """The recorder of each NVTX domain, by name."""
 
-_claiming = threading.Lock()
+_claiming = threading.RLock()  # as all locks here: a signal may call a handler that makes ranges while one is held
 
 
 def claim_domain(domain: str | None, recorder: str) -> str | None:
@@ -86,7 +86,7 @@ _naming = threading.RLock()
 def _unlock_in_child() -> None:
     """In a forked child: another thread of the parent may have held a lock, and is not there to release it."""
     global _claiming, _naming
-    _claiming, _naming = threading.Lock(), threading.RLock()
+    _claiming, _naming = threading.RLock(), threading.RLock()
     for core in list(recorders.values()):
         core.unlock()
 
@@ -115,7 +115,7 @@ class RecorderCore:
         self.nothing_open = ThreadStacks().own
         self.local = threading.local()  # stack: the thread's own; token
         host_probe.start()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._announced: set[str | None] = set()
         self.users = 0
         """Number of `PerfRecorder` objects of this name that are not finalized."""
@@ -181,7 +181,7 @@ class RecorderCore:
 
     def unlock(self) -> None:
         """In a forked child: no other thread has the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def forget_counts(self) -> None:
         """Reset the counts in a forked child: only the thread that forked survives, with its open ranges."""
