@@ -211,14 +211,13 @@ class RecorderCore:
             stack.prune()
         if self.write_counts is not None:
             self.write_counts()
-        siblings = stack.node.batch_children if is_batch else stack.node.children
         if is_batch:
             startup.process_startup.note("batch")
         try:
             if is_batch and self.barrier is not None and not any(outer.is_batch for outer in stack.open_nodes()):
                 return self._batch_at_barrier(stack, spec, key, self.barrier)
             node = self._prepare(stack, spec, is_batch=is_batch)
-            siblings[key] = node
+            (stack.node.batch_children if is_batch else stack.node.children)[key] = node
         except BaseException:
             _give_back_if_empty(stack)
             raise
