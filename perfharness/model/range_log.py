@@ -15,7 +15,7 @@ A file is a header of one page and then chunks; each chunk belongs to one thread
 the number that pairs a START with its END. A POP carries any key of its domain, for there is a stack for each thread
 and domain, as in NVTX; an END carries 0.
 
-The attributes stand in a companion file, a line of JSON each; a key is the number of its line. The first
+The attributes stand in a companion file, a line of JSON each, which begins with their key. The first
 line (`LogFacts`) names the process of the log; an object in a later line, which counts for no key, is what the process
 noted. A forked child writes files of its own, made with its first event.
 """
@@ -80,9 +80,9 @@ class RangeAttributes:
     double_payload: bool = False
     """The payload is the bits of a double."""
 
-    def to_json(self) -> bytes:
+    def to_json(self, key: int) -> bytes:
         """Its line in the file of names."""
-        return dumps(list(vars(self).values())).encode() + b"\n"
+        return dumps([key, *vars(self).values()]).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class Writer:
                 if found is None:
                     chunk = no_chunk
                     return
-                chunk = found
-                next_offset = itertools.count(RECORD_BYTES, RECORD_BYTES).__next__
+                offsets = itertools.count(RECORD_BYTES, RECORD_BYTES).__next__
+                chunk, next_offset = found, offsets  # with no call in between, in which a handler may write
                 next_chunk_bytes = min(2 * next_chunk_bytes, LARGEST_CHUNK_BYTES)
                 pack(chunk, next_offset(), head, value)
 
@@ -229,7 +229,7 @@ class RangeLog:
         self._keys: dict[RangeAttributes, int] = {}
         self._new_keys = itertools.count(1)
         self._names_bytes = 0
-        self._inherited: OwnFile | None = None  # the parent's names, in a forked child that has no file of its own yet
+        self._inherited: OwnFile | None = None  # the parent's file of names, in a forked child that has none yet
         self._reset()
 
     def _reset(self) -> None:
@@ -259,8 +259,9 @@ class RangeLog:
             if key is None:
                 if len(self._keys) >= KEYS_REMEMBERED:
                     self._keys.clear()
-                self._append_name(attributes.to_json())
-                key = self._keys[attributes] = next(self._new_keys)
+                key = next(self._new_keys)
+                self._append_name(attributes.to_json(key))  # a handler may append others before
+                self._keys[attributes] = key
             return key
 
     def _append_name(self, line: bytes) -> None:
@@ -324,35 +325,42 @@ class RangeLog:
     def new_chunk(self, length: int, head: int) -> memoryview | None:
         """A chunk for the calling thread; None where there is no room: the record of that head is lost and counted."""
         with own_work.thread, self._lock:
-            if self._region_used + length > len(self._region) and not self._new_region():
-                self.lost_events += head not in (VALUE, ID)
-                if self._header is not None:
-                    struct.pack_into("=q", self._header, _LOST_OFFSET, self.lost_events)
-                return None
-            chunk = self._region[self._region_used : self._region_used + length]
-            self._region_used += length
+            while True:
+                region, start = self._region, self._region_used
+                fits = start + length <= len(region)
+                if fits and self._region is region and self._region_used == start:  # no handler has taken it meanwhile
+                    self._region_used = start + length
+                    break
+                if not fits and not self._new_region():
+                    self.lost_events += head not in (VALUE, ID)
+                    if self._header is not None:
+                        struct.pack_into("=q", self._header, _LOST_OFFSET, self.lost_events)
+                    return None
+            chunk = region[start : start + length]
             _RECORD.pack_into(chunk, 0, length << OP_BITS | CHUNK, threading.get_native_id())
             return chunk
 
     def _new_region(self) -> bool:
+        """Take the next part of the file; where a handler has taken one meanwhile, the rest of that stays empty."""
         if self.failure is not None:
             return False
         try:
             if self._records is None:
                 self._open()
             assert self._records is not None
+            start, used = self._file_bytes, 0
+            self._file_bytes = start + REGION_BYTES
             records = self._records.descriptor()
-            _allocate(records, self._file_bytes, REGION_BYTES)
-            self._region = memoryview(mmap.mmap(records, REGION_BYTES, offset=self._file_bytes))
+            _allocate(records, start, REGION_BYTES)
+            region = memoryview(mmap.mmap(records, REGION_BYTES, offset=start))
         except OSError as error:
             self.failure = error.strerror or str(error)
             return False
-        self._region_used = 0
-        if not self._file_bytes:
-            self._header = self._region[: HEADER.size]
+        if not start:
+            self._header = region[: HEADER.size]
             HEADER.pack_into(self._header, 0, MAGIC, self.lost_events)
-            self._region_used = FIRST_CHUNK_BYTES
-        self._file_bytes += REGION_BYTES
+            used = FIRST_CHUNK_BYTES
+        self._region, self._region_used = region, used
         return True
 
     def begin_in_child(self) -> None:

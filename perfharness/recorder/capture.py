@@ -37,7 +37,7 @@ class Capture:
 
     def _unlock(self) -> None:
         """Also in a forked child, where no other thread has the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def join(self) -> bool:
         """Have one loop more be recorded; False: the tracer has stopped already."""

@@ -44,7 +44,7 @@ _HELD = object()
 claims: dict[str | None, str] = {}
 """The recorder of each NVTX domain, by name."""
 
-_claiming = threading.Lock()
+_claiming = threading.RLock()  # as all locks here: a signal may call a handler that makes ranges while one is held
 
 
 def claim_domain(domain: str | None, recorder: str) -> str | None:
@@ -86,7 +86,7 @@ _naming = threading.RLock()
 def _unlock_in_child() -> None:
     """In a forked child: another thread of the parent may have held a lock, and is not there to release it."""
     global _claiming, _naming
-    _claiming, _naming = threading.Lock(), threading.RLock()
+    _claiming, _naming = threading.RLock(), threading.RLock()
     for core in list(recorders.values()):
         core.unlock()
 
@@ -115,7 +115,7 @@ class RecorderCore:
         self.nothing_open = ThreadStacks().own
         self.local = threading.local()  # stack: the thread's own; token
         host_probe.start()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._announced: set[str | None] = set()
         self.users = 0
         """Number of `PerfRecorder` objects of this name that are not finalized."""
@@ -182,7 +182,7 @@ class RecorderCore:
 
     def unlock(self) -> None:
         """In a forked child: no other thread has the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def forget_counts(self) -> None:
         """Reset the counts in a forked child: only the thread that forked survives, with its open ranges."""
@@ -212,14 +212,13 @@ class RecorderCore:
             stack.prune()
         if self.write_counts is not None:
             self.write_counts()
-        siblings = stack.node.batch_children if is_batch else stack.node.children
         if is_batch:
             startup.process_startup.note("batch")
         try:
             if is_batch and self.barrier is not None and not any(outer.is_batch for outer in stack.open_nodes()):
                 return self._batch_at_barrier(stack, spec, key, self.barrier)
             node = self._prepare(stack, spec, is_batch=is_batch)
-            siblings[key] = node
+            (stack.node.batch_children if is_batch else stack.node.children)[key] = node
         except BaseException:
             _give_back_if_empty(stack)
             raise

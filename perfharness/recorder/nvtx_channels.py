@@ -22,14 +22,14 @@ from perfharness.recorder.channels import Channel, LogSink, SilentSink, Sink
 
 INSTALL_HINT = "install it with: pip install 'nvtx>=0.2.10'"
 
-_lock = threading.Lock()  # two threads naming a category concurrently could get the same id
+_lock = threading.RLock()  # two threads naming a category concurrently could get the same id
 _warned: set[str] = set()
 
 
 def _unlock_in_child() -> None:
     """In a forked child: another thread of the parent may have held the lock."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_unlock_in_child)

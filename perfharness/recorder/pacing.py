@@ -140,6 +140,7 @@ class PacedCore(RecorderCore):
             node = siblings[held_key]
         except (KeyError, TypeError):
             node = super().add_node(stack, key, is_batch=True)
+            siblings = stack.node.batch_children  # another object, where the stack was pruned
             siblings.pop(key, None)
             siblings[held_key] = node
         pacer.wait(node)

@@ -108,8 +108,9 @@ class Node:
         while pending:
             node = pending.pop()
             yield node
-            pending.extend(list(node.children.values()))  # copies, for another thread may be adding
-            pending.extend(list(node.batch_children.values()))
+            # Copies, for another thread or a signal's handler may be adding, even while a list of them is made.
+            pending.extend(node.children.copy().values())
+            pending.extend(node.batch_children.copy().values())
 
 
 NODES_KEPT = 4096
@@ -150,16 +151,24 @@ class RangeStack:
         self.pruned = Totals()  # counts of nodes that were removed from the tree
 
     def prune(self) -> None:
-        """Drop all nodes but the open ones; a later push makes them again. Their counts are kept."""
+        """Drop all nodes but the open ones; a later push makes them again. Their counts are kept.
+
+        A signal may call a handler meanwhile that makes ranges: it must not come here too, nor change what is walked.
+        """
+        self.prepared = 0
         nodes = [self.root, *reversed(self.open_nodes())]
+        self.prune_at = max(NODES_KEPT, len(nodes))
         kept = set(nodes)
-        for node in self.root.walk():
-            if node not in kept:
-                self.pruned.add_node(node)
+        before = []
         for node in nodes:
-            node.children = {key: child for key, child in node.children.items() if child in kept}
-            node.batch_children = {key: child for key, child in node.batch_children.items() if child in kept}
-        self.prepared, self.prune_at = 0, max(NODES_KEPT, len(nodes))
+            before += [node.children, node.batch_children]
+            node.children = {key: child for key, child in node.children.copy().items() if child in kept}
+            node.batch_children = {key: child for key, child in node.batch_children.copy().items() if child in kept}
+        for children in before:
+            for child in children.values():
+                if child not in kept:
+                    for node in child.walk():
+                        self.pruned.add_node(node)
 
     def open_nodes(self) -> list[Node]:
         """The open ranges, innermost first."""

@@ -43,6 +43,10 @@ NO_END = -1
 
 _OP_MASK = (1 << OP_BITS) - 1
 _NO_NAME = RangeAttributes(None, "(unnamed)")
+UNWRITTEN_KEYS = 1000
+"""A file of names may lack so many of those before the last: a fork or a signal's handler comes between the number of a
+name and its line."""
+
 _REGION_RECORDS = REGION_BYTES // RECORD_BYTES
 
 
@@ -85,14 +89,17 @@ def _read_names(names: Path) -> tuple[LogFacts, list[RangeAttributes]]:
     first, *lines = names.read_bytes().splitlines(keepends=True) or [b""]
     try:
         facts = LogFacts(**json.loads(first))
-        attributes = [_NO_NAME, *(_attributes(line) for line in lines if line.endswith(b"\n") and not _is_note(line))]
+        named = dict(_attributes(line) for line in lines if line.endswith(b"\n") and not _is_note(line))
     except (TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{names} holds no names of ranges: {error}") from error
     if facts.rank is None and (end := read_end(names)).rank is not None:
         facts = replace(facts, rank=end.rank)
     if not all(type(number) is int and 0 <= number < 1 << 63 for number in (facts.pid, facts.started_ns)):
         raise ValueError(f"{names} does not name its process")
-    return facts, attributes
+    last = max(named, default=0)
+    if last > len(lines) + UNWRITTEN_KEYS:
+        raise ValueError(f"{names} has a name that is number {last} of {len(lines)}")
+    return facts, [named.get(key, _NO_NAME) for key in range(last + 1)]
 
 
 def _is_note(line: bytes) -> bool:
@@ -126,18 +133,18 @@ def read_end(path: Path) -> LogEnd:
     )
 
 
-def _attributes(line: bytes) -> RangeAttributes:
-    """Attributes of a line; their texts are valid UTF-8."""
+def _attributes(line: bytes) -> tuple[int, RangeAttributes]:
+    """Key and attributes of a line; their texts are valid UTF-8."""
     values: list[Any] = json.loads(line)
     texts: list[Any] = [printable(value) if isinstance(value, str) else value for value in values]
-    domain, message, category, color, category_id, double_payload = texts
+    key, domain, message, category, color, category_id, double_payload = texts
     optional_texts = all(value is None or type(value) is str for value in (domain, category))
     optional_numbers = all(
         value is None or (type(value) is int and abs(value) < 1 << 63) for value in (color, category_id)
     )
-    if not (optional_texts and optional_numbers and type(message) is str):
+    if not (optional_texts and optional_numbers and type(message) is str and type(key) is int and key > 0):
         raise ValueError(f"{line[:80]!r} describes no range")
-    return RangeAttributes(domain, message, category, color, category_id, bool(double_payload))
+    return key, RangeAttributes(domain, message, category, color, category_id, bool(double_payload))
 
 
 _TYPE_OF_OP = {

@@ -27,7 +27,7 @@ from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_COMP
 from perfharness.model.range_log import RangeLog
 from perfharness.recorder import collecting, compiling, core, crowding
 from perfharness.recorder.recorder import SCOPES_KEPT
-from perfharness.recorder.stacks import NODES_KEPT
+from perfharness.recorder.stacks import NODES_KEPT, Node, Totals
 from perfharness.recorder.thread_times import thread_times_ns
 from tests.unit.recorder_events import drawn, events, recording
 
@@ -687,6 +687,26 @@ def test_distinct_names_are_not_kept_and_stay_counted(perf: PerfRecorder, log: R
     totals = perf._core.registry.totals()
     assert (totals.ranges, totals.batches, totals.items) == (20_003, 2, 6)
     assert sum(event.op == "push" for event in events(log)) == 20_003
+
+
+def test_a_signal_while_ranges_are_forgotten(perf: PerfRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handler makes ranges too: each is counted once."""
+    add_node = Totals.add_node
+    handled: list[Node] = []
+
+    def interrupted(self: Totals, node: Node) -> None:
+        if len(handled) < 10:
+            handled.append(node)
+            with perf.range(f"handler {len(handled)}"):
+                pass
+        add_node(self, node)
+
+    monkeypatch.setattr(Totals, "add_node", interrupted)
+    with perf.range("loop"):
+        for index in range(NODES_KEPT + 100):
+            with perf.range(f"range {index}"):
+                pass
+    assert perf._core.registry.totals().ranges == NODES_KEPT + 101 + len(handled) == NODES_KEPT + 111
 
 
 def test_batches_take_no_memory(tmp_path: Path) -> None:

@@ -204,6 +204,23 @@ def test_locks_that_another_thread_holds_at_a_fork_are_free_in_the_child(tmp_pat
     assert [one["ranges"] for one in journal(tmp_path, f"recorder_{child}.json")["recorders"]] == [2, 1]
 
 
+def test_a_handler_of_a_signal_may_make_ranges_whatever_was_interrupted(tmp_path: Path) -> None:
+    code = PIPELINE + (
+        "import signal\n"
+        "from perfharness.recorder import capture, core, nvtx_channels\n"
+        "part = capture.Capture(0, 1, lambda: lambda: None)\n"
+        "def handle(*_):\n"
+        "    with PerfRecorder('new', domain='another').range('a'), perf.range('b', domain='new'): pass\n"
+        "    part.join(); nvtx_channels._channel(*[lambda *args: None] * 6).attributes('d', 0, '')\n"
+        "signal.signal(signal.SIGUSR1, handle); signal.alarm(20)\n"
+        "with core._naming, core._claiming, nvtx_channels._lock, perf._core._lock, part._lock:\n"
+        "    signal.raise_signal(signal.SIGUSR1)\n"
+        "perf.pop_range(); perf.finalize()"
+    )
+    run(code, tmp_path)
+    assert [one["ranges"] for one in journal(tmp_path)["recorders"]] == [8, 1]
+
+
 def test_two_objects_of_one_name_are_one_entry(tmp_path: Path) -> None:
     code = PIPELINE + (
         "other = PerfRecorder('rec', {'second': 2})\nwith other.range('x'): pass\nother.finalize(); perf.pop_range()\n"

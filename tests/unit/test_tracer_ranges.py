@@ -8,8 +8,10 @@ import shutil
 import sqlite3
 import tracemalloc
 import warnings
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -441,3 +443,49 @@ def test_a_process_that_could_not_be_followed_was_not_killed(
     with closing(sqlite3.connect(trace)) as connection:
         query = f"SELECT value FROM {schema.TABLE_PERFHARNESS} WHERE name = ?"
         assert connection.execute(query, [schema.META_CUDA_UNTRACED_REASON]).fetchall() == [(reason,)]
+
+
+def test_a_handler_of_a_signal_that_records_while_the_log_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it comes: after a name was written, after the disk gave room. All ranges are there, by their names."""
+    log = RangeLog(str(tmp_path))
+    handled: list[str] = []
+    allocate, write = range_log._allocate, os.write
+    is_inside = False
+
+    def handle() -> None:
+        nonlocal is_inside
+        if is_inside or len(handled) == 200:
+            return
+        is_inside = True
+        handled.append(f"handler {len(handled)}")
+        record(handled[-1])
+        is_inside = False
+
+    def record(name: str) -> None:
+        key = log.key(RangeAttributes("d", name)) << OP_BITS
+        log.writer().event(key | PUSH)
+        log.writer().event(key | POP)
+
+    def interrupted_allocate(*args: int) -> None:
+        handle()
+        allocate(*args)
+        handle()
+
+    def interrupted_write(*args: Any) -> int:
+        written = write(*args)
+        handle()
+        return written
+
+    monkeypatch.setattr(range_log, "_allocate", interrupted_allocate)
+    monkeypatch.setattr(os, "write", interrupted_write)
+    made = [f"main {number % 100}" for number in range(70_000)]
+    for name in made:
+        record(name)
+    monkeypatch.undo()
+    found = read_only_log(tmp_path)
+    table = decode(found)
+    assert (table["end"] != NO_END).all()
+    assert Counter(found.attributes[key].message for key in table["key"].tolist()) == Counter([*made, *handled])
+    assert len(handled) > 100
