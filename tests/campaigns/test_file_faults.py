@@ -1,8 +1,8 @@
 """Faults at file operations while a run is put in place and while it is analysed again: nothing good is lost.
 
 Each fault is a process of its own, which has the run of a real launch before it and fails, or is killed, at one
-operation (tests/unit/test_run_swap.py does the same inside of one process, for what Python itself opens and renames).
-Afterwards the next command looks: the old run or the new one has to be there, whole.
+operation (tests/unit/runs/test_run_swap.py does the same inside of one process, for what Python itself opens and
+renames). Afterwards the next command looks: the old run or the new one has to be there, whole.
 
     PERFHARNESS_TEST_FAULT_PLACES   at most so many places per kind of operation and fault (6; 120 takes an hour)
 """

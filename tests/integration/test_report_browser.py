@@ -19,10 +19,10 @@ from perfharness.runs.files.run_folder import ReadAs
 from perfharness.runs.report.gather import gather
 from perfharness.runs.report.model import SuiteReport
 from tests.unit.bench_results import whole_suite
-from tests.unit.test_load_report import hostile as hostile_load
-from tests.unit.test_load_report import hostile_loadgen
-from tests.unit.test_report import hostile_trace
-from tests.unit.test_verbs import SOURCES
+from tests.unit.cli.test_verbs import SOURCES
+from tests.unit.load.test_load_report import hostile as hostile_load
+from tests.unit.load.test_load_report import hostile_loadgen
+from tests.unit.render.test_report import hostile_trace
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("altair")

@@ -1,0 +1,320 @@
+"""What of the PyTorch backend the contract test does not see: settings put back, files, descriptions, layers."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfharness.backends import BackendOptions, FactoryModel, ModelSource, Session, backend, model_source, torch_layers
+from perfharness.backends import torch as ours
+from perfharness.backends.torch import ProcessSettings, many_shapes
+from perfharness.errors import BackendError, OutOfMemoryError
+from perfharness.model.bench import TensorSpec
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+IMAGE = (TensorSpec(name="image", shape=(None, 3, 8, 8), dtype="float32"),)
+SOURCE = ModelSource("made", factory="tests.unit.backends.test_torch_backend:create")
+made_here: dict[str, FactoryModel] = {}
+
+
+def create(backend: str, precision: str) -> Any:
+    """The factory of these tests: what the test has put there."""
+    del backend, precision
+    return made_here["model"]
+
+
+def loaded(
+    module: Any, inputs: tuple[TensorSpec, ...] = IMAGE, outputs: tuple[str, ...] = (), **options: Any
+) -> Session:
+    made_here["model"] = FactoryModel(module, inputs, outputs)
+    return backend("torch").load(SOURCE, BackendOptions(**options))
+
+
+class Function(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is not looked into
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: Any) -> Any:
+        return self.function(*given)
+
+
+def outputs_of(session: Session, **arrays: Any) -> dict[str, Any]:
+    session.allocate({name: array.shape for name, array in arrays.items()})
+    session.write_inputs(arrays)
+    session.execute()
+    return session.read_outputs()
+
+
+@pytest.mark.parametrize(
+    ("function", "described"),
+    [
+        (lambda x: x.mean((2, 3)), [("output_0", (None, 3), "float32")]),
+        (
+            lambda x: {"low": x.min(), "index": x.flatten(1).argmax(1)},
+            [("low", (), "float32"), ("index", (None,), "int64")],
+        ),
+        (
+            lambda x: (x[:, :, ::2].bool(), x + 1),
+            [("output_0", (None, 3, 4, 8), "bool"), ("output_1", (None, 3, 8, 8), "float32")],
+        ),
+    ],
+)
+def test_outputs_are_described_before_anything_runs(function: Callable[..., Any], described: list[Any]) -> None:
+    with loaded(Function(function)) as session:
+        assert [(spec.name, spec.shape, spec.dtype) for spec in session.outputs] == described
+        image = np.random.default_rng(1).normal(size=(2, 3, 8, 8)).astype(np.float32)
+        found = outputs_of(session, image=image)
+    assert list(found) == [name for name, *_ in described]
+    for name, shape, dtype in described:
+        assert found[name].dtype == dtype
+        assert found[name].shape == tuple(2 if size is None else size for size in shape)
+
+
+def test_a_model_that_needs_numbers_to_be_described() -> None:
+    """A branch on a value cannot be followed without data; the model is run once then."""
+    with loaded(Function(lambda x: x.sum((1, 2, 3)) if x.sum().item() == 0 else x)) as session:
+        assert session.outputs[0].shape == (None,)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (FactoryModel(Function(lambda x: "text"), IMAGE), "the model returned a str, or things in it"),
+        (FactoryModel(Function(lambda x: (x, [x])), IMAGE), "the model returned a tuple, or things in it"),
+        (FactoryModel(Function(lambda x: x), IMAGE, ("a", "b")), "the model returns 1 outputs, and 2 are named"),
+        (FactoryModel(Function(lambda x, y: x), IMAGE), "the model could not be loaded: TypeError"),
+        (FactoryModel(lambda x: x, IMAGE), "returned a FactoryModel of a function, no nn.Module"),
+        (torch.nn.Identity(), "returned a Identity for torch; it must return a FactoryModel"),
+    ],
+)
+def test_models_that_cannot_be_measured(made: Any, says: str) -> None:
+    """The settings of the process are free again."""
+    made_here["model"] = made
+    with pytest.raises(BackendError, match=says):
+        backend("torch").load(SOURCE, BackendOptions())
+    assert not ProcessSettings._open
+
+
+def test_integers_are_not_cast_to_fp16() -> None:
+    tokens = (TensorSpec(name="tokens", shape=(None, 4), dtype="int64"),)
+    with loaded(torch.nn.Embedding(7, 5), tokens, precision="fp16") as session:
+        found = outputs_of(session, tokens=np.array([[1, 2, 3, 6]]))
+        assert session.settings()["dtype"] == "float16"
+    assert found["output_0"].dtype == np.float32
+    assert found["output_0"].shape == (1, 4, 5)
+
+
+def test_a_batch_norm_is_in_inference_mode() -> None:
+    module = torch.nn.BatchNorm2d(3).train()
+    image = np.random.default_rng(1).normal(5, 1, size=(2, 3, 8, 8)).astype(np.float32)
+    with loaded(module) as session:
+        np.testing.assert_allclose(outputs_of(session, image=image)["output_0"], image, rtol=1e-4)
+
+
+def test_channels_last_is_a_layout_of_the_buffers_too() -> None:
+    seen = []
+
+    def watched(x: Any) -> Any:
+        seen.append(x.is_contiguous(memory_format=torch.channels_last))
+        return x * 2
+
+    image = np.arange(2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)
+    with loaded(Function(watched), mode="channels-last") as session:
+        seen.clear()
+        found = outputs_of(session, image=image)
+        assert session.settings()["memory_format"] == "channels_last"
+    assert seen == [True]
+    np.testing.assert_array_equal(found["output_0"], image * 2)
+    assert found["output_0"].flags.c_contiguous
+
+
+def test_settings_of_the_process_are_set_once() -> None:
+    before = torch.get_num_threads()
+    try:
+        with loaded(Function(lambda x: x), threads=1) as one, loaded(Function(lambda x: x), threads=1):
+            assert torch.get_num_threads() == 1
+            assert one.settings()["num_threads"] == "1"
+            with pytest.raises(BackendError, match="process of its own"):
+                loaded(Function(lambda x: x), threads=2)
+        with loaded(Function(lambda x: x), threads=2) as alone:
+            assert alone.settings()["num_threads"] == "2"
+        assert not ProcessSettings._open
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_many_shapes_are_compiled_in_a_thread_too() -> None:
+    """PyTorch's own limit is 8, and goes on uncompiled; what is set elsewhere is not set in another thread."""
+    compiled: list[int] = []
+
+    def counting(graph: Any, examples: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    def work() -> None:
+        function = torch.compile(lambda x: x + 1, backend=counting, dynamic=False)
+        with many_shapes(torch):
+            for size in range(1, 13):
+                function(torch.zeros(size))
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(work).result()
+    assert len(compiled) == 12
+
+
+def test_dynamic_int8_says_what_it_quantises() -> None:
+    two = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 2, 8), torch.nn.Flatten(), torch.nn.Linear(2, 4), torch.nn.Linear(4, 5)
+    )
+    with loaded(two, precision="int8") as session:
+        assert "qint8 in 2 linear layers" in session.settings()["dtype"]
+    with pytest.raises(BackendError, match="the model has no linear layer"):
+        loaded(torch.nn.Conv2d(3, 2, 8), precision="int8")
+
+
+def export(path: Path, module: Any, dtype: Any) -> ModelSource:
+    given = torch.zeros((2, 3, 8, 8), dtype=dtype)
+    program = torch.export.export(module.to(dtype).eval(), (given,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    torch.export.save(program, path)
+    return model_source(str(path))
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "fp32"), (torch.bfloat16, "bf16")])
+def test_an_exported_program_describes_itself(tmp_path: Path, dtype: Any, precision: Any) -> None:
+    """In bfloat16, which NumPy has not, too: inputs and outputs are float32 on the host."""
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.ReLU())
+    source = export(tmp_path / "net.pt2", module, dtype)
+    image = np.random.default_rng(1).normal(size=(5, 3, 8, 8)).astype(np.float32)
+    with backend("torch").load(source, BackendOptions(precision=precision)) as session:
+        assert [(spec.shape, spec.dtype) for spec in session.inputs] == [((None, 3, 8, 8), "float32")]
+        assert [(spec.shape, spec.dtype) for spec in session.outputs] == [((None, 2, 6, 6), "float32")]
+        found = outputs_of(session, **{session.inputs[0].name: image})[session.outputs[0].name]
+        assert isinstance(session.layer_times(2), str)
+    with torch.inference_mode():
+        expected = module(torch.from_numpy(image).to(dtype)).float().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(BackendError, match=rf"net is a model in {precision}, .* or give a model in fp16"):
+        backend("torch").load(source, BackendOptions(precision="fp16"))
+
+
+class Evil:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (str(self.path),))
+
+
+@pytest.mark.parametrize("entry", ["sample_inputs", "weights"])
+def test_a_crafted_program_runs_no_code(tmp_path: Path, entry: str) -> None:
+    """Every pickle of an exported program, replaced by one that makes a folder."""
+    source = export(tmp_path / "net.pt2", torch.nn.Conv2d(3, 2, 3), torch.float32)
+    assert source.path is not None
+    content = io.BytesIO()
+    torch.save({"x": Evil(tmp_path / "was_run")}, content)
+    crafted = tmp_path / "crafted.pt2"
+    with zipfile.ZipFile(source.path) as old, zipfile.ZipFile(crafted, "w") as new:
+        for name in old.namelist():
+            kept = old.read(name)
+            if entry in name and name.endswith("config.json"):
+                kept = kept.replace(b'"use_pickle": false', b'"use_pickle": true')
+            is_pickle = entry in name and not name.endswith(".json")
+            new.writestr(name, content.getvalue() if is_pickle else kept)
+    with suppress(BackendError), backend("torch").load(model_source(str(crafted)), BackendOptions()):
+        pass
+    assert not (tmp_path / "was_run").exists()
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+
+
+def test_layers_are_each_modules_own_work_in_sum() -> None:
+    shared = torch.nn.ReLU()
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), shared, torch.nn.Sequential(torch.nn.Flatten(), shared))
+    with loaded(module) as session:
+        session.allocate({"image": (1, 3, 8, 8)})
+        layers = session.layer_times(4)
+    assert not isinstance(layers, str)
+    assert [layer.name for layer in layers] == ["0", "1", "2.0"]  # the shared one by its first name
+    assert all(layer.milliseconds > 0 for layer in layers)
+    assert not module[0]._forward_hooks
+
+
+def test_a_blocks_own_work_is_apart_from_that_of_its_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each module takes a known time on a clock of ours: 5 ms in the block itself, 2 x 3 ms in what it calls."""
+    now = [0]
+    monkeypatch.setattr(torch_layers, "perf_counter_ns", lambda: now[0])
+
+    def working(milliseconds: int, *inside: Any) -> Any:
+        def work(x: Any) -> Any:
+            now[0] += milliseconds * 1_000_000
+            for each in inside:
+                x = each(x)
+            return x
+
+        made = Function(work)
+        for number, each in enumerate(inside):
+            made.add_module(f"part{number}", each)
+        return made
+
+    leaf = working(3)
+    model = torch.nn.Sequential(working(7), working(5, leaf, leaf))
+    layers = torch_layers.layer_times(torch, model, lambda: model(torch.zeros(1)), None, rounds=4)
+    assert [(layer.name, layer.milliseconds) for layer in layers] == [("0", 7.0), ("1.part0", 6.0), ("1", 5.0)]
+    alone = torch_layers.layer_times(torch, leaf, lambda: leaf(torch.zeros(1)), None, rounds=1)
+    assert [(layer.name, layer.milliseconds) for layer in alone] == [("(model)", 3.0)]
+
+
+def test_host_memory_that_is_not_there() -> None:
+    huge = (TensorSpec(name="image", shape=(None, 2**20, 2**10), dtype="float32"),)
+    with loaded(Function(lambda x: x[:, 0, 0]), huge) as session, pytest.raises(OutOfMemoryError):
+        session.allocate({"image": (2**16, 2**20, 2**10)})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (BackendOptions(mode="cudagraph"), "CUDA graphs need a GPU"),
+        (BackendOptions(mode="cudagraph+channels-last"), "CUDA graphs need a GPU"),
+        (BackendOptions(precision="tf32"), "a CPU has no tf32"),
+        (BackendOptions(mode="compile", precision="int8"), "dynamically quantised layers are not compiled"),
+        (BackendOptions(device="cuda", precision="int8"), "dynamic int8 is for the CPU"),
+        (BackendOptions(extra={"compile_mode": "fastest"}), "compile_mode cannot be 'fastest'; it can be: default"),
+        (BackendOptions(extra={"cudnn_benchmark": "1"}), "cudnn_benchmark cannot be '1'; it can be: off, on"),
+    ],
+)
+def test_options_that_do_not_go_together(options: BackendOptions, says: str) -> None:
+    assert says in str(backend("torch").problem(options))
+
+
+def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    assert "needs a C++ compiler" in str(backend("torch").problem(BackendOptions(mode="compile")))
+
+
+def test_settings_of_a_gpu() -> None:
+    fake = SimpleNamespace(get_num_threads=lambda: 1, backends=SimpleNamespace(cudnn=SimpleNamespace()))
+    fake.set_float32_matmul_precision = lambda value: setattr(fake, "matmul", value)
+    for options, expected in (
+        ({"precision": "tf32"}, ("high", True, False)),
+        ({"extra": {"cudnn_benchmark": "on"}}, ("highest", False, True)),
+    ):
+        settings = ProcessSettings(fake, BackendOptions(device="cuda", **options))
+        assert (fake.matmul, fake.backends.cudnn.allow_tf32, fake.backends.cudnn.benchmark) == expected
+        texts = [expected[0], *("on" if value else "off" for value in expected[1:]), "1"]
+        assert sorted(settings.described().values()) == sorted(texts)
+        settings.close()

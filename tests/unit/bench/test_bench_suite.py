@@ -1,0 +1,299 @@
+"""Suite files: every mistake is one clear sentence before anything starts; the cases that come of a right one."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.backends.models import shapes_of
+from perfharness.bench.suite.check import load_suite, make_suite
+from perfharness.bench.suite.matrix import at_batch, default_baseline, plan_cases, shuffled
+from perfharness.bench.suite.suite import Suite, read_suite
+from perfharness.cli.main import run
+from perfharness.errors import UsageError
+from perfharness.model.manifest import GpuRecord
+from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
+
+GPU = GpuRecord(index=0, uuid="GPU-1", name="NVIDIA H200")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_model(tmp_path / "net.py", FakeScript())
+    return tmp_path
+
+
+def suite_of(folder: Path, text: str) -> Suite:
+    path = folder / "suite.toml"
+    path.write_text(text)
+    return make_suite(read_suite(path), "suite.toml")
+
+
+WHOLE = f"""
+models = ["net.py:create"]
+batch_sizes = [1, 8]
+precisions = ["fp32", "fp16"]
+[[backend]]
+name = "{FAKE_BACKEND}"
+modes = "all"
+"""
+
+
+def test_cases_of_a_suite(folder: Path) -> None:
+    suite = suite_of(folder, WHOLE)
+    cases = plan_cases(suite, None)
+    assert [(one.case.mode, one.case.precision, one.case.batch_size) for one in cases] == [
+        (mode, precision, size) for mode in ("plain", "fast") for precision in ("fp32", "fp16") for size in (1, 8)
+    ]
+    first, second, *_ = cases
+    assert (first.case_id, first.refusal) == ("net-FakeBackend-plain-fp32-cpu-b1", None)
+    assert first.spec.model == f"{folder / 'net.py'}:create"
+    assert default_baseline(suite, None) == f"{FAKE_BACKEND}/plain/fp32"
+    assert (at_batch(first, 8), at_batch(second, 1)) == (second, first)
+    assert at_batch(first, 3).case_id == "net-FakeBackend-plain-fp32-cpu-b3"
+    on_gpu = plan_cases(suite, GPU)[0]
+    assert (on_gpu.case.device, on_gpu.spec.telemetry.gpu_uuids) == ("cuda", ("GPU-1",))
+    assert plan_cases(suite.model_copy(update={"device": "cpu"}), GPU)[0].spec.telemetry.gpu_uuids == ()
+    orders = [shuffled(cases, seed) for seed in (3, 3, 0, 1, 2)]
+    assert orders[0] == orders[1]
+    assert sorted(one.case_id for one in orders[0]) == sorted(one.case_id for one in cases)
+    assert any(order != cases for order in orders)
+
+
+def test_onnx_runtimes_provider_follows_the_device(folder: Path) -> None:
+    text = 'models = ["net.py:create"]\nbackends = ["onnxruntime"]\n'
+    both = text.replace('["onnxruntime"]', '["onnxruntime/all"]')
+    for gpu, default, every in ((None, "cpu", {"cpu"}), (GPU, "cuda", {"cuda", "tensorrt"})):
+        suite = suite_of(folder, text)
+        assert {one.case.mode for one in plan_cases(suite, gpu)} == {default}
+        assert default_baseline(suite, gpu) == f"onnxruntime/{default}/fp32"
+        assert {one.case.mode for one in plan_cases(suite_of(folder, both), gpu)} == every
+    assert suite_of(folder, f'baseline = "onnxruntime/cuda"\n{text}').baseline == "onnxruntime/cuda"
+
+
+def test_digest_follows_what_is_measured_and_nothing_else(folder: Path) -> None:
+    def digest(text: str) -> str:
+        return plan_cases(suite_of(folder, text), None)[0].sha256
+
+    before = digest(WHOLE)
+    assert digest(f"baseline = 'x'\n{WHOLE}".replace("baseline = 'x'\n", "")) == before
+    assert digest(WHOLE + "[run]\nseed = 7\ntimeout_s = 3\n[constraints]\nmax_latency_ms = 2\n") == before
+    assert digest(WHOLE + "[latency]\niterations = 7\n") != before
+    inputs = WHOLE.replace('models = ["net.py:create"]', "") + (
+        '[[model]]\nname = "net"\nsource = "net.py:create"\ninput_file = "x.npz"\n'
+    )
+    (folder / "x.npz").write_bytes(b"a")
+    with_inputs = digest(inputs)
+    (folder / "x.npz").write_bytes(b"b")
+    assert digest(inputs) not in (with_inputs, before), "other values in the same file"
+    write_model(folder / "net.py", FakeScript(execute_ms=9))
+    assert digest(WHOLE) != before
+
+
+def test_names_that_differ_in_case_have_ids_of_their_own_at_every_batch_size(folder: Path) -> None:
+    text = WHOLE.replace('models = ["net.py:create"]', "").replace("modes", "extra = {}\nmodes")
+    text += '[[model]]\nname = "Net"\nsource = "net.py:create"\n[[model]]\nname = "net"\nsource = "net.py:create"\n'
+    cells = plan_cases(suite_of(folder, text), None)
+    assert len({one.case_id.lower() for one in cells}) == len(cells)
+    assert len({at_batch(cell, 16).case_id.lower() for cell in cells}) == len(cells) // 2  # each cell was there twice
+
+
+def test_precision_that_a_backend_lacks_is_a_row(folder: Path) -> None:
+    suite = suite_of(folder, WHOLE.replace('"fp16"', '"int8"'))
+    refused = [one for one in plan_cases(suite, None) if one.refusal]
+    assert {one.case.precision for one in refused} == {"int8"}
+    assert refused[0].refusal == f"{FAKE_BACKEND} does not compute in int8; it does in: fp32, fp16"
+
+
+def test_short_backend_with_a_mode(folder: Path) -> None:
+    (one,) = suite_of(folder, f'models = ["net.py:create"]\nbackends = ["{FAKE_BACKEND}/fast"]\n').backend
+    assert (one.name, one.modes) == (FAKE_BACKEND, ("fast",))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("models = [", "suite.toml is no TOML file: "),
+        ("", "2 things are wrong, nothing was started\n  there is no model; add models = "),
+        ('models = ["net.py:create"]', 'there is no backend; add backends = ["onnxruntime"] or --backend'),
+        (
+            WHOLE.replace("net.py", "there is no file gone.py, which gone.py:create names"),
+            "there is no file gone.py, which gone.py:create names",
+        ),
+        (WHOLE.replace('"all"', '["plain", "turbo"]'), "has no mode 'turbo'; it has: plain, fast"),
+        (WHOLE + 'precisions = ["bf16"]', "does not compute in bf16; it does in: fp32, fp16"),
+        (WHOLE.replace("fp16", "fp17"), "`precisions.1`: input should be 'fp32', 'tf32', 'fp16', 'bf16' or 'int8'"),
+        (WHOLE.replace("[1, 8]", "[1, 8, 1]"), "batch_sizes has 1 twice"),
+        (WHOLE.replace("[1, 8]", "[0]"), "`batch_sizes.0`: input should be greater than or equal to 1 (it is 0)"),
+        (WHOLE.replace("[1, 8]", "[]"), "`batch_sizes` is empty"),
+        (WHOLE + 'modus = "x"', "there is no key `backend.0.modus`; there are name, modes, "),
+        (WHOLE + "[latency]\niterations = 'many'", "`latency.iterations`: input should be a valid integer"),
+        (
+            WHOLE + "[measure]\nmemory_limit = '12 apples'",
+            "`measure.memory_limit`: could not interpret byte unit: apples (it is '12 apples')",
+        ),
+        (WHOLE + "[measure]\npasses = ['telemetry']", "`passes` lacks `latency`"),
+        (WHOLE + "[measure]\npasses = ['latency', 'streams']", "the pass `streams` needs `streams` of at least 2"),
+        (
+            WHOLE + "[measure]\npasses = ['latency', 'instances']",
+            "the pass `instances` needs `instances` of at least 2",
+        ),
+        (WHOLE + "[run]\ntimeout_s = 0", "`run.timeout_s`: input should be greater than 0"),
+        ("baseline = 'torch'\n" + WHOLE, "baseline 'torch' is no cell of the suite; there are: "),
+        (WHOLE + "[equality]\nreference = 'jax'", "[equality] reference 'jax' is no cell of the suite"),
+        (WHOLE.replace(FAKE_BACKEND, "torchh"), "there is no backend 'torchh'; there are: "),
+        ('models = "net.py:create"\n' + WHOLE.replace("models", "# "), "`models` must be a list of names"),
+        (WHOLE + '[[backend]]\nname = "' + FAKE_BACKEND + '"\n', "/plain/fp32 is asked for twice"),
+        (WHOLE.replace('"net.py:create"', '"net.py:create", "net.py:create"'), "two models are called net"),
+        (WHOLE + '[[model]]\nname = "m"\n', "[[model]] m has neither `source` nor `sources`"),
+        ("folder = 'x'\n" + WHOLE, "there is no key `folder`"),
+        (WHOLE.replace("net.py:create", "net.onnx"), "no backend of the suite takes net.onnx; "),
+    ],
+)
+def test_mistakes_are_one_sentence_each(folder: Path, text: str, message: str) -> None:
+    (folder / "net.onnx").write_bytes(b"")
+    with pytest.raises(UsageError) as caught:
+        suite_of(folder, text)
+    assert message in str(caught.value)
+    assert "pydantic" not in str(caught.value).lower()
+
+
+@pytest.mark.parametrize(
+    ("declared", "direction"),
+    [
+        ("", None),
+        ("wer.higher_is_better = False", "lower"),
+        ("wer.higher_is_better = {'wer': True}", "higher"),
+        ("wer.higher_is_better = {'other': True}", None),
+    ],
+)
+def test_the_direction_of_an_own_metric_is_declared(folder: Path, declared: str, direction: str | None) -> None:
+    (folder / "own.py").write_text(f"def wer(outputs, reference, sample):\n    return 0.0\n\n\n{declared}\n")
+    (folder / "in").mkdir()
+    (folder / "in" / "a.npy").write_bytes(b"")
+    text = WHOLE + "[accuracy]\ninputs = 'in'\nmetrics = ['own.py:wer']\n[constraints]\naccuracy_metric = 'wer'\n"
+    if direction is None:
+        with pytest.raises(UsageError, match="accuracy_direction"):
+            suite_of(folder, text)
+    else:
+        assert suite_of(folder, text).constraints.accuracy_direction == direction
+    for either in ("higher", "lower"):
+        assert suite_of(folder, text + f"accuracy_direction = '{either}'").constraints.accuracy_direction == either
+    ours = text.replace("'wer'", "'depth.abs_rel'")
+    assert suite_of(folder, ours).constraints.accuracy_direction == "lower", "ours are known"
+
+
+def open_shapes(path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    described = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node("Relu", ["image"], ["y"])
+    dims = ["n", 3, "height", "width"]
+    graph = onnx.helper.make_graph([node], "open", [described("image", 1, dims)], [described("y", 1, dims)])
+    onnx.save(onnx.helper.make_model(graph), path)
+
+
+def test_dimensions_that_an_onnx_model_leaves_open_are_found_in_the_plan(folder: Path) -> None:
+    open_shapes(folder / "open.onnx")
+    text = "backends = ['onnxruntime']\nbatch_sizes = [2]\n[[model]]\nsource = 'open.onnx'\n"
+    with pytest.raises(UsageError, match=r"--shape image=batchx3x\?x\?"):
+        suite_of(folder, text)
+    for shape in ('["batch", 3, 32, 32]', "[2, 3, 32, 32]"):
+        assert suite_of(folder, text + f"inputs = {{ image = {shape} }}").model[0].inputs
+    for wrong in ('["batch", 3, 32]', '["batch", 4, 32, 32]', '["batch", 3, "h", 32]', "[1, 3, 32, 32]"):
+        with pytest.raises(UsageError, match="image"):
+            suite_of(folder, text + f"inputs = {{ image = {wrong} }}")
+
+
+def test_open_dimensions_are_a_wrong_command_line_and_a_shape_mends_it(folder: Path) -> None:
+    open_shapes(folder / "open.onnx")
+    given = ["bench", "--backend", "onnxruntime", "--model", str(folder / "open.onnx"), "--dry-run"]
+    assert run(given) == 2
+    assert run([*given, "--shape", "image=batchx3x8x8"]) == 0
+
+
+def test_shapes_on_the_command_line(folder: Path) -> None:
+    assert shapes_of(["image=batchx3x224x224", "m=batch,max,4"]) == {
+        "image": ("batch", 3, 224, 224),
+        "m": ("batch", "max", 4),
+    }
+    for wrong in ("image", "=3", "image=", "image=3x-1", "image=3x?"):
+        with pytest.raises(UsageError, match="--shape"):
+            shapes_of([wrong])
+    flags = {"models": [f"{folder / 'net.py'}:create"], "backends": [FAKE_BACKEND], "shapes": {"x": ("batch", 3)}}
+    assert load_suite(None, flags).model[0].inputs == {"x": ("batch", 3)}
+
+
+def test_what_is_no_utf8_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    for arguments in (["bench", "-o", str(tmp_path / name)], ["compare-engines", "--engines", name]):
+        assert run(arguments) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_mistakes_at_once(folder: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        suite_of(folder, "baseline = 'x'\n" + WHOLE.replace("[1, 8]", "[1, 1]").replace('"all"', '"turbo"'))
+    first, *rest = str(caught.value).splitlines()
+    assert (first, len(rest)) == ("suite.toml: 3 things are wrong, nothing was started", 3)
+
+
+def test_no_suite_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no suite"):
+        read_suite(tmp_path / "gone.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("'12GB'", 12 * 10**9), ("'512 MiB'", 512 * 2**20), ("'1.5gb'", 1_500_000_000), ("7", 7), ("' 2kB '", 2000)],
+)
+def test_sizes(folder: Path, text: str, size: int) -> None:
+    assert suite_of(folder, f"{WHOLE}[measure]\nmemory_limit = {text}\n").measure.memory_limit == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "12 apples", "-1GB", "0GB", "12 G B", "1,5GB", "1e9"])
+def test_what_is_no_size(folder: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=r"`measure.memory_limit`: .*\(it is "):
+        suite_of(folder, f"{WHOLE}[measure]\nmemory_limit = '{text}'\n")
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_suite_or_a_usage_error(text: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "s.toml"
+        path.write_text(text)
+        with pytest.raises(UsageError, match=r"s\.toml"):  # no random text is a whole suite
+            make_suite(read_suite(path), "s.toml")
+
+
+def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
+    """Every key of it is known; its models, files and the cell of another backend are not there."""
+    text = (Path(__file__).parents[3] / "docs" / "examples" / "suite.toml").read_text()
+    with pytest.raises(UsageError) as caught:
+        suite_of(folder, text)
+    assert "key" not in str(caught.value)
+    assert "`" not in str(caught.value).replace("`input_file`", "")
+    for name in ("net.onnx", "models.py", "net.xml"):
+        (folder / name).write_text("")
+    text = text.replace('input_file = "inputs.npz"', "").replace('sources = { openvino = "net.xml" }', "")
+    assert len(plan_cases(suite_of(folder, text), None)) > 1
+
+
+def test_help_leaves_out_what_is_rarely_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"^  (?:-\w, )?--", shown, re.M)) <= 16
+    assert "--model" in shown
+    assert "--cool-down" not in shown
+
+
+def test_options_that_the_help_leaves_out_are_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rare = ["--seed", "3", "--in-order", "--timeout", "9", "--cool-down", "50", "--warmup", "1", "--retry-failed"]
+    chosen = ["--model", f"{folder}/net.py:create", "--backend", FAKE_BACKEND, "--device", "cpu"]
+    assert run(["bench", *chosen, *rare, "--resume", "--max-energy-per-item-j", "2", "--dry-run"]) == 0
+    assert capsys.readouterr().out.strip() == "net-FakeBackend-plain-fp32-cpu-b1"

@@ -1,0 +1,421 @@
+"""`compare-engines` with real ONNX models in real processes, against figures by hand; pictures of made telemetry."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Sequence
+from functools import partial
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from perfharness.analysis.suites.latency_statistics import latency_stats
+from perfharness.bench import compare_engines
+from perfharness.bench.engines import compare as engines_compare
+from perfharness.bench.engines.compare import GpuChoice, choose_gpu, engine_result, engine_specs, remarks_of
+from perfharness.bench.engines.model import (
+    PICTURES,
+    WALL_NAME,
+    CompareSettings,
+    EngineCase,
+    EngineComparison,
+    EngineResult,
+    GpuUse,
+)
+from perfharness.bench.engines.views import map_tiles
+from perfharness.bench.process import CaseEnd
+from perfharness.bench.process import result_of as case_result
+from perfharness.cli.compare_engines import parse_size, repeated
+from perfharness.cli.main import run
+from perfharness.errors import UsageError
+from perfharness.model.bench import MachineRecord, StartUp
+from perfharness.model.manifest import GpuRecord
+from perfharness.render.charts.drawing import draw
+from perfharness.render.charts.engines import ENGINES_PAGE, bitmap, engine_pictures, gpu_picture, speed_picture
+from perfharness.render.terminal.engines import print_comparison
+from perfharness.telemetry.store import read_sample_log, write_sample_log
+from perfharness.testing.replayed_nvml import replay_environment
+from perfharness.testing.sample_builder import SampleBuilder
+from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
+from tests.unit.charts import axis_titles, marks, notes, png_size, units
+from tests.unit.depth_models import random_net, weighted_sum
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("altair")
+Image = pytest.importorskip("PIL.Image")
+
+TENTH = 0.0999755859375
+"""0.1 in fp16."""
+
+
+def compare(folder: Path, engines: Sequence[Path], image: str, *arguments: Any) -> int:
+    """The verb, on the CPU, with few iterations; results in `out`."""
+    given = ["--engines", *engines, "--image", folder / image, "-o", folder / "out", *arguments]
+    fast = ["--warmup", "2", "--iterations", "20", "--threads", "1", "--device", "cpu"]
+    return run(["compare-engines", *map(str, given), *fast])
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "compare_engines.json").read_text())
+    return found
+
+
+def write_image(folder: Path) -> str:
+    np.save(folder / "a.npy", np.ones((3, 8, 8), np.float32))
+    return "a.npy"
+
+
+def write_data(folder: Path) -> None:
+    """Two images and their truth; the map is channel 0 plus a tenth of channel 1.
+
+    `one`: channel 0 (1, 2; 4, 8), channel 1 (0, 10; 0, 0); truth (1, 2; 4, none). `two`: (2, 2; 2, 2)
+    against (2, 4; 2, 2).
+    """
+    for name in ("in", "gt"):
+        (folder / name).mkdir()
+    one, two = np.zeros((2, 3, 2, 2), np.float32)
+    one[0], one[1, 0, 1] = [[1, 2], [4, 8]], 10
+    two[0], two[0, 0, 0] = 2, 2
+    np.save(folder / "in" / "one.npy", one)
+    np.save(folder / "in" / "two.npy", two)
+    np.save(folder / "in" / "lone.npy", two)
+    np.save(folder / "gt" / "one.npy", np.array([[1, 2], [4, 0]], np.float32))
+    Image.fromarray(np.array([[512, 1024], [512, 512]], np.uint16)).save(folder / "gt" / "two.png")
+
+
+def test_metrics_are_those_of_the_example_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """fp32: map (1, 3; 4, -), error 1 in one of three pixels. fp16: its tenth is a little less, the error 0.99975...
+
+    Image `two` is the same in both: error 2 of 4 in one of four pixels. Maps normalised: `one` from 1 to 8,
+    differing by (10 * 0.1 - 10 * TENTH) / 7 in one of four pixels; `two` is constant and has no range.
+    """
+    write_data(tmp_path)
+    engines = [weighted_sum(tmp_path / f"{kind}.onnx", (1, 0.1, 0), kind) for kind in ("fp32", "fp16")]
+    (tmp_path / "own.py").write_text(
+        "def bias(outputs, reference, sample):\n"
+        "    valid = reference['truth'] > 0\n"
+        "    return float((outputs['depth'][0] - reference['truth'])[valid].mean())\n"
+    )
+    code = compare(
+        tmp_path, engines, "in/one.npy", "--gt", tmp_path / "gt" / "one.npy", "--metric-images-dir", tmp_path / "in",
+        "--metric-gt-dir", tmp_path / "gt", "--gt-scale", 256, "--scaling", "none", "--input-size", 2, "--metric",
+        f"{tmp_path / 'own.py'}:bias",
+    )  # fmt: skip
+    shown = capsys.readouterr().out
+    assert code == 0, shown
+    found = result_of(tmp_path / "out")
+    for engine, precision, error in zip(found["engines"], ("fp32", "fp16"), (1.0, 10 * TENTH), strict=True):
+        assert (engine["status"], engine["precision"], engine["backend"]) == ("ok", precision, "onnxruntime")
+        image, both = engine["image_accuracy"]["metrics"], engine["accuracy"]["metrics"]
+        assert image["abs_rel"] == pytest.approx(error / 2 / 3, rel=1e-6)
+        assert image["sq_rel"] == pytest.approx(error**2 / 2 / 3, rel=1e-6)
+        assert image["rmse"] == pytest.approx(error / sqrt(3), rel=1e-6)
+        assert image["bias"] == pytest.approx(error / 3, rel=1e-6)
+        assert [image[f"delta{n}"] for n in (1, 2, 3)] == pytest.approx([2 / 3, 1, 1])
+        assert engine["accuracy"]["samples"] == 2
+        assert both["abs_rel"] == pytest.approx((error / 2 / 3 + 2 / 4 / 4) / 2, rel=1e-6)
+        assert both["rmse"] == pytest.approx((error / sqrt(3) + 2 / sqrt(4)) / 2, rel=1e-6)
+        assert "1 file (lone)" in engine["accuracy"]["reasons"]["unmatched_files"]
+        assert engine["latency"]["iterations"] == 20
+        assert np.load(tmp_path / "out" / engine["name"] / WALL_NAME).shape == (20,)
+    (pair,) = found["pairs"]
+    difference = (1.0 - 10 * TENTH) / 7
+    assert pair["max"] == pytest.approx(difference, rel=1e-3)
+    assert (pair["mae"], pair["rmse"]) == pytest.approx((difference / 4, difference / 2), rel=1e-3)
+    assert (pair["images"], pair["over"]) == (1, "data set")
+    assert "1 of 2 images could not be compared: two: all values of the map are 2" in pair["reason"]
+    *pictures, _ = PICTURES
+    assert all(png_size(tmp_path / "out" / name)[0] > 500 for name in pictures)
+    assert "fp16" in (tmp_path / "out" / "compare_engines.html").read_text()
+    whole = EngineComparison.model_validate(found)
+    maps, errors, differences = map_tiles(whole, tmp_path / "out")
+    assert [tile.title for tile in maps] == ["input", "fp32", "fp16"]
+    assert errors[1].top == errors[2].top
+    assert not isinstance(errors[1].values, str)
+    assert np.nan_to_num(errors[1].values, nan=9).tolist() == [[0, 0.5], [0, 9]]
+    assert differences[2].top == pytest.approx(difference, rel=1e-3)
+    assert "GPU: the engines ran on the CPU, as --device cpu says" in shown
+    assert not (tmp_path / "out" / "fp32" / "maps").exists()
+
+
+def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = CompareSettings(image=Path(write_image(tmp_path)), input_size=(8, 8), warmup=1, iterations=10, threads=1)
+    said: list[str] = []
+    found, place = compare_engines(
+        [str(random_net(tmp_path / "a.onnx"))] * 2, settings, tmp_path / "out", device="cpu", keep_maps=True,
+        say=said.append, command=["by hand"],
+    )  # fmt: skip
+    assert [(one.name, one.status) for one in found.engines] == [("a", "ok"), ("a_2", "ok")]
+    assert (place, found.command, len(said)) == (tmp_path / "out", ["by hand"], 2)
+    assert EngineComparison.model_validate_json((place / "compare_engines.json").read_text()) == found
+    assert found.settings.image == tmp_path / "a.npy"
+    assert found.pairs[0].max == 0
+
+
+def test_engines_that_cannot_run_are_rows_and_nothing_without_a_number_replaces_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged file beside a good one; then the damaged one alone; then both again, without what drew them."""
+    good, torn = random_net(tmp_path / "good.onnx"), tmp_path / "torn.onnx"
+    torn.write_bytes(good.read_bytes()[:50])
+    Image.fromarray(np.zeros((12, 10, 3), np.uint8)).save(tmp_path / "a.png")
+    out = tmp_path / "out"
+    assert compare(tmp_path, [torn, good], "a.png", "--input-size", "16x24") == 1
+    failed, fine = result_of(out)["engines"]
+    assert (failed["status"], failed["latency"], fine["status"]) == ("failed", None, "ok")
+    assert "this is no ONNX model" in failed["reason"]
+    assert fine["output"]["shape"] == [16, 24]
+    assert "torn is failed: this is no ONNX model" in capsys.readouterr().out
+
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert compare(tmp_path, [torn], "a.png") == 1
+    assert {path: path.read_bytes() for path in before} == before
+    assert result_of(out / "failed")["engines"][0]["status"] == "failed"
+    assert not (out / ".running").exists()
+
+    settings = CompareSettings(image=tmp_path / "a.png", input_size=(16, 16), warmup=1, iterations=10, threads=1)
+    compare_engines([str(good)], settings, out, device="cpu")
+    assert not any((out / name).exists() for name in PICTURES), "pictures of an earlier comparison"
+
+
+# ---- what is found before anything runs ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--image", "none.png"], "--image: there is no file none.png"),
+        (["--metric-gt-dir", "."], "--metric-gt-dir needs --metric-images-dir"),
+        (["--input-size", "0"], "--input-size 0: must be a number of pixels, or HEIGHTxWIDTH"),
+        (["--mean", "1,2"], "--mean 1,2: must be three numbers"),
+        (["--min-depth", "5", "--max-depth", "4"], "must be more than 0 and less than --max-depth 4"),
+        (["--gpu-sample-interval", "0"], "--gpu-sample-interval 0 must be more than 0"),
+        (["--metric", "nothing"], "'nothing' names no function"),
+        (["--backends", "onnxruntime", "torch"], "--backends names 2, and there are 1 engines"),
+        (["--engines", "none.onnx"], "there is no model file none.onnx"),
+    ],
+)
+def test_a_wrong_command_line_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    assert compare(tmp_path, [random_net(tmp_path / "a.onnx")], "a.png", *arguments) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00"])
+def test_ground_truth_that_cannot_be_read_starts_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "gt.npy").write_bytes(content)
+    engine = random_net(tmp_path / "a.onnx")
+    assert compare(tmp_path, [engine], write_image(tmp_path), "--gt", tmp_path / "gt.npy") == 3
+    assert not (tmp_path / "out").exists()
+
+
+def test_ground_truth_that_nothing_could_be_compared_with_is_a_failed_check(tmp_path: Path) -> None:
+    """All of it is invalid: the engine is timed, and the exit code says that there are no errors."""
+    np.save(tmp_path / "gt.npy", np.zeros((8, 8), np.float32))
+    engine = random_net(tmp_path / "a.onnx")
+    assert compare(tmp_path, [engine], write_image(tmp_path), "--gt", tmp_path / "gt.npy", "--input-size", 8) == 3
+    assert result_of(tmp_path / "out")["engines"][0]["status"] == "ok"
+
+
+def test_many_values_after_one_option() -> None:
+    given = ["--engines", "a", "b", "c", "--image", "x", "-o", "y", "--metric", "m", "n"]
+    many = ("--engines", "--metric")
+    assert repeated(given, many) == [
+        "--engines", "a", "--engines", "b", "--engines", "c", "--image", "x", "-o", "y",
+        "--metric", "m", "--metric", "n",
+    ]  # fmt: skip
+    assert repeated(["--engines", "a", "--engines", "b"], many) == ["--engines", "a", "--engines", "b"]
+    assert repeated(["--engines=a"], many) == ["--engines=a"]
+    assert parse_size("518") == (518, 518)
+    assert parse_size("392x518") == (392, 518)
+
+
+def test_engines_get_names_and_backends_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    paths = [random_net(tmp_path / "net a.onnx"), random_net(tmp_path / "x" / "net a.onnx")]
+    settings, gpu = CompareSettings(image=tmp_path / "a.png"), GpuChoice("cpu")
+    found = [one.case for one in engine_specs([str(path) for path in paths], settings, gpu)]
+    assert [(one.model, one.backend) for one in found] == [("net_a", "onnxruntime"), ("net_a_2", "onnxruntime")]
+    (one,) = engine_specs(["my.models:create"], settings, gpu, ["torch/compile"])
+    assert (one.case.model, one.case.backend, one.case.mode) == ("models", "torch", "compile")
+    with pytest.raises(UsageError, match="its backend must be named"):
+        engine_specs(["my.models:create"], settings, gpu)
+
+
+def test_the_gpu_is_found_by_its_nvml_index() -> None:
+    facts = GpuFacts(gpus=(GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=2, uuid="GPU-c")))
+    none = GpuFacts(problem="no library")
+    assert choose_gpu(facts, 2, "auto") == GpuChoice("cuda", 2, "GPU-c")
+    assert choose_gpu(facts, 2, "cpu").uuid is None
+    assert "there is no GPU (no library)" in str(choose_gpu(none, None, "auto").reason)
+    with pytest.raises(UsageError, match="NVML has no GPU of that index; there are: 0 = GPU-a, 2 = GPU-c"):
+        choose_gpu(facts, 1, "auto")
+    with pytest.raises(UsageError, match=r"--device cuda: there is no GPU \(no library\)"):
+        choose_gpu(none, None, "cuda")
+
+
+# ---- what became of a process ----
+
+
+def test_a_crash_keeps_what_was_measured(tmp_path: Path) -> None:
+    engine = random_net(tmp_path / "a.onnx")
+    (spec,) = engine_specs([str(engine)], CompareSettings(image=tmp_path / "a.png"), GpuChoice("cpu"), (), "fp16")
+    started = EngineCase(case=spec.case, status="failed", startup=StartUp(load_ms=3, build_ms=2), remarks=["small"])
+    (tmp_path / "result.json").write_text(started.model_dump_json())
+    (tmp_path / "stderr.log").write_text("one\nterminate called\n")
+
+    def outcome(code: int, timed_out_s: float | None = None) -> EngineResult:
+        end = CaseEnd(code, timed_out=timed_out_s is not None)
+        found = case_result(end, spec.case, tmp_path, timed_out_s, EngineCase)
+        assert isinstance(found, EngineCase)
+        return engine_result(spec, found)
+
+    found = outcome(-11)
+    assert (found.status, found.load_ms, found.remarks) == ("failed", 5, ["small"])
+    assert found.reason == "its process was ended by SIGSEGV: one | terminate called"
+    assert outcome(-9, 7).status == "timeout"
+    (tmp_path / "result.json").write_text("torn")
+    assert outcome(2).reason == "its process ended with exit code 2: one | terminate called"
+
+
+# ---- pictures ----
+
+BEGIN, SECOND = 1_700_000_000_000_000_000, 1_000_000_000
+
+
+def comparison(folder: Path, names: tuple[str, ...], uuid: str | None, **more: Any) -> EngineComparison:
+    use = GpuUse(start_unix_ns=BEGIN, end_unix_ns=BEGIN + 5 * SECOND)
+    common = {"backend": "onnxruntime", "device": "cuda", "status": "ok", "gpu": use, **more}
+    engines = [EngineResult(name=name, engine=f"{name}.onnx", **common) for name in names]
+    return EngineComparison(
+        created="2024-01-01", machine=MachineRecord(hostname="h"), gpu_index=0, gpu_uuid=uuid,
+        gpu_reason=None if uuid else "there is no GPU", settings=CompareSettings(image=folder / "a.npy"),
+        engines=engines,
+    )  # fmt: skip
+
+
+def wave(value: float, at_ns: int) -> float:
+    return value * (1 - ((at_ns - BEGIN) // SECOND % 2) / 10)
+
+
+def write_telemetry(folder: Path, **metrics: float) -> None:
+    folder.mkdir(parents=True)
+    log, begin, end = SampleBuilder(), BEGIN - SECOND, BEGIN + 6 * SECOND
+    for metric, value in metrics.items():
+        log.polled("GPU-a", metric, partial(wave, value), begin, end, update_period_ns=100_000_000)
+    write_sample_log(folder / "telemetry.parquet", log.build())
+
+
+def test_the_gpu_picture_has_a_line_an_engine(tmp_path: Path) -> None:
+    write_telemetry(tmp_path / "fast", gpu_utilization_percent=60, memory_used_bytes=6e9, sm_clock_mhz=1920,
+                    power_instant_mw=3e5)  # fmt: skip
+    write_telemetry(tmp_path / "slow", gpu_utilization_percent=95, memory_used_bytes=9e9, sm_clock_mhz=1885)
+    picture = gpu_picture(comparison(tmp_path, ("fast", "slow", "gone"), "GPU-a"), tmp_path)
+    assert axis_titles(picture) == ["utilisation (%)", "memory of the GPU (GiB)", "power (W)", "SM clock (MHz)"]
+    (_, busy), _, (_, power), (_, clock) = marks(picture, "line")
+    assert {row["line"] for row in busy} == {"fast", "slow"}
+    assert {row["value"] for row in busy if row["line"] == "slow"} == {95.0, 85.5}
+    assert {row["value"] for row in power} == {300.0, 270.0}
+    assert min(row["seconds"] for row in clock) >= -1.0
+    assert "not drawn: slow, power (W): it was not read" in notes(picture)
+    assert any("gone, utilisation (%); gone, memory" in line for line in notes(picture))
+    assert picture.chart["title"]["text"][0].startswith("GPU 0 GPU-a: ")
+    assert png_size(picture.save(tmp_path / "gpu.png"))[0] > 800
+
+
+def test_boxes_are_percentiles_of_all_iterations_and_the_mean_has_its_interval(tmp_path: Path) -> None:
+    found = comparison(tmp_path, ("slow", "gone"), None)
+    (tmp_path / "slow").mkdir()
+    values = np.arange(1.0, 102.0)
+    np.save(tmp_path / "slow" / WALL_NAME, values * 1e6)
+    stats = latency_stats(values, 0)
+    assert stats is not None
+    slow, gone = found.engines
+    slow = slow.model_copy(update={"latency": stats})
+    gone = gone.model_copy(update={"status": "failed", "reason": "it broke"})
+    picture = speed_picture(found.model_copy(update={"engines": [slow, gone]}), tmp_path)
+    (box,) = picture.rows["speed_benchmark_boxes"]
+    assert [box[name] for name in ("p5", "q1", "median", "q3", "p95")] == [6.0, 26.0, 51.0, 76.0, 96.0]
+    (mean,) = picture.rows["speed_benchmark_means"]
+    assert (mean["mean"], mean["low"], mean["high"]) == (51.0, stats.mean.low, stats.mean.high)
+    assert picture.rows["speed_benchmark_states"] == [{"engine": "gone", "status": "failed"}]
+    table = {(row["engine"], row["column"]): row["text"] for row in picture.rows["speed_benchmark_table"]}
+    assert (table["slow", "p50"], table["gone", "p50"]) == ("51.000", "-")
+    assert picture.chart["title"]["text"][0].endswith("on the CPU: copy in, execute, copy out, synchronised")
+    assert notes(picture)[0].startswith("box: quartiles; line: median; diamond: mean, on the bar of its 95 % interval")
+    assert notes(picture)[-1] == "gone: failed: it broke"
+    assert png_size(picture.save(tmp_path / "speed.png"))[0] > 900
+
+
+def test_a_bitmap_is_white_where_there_is_no_value_and_has_the_last_colour_above_its_top() -> None:
+    def pixels(values: Any, colors: str, top: float | None) -> Any:
+        return Image.open(io.BytesIO(base64.b64decode(bitmap(values, colors, top).split(",")[1])))
+
+    error = pixels(np.array([[np.nan, 0.0], [0.5, 2.0]]), "magma", 0.5)
+    assert error.size == (2, 2)
+    found = [error.getpixel((x, y)) for y in (0, 1) for x in (0, 1)]
+    assert found == [(255, 255, 255), (0, 0, 4), (252, 253, 191), (252, 253, 191)]
+    ends = pixels(np.array([[3.0, 7.0]]), "viridis", None)
+    assert [ends.getpixel((at, 0)) for at in (0, 1)] == [(0x44, 0x01, 0x54), (0xFD, 0xE7, 0x25)]
+
+
+def test_pictures_of_engines_that_gave_nothing(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((3, 2, 2)))
+    found = comparison(tmp_path, ("a $x$ name that is rather long for a table", "b"), None, reason="it $broke$")
+    written = draw(engine_pictures(found, tmp_path), tmp_path, ENGINES_PAGE)
+    assert [path.name for path in written] == list(PICTURES)
+    gpu = gpu_picture(found, tmp_path)
+    assert gpu.chart["title"]["text"] == ["no GPU was sampled"]
+    assert [one["mark"]["text"] for one in units(gpu.chart)] == [["there is no GPU"]]
+
+
+def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real processes and the real sampler on the record of an H200; the engine itself computes on the CPU."""
+    for name, value in replay_environment(Path(__file__).parents[2] / "nvml" / "h200.json.gz").items():
+        monkeypatch.setenv(name, value)
+    (gpu,) = find_gpus().gpus
+    settings = CompareSettings(image=tmp_path / write_image(tmp_path), input_size=(8, 8), warmup=1, iterations=10,
+                               threads=1, sample_interval_s=0.05, sample_seconds=2)  # fmt: skip
+    monkeypatch.setattr(engines_compare, "choose_gpu", lambda *_: GpuChoice("cpu", gpu.index, gpu.uuid))
+    found, _ = compare_engines([str(random_net(tmp_path / "a.onnx"))], settings, tmp_path / "out")
+    (one,) = found.engines
+    assert (one.status, one.reason) == ("ok", None)
+    log = read_sample_log(tmp_path / "out" / "a" / "telemetry.parquet")
+    clock = log.get(gpu.uuid, "sm_clock_mhz")
+    assert clock is not None
+    use = one.gpu.model_dump()
+    assert len(clock.between(use["start_unix_ns"], use["end_unix_ns"])) >= 10
+    power, why = use["power_mean_w"], one.reasons.get("power_mean_w")  # None where other tests starved the sampler
+    assert why is not None if power is None else power > 50, (power, why)
+    assert None not in (use["utilization_percent"], use["inferences"])
+    assert len(gpu_picture(found, tmp_path / "out").rows) == 4
+    print_comparison(Console(), found)
+
+
+def timed(name: str, milliseconds: float, noise: float, drop: float | None = None) -> EngineResult:
+    values = milliseconds + noise * np.random.default_rng(len(name)).normal(size=1000)
+    return EngineResult(
+        name=name, engine=name, backend="onnxruntime", device="cpu", status="ok", latency=latency_stats(values, 0),
+        gpu=GpuUse(clock_drop_percent=drop),
+    )  # fmt: skip
+
+
+def test_a_clock_that_fell_and_a_speed_up_that_may_be_chance_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    engines = [timed("a", 10, 5, drop=5.0), timed("bb", 10.1, 5, drop=5.1), timed("ccc", 5, 1)]
+    fell, chance = remarks_of(engines)
+    assert fell.startswith("bb: the SM clock fell by 5.1 % while it ran")
+    assert chance.startswith("bb: the 95 % intervals of its mean latency and of a's overlap, so the speed-up of ")
+    found = comparison(Path("x"), (), "GPU-a").model_copy(update={"engines": engines, "remarks": [fell]})
+    print_comparison(Console(width=300), found)
+    assert f"warning: {fell}" in capsys.readouterr().out

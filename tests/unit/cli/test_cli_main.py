@@ -1,0 +1,102 @@
+"""The command as a whole: help, what is imported, interrupts, an ASCII locale."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from perfharness.cli.main import run
+from perfharness.cli.support.help import VERBS
+from perfharness.testing.trace_builder import TraceBuilder
+
+CHECKOUT = Path(__file__).parents[3]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher")])}
+
+
+def command(*arguments: str, code: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, or code."""
+    start = ["-c", code] if code else ["-m", "perfharness"]
+    return subprocess.run(
+        [sys.executable, *start, *arguments], capture_output=True, text=True, check=False, timeout=120,
+        env={**ENVIRONMENT, **environ},
+    )  # fmt: skip
+
+
+def test_the_help_names_every_verb_with_its_whole_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for verb, summary in VERBS.items():
+        assert f"{verb} {summary}" in printed
+    assert "..." not in printed.partition("Verbs:")[2]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Types are not Python's (`list[str]`)."""
+    assert run([verb, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert f"Usage: perfharness {verb}" in printed
+    assert not re.search(r"<list\[| range>", printed)
+
+
+def test_the_options_of_launch_are_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["launch", "--help"]) == 0
+    headings = re.findall(r"^(\w.*):$", capsys.readouterr().out, re.MULTILINE)
+    assert len(set(headings)) == len(headings) >= 6
+
+
+def test_what_installs_nsys_is_an_option_of_the_verb_that_messages_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--help"]) == 0
+    assert "--install-nsys" in capsys.readouterr().out
+
+
+def test_the_version_needs_no_library_that_takes_time() -> None:
+    code = (
+        "import sys; from perfharness.cli.main import run; code = run(['--version']); "
+        "print(code, *sorted({'numpy', 'pyarrow', 'pydantic', 'rich.console', 'pynvml', 'psutil'} & set(sys.modules)))"
+    )
+    assert command(code=code).stdout.splitlines()[-1] == "0"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [pytest.param(["la"], {"launch"}, marks=pytest.mark.slow), (["launch", "--t"], {"--tracer"})]
+)
+def test_the_shell_completes_verbs_and_options(words: Sequence[str], expected: set[str]) -> None:
+    line = " ".join(["perfharness", *words])
+    code = "from perfharness.cli.main import run; run([])"
+    done = command(code=code, _PERFHARNESS_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words)))
+    assert set(done.stdout.split()) == expected
+
+
+def test_an_interrupt_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("perfharness_launcher.doctor.check_up", interrupt)
+    assert run(["doctor"]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("environ", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+                                     pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.slow)])  # fmt: skip
+def test_an_ascii_locale_is_no_reason_to_fail(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "größe.py").write_text("")
+    done = command(
+        "launch", "--dry-run", "--tracer", "none", "--cool-down", "40", str(tmp_path / "größe.py"), **environ
+    )
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
+    assert re.search(r"begins at 40 \\xb0C", done.stdout)
+    assert command("--help", **environ).returncode == 0
+    trace = TraceBuilder()
+    for index in range(12):
+        trace.range(f"batch_{index}", 1000 * index, 1000 * index + 900)
+        trace.range("größe\u202e", 1000 * index, 1000 * index + 800)
+    done = command("analyze", str(trace.write(tmp_path / "t.sqlite")), **environ)
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
+    assert "gr\\xf6\\xdfe\\u202e" in done.stdout

@@ -1,0 +1,122 @@
+"""Which GPUs nsys is told to sample: by what a program that answers as nsys does lists, and how a trial ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfharness_launcher.launch import _with_gpu_metrics
+from perfharness_launcher.nsys.command_line import NsysInstall
+from perfharness_launcher.nsys.gpu_metrics import find_gpu_metrics
+from perfharness_launcher.plan.launch_plan import explaining_pass
+from perfharness_launcher.processes.spawn import planned_command
+from tests.unit.launcher.test_plan import MIG, NSYS, TWO_GPUS, plan
+
+ONE = (
+    "Possible --gpu-metrics-devices values are:\n\t0: Hopper GH100 | NVIDIA H200 PCI[0000:19:00.0]\n\tall: Select all\n"
+)
+VISIBLE = "\tcuda-visible: Select GPUs that match CUDA_VISIBLE_DEVICES\n\tnone: Disable GPU Metrics [Default]\n"
+SEVERAL = ONE + "\t1: Hopper GH100 | NVIDIA H200 PCI[0000:3b:00.0]\n"
+OLD_CARD = "Some GPUs are not supported:\n\t0: Volta GV100 | Quadro GV100 PCI[0000:17:00.0]\n"
+NONE = "Possible --gpu-metrics-device values are:\n\tNVIDIA GPUs not found, feature is not available\n"
+PERMISSION = (
+    "GPU Metrics: insufficient privilege, see https://developer.nvidia.com/ERR_NVGPUCTRPERM\n\nusage: nsys profile\n"
+)
+
+
+def make_nsys(folder: Path, listing: str, refused: dict[str, str] | None = None) -> NsysInstall:
+    """A program that prints `listing` for help, refuses to sample some GPUs, and writes its calls to a file."""
+    (folder / "listing").write_text(listing)
+    cases = ""
+    for number, (gpus, text) in enumerate((refused or {}).items()):
+        (folder / f"refusal_{number}").write_text(text)
+        cases += f"*--gpu-metrics-devices={gpus}\\ *) cat {folder}/refusal_{number}; exit 1;;\n"
+    program = folder / "nsys"
+    program.write_text(
+        f'#!/bin/bash\necho "$CUDA_VISIBLE_DEVICES $*" >> {folder}/calls\n'
+        f'case "$* " in\n*=help\\ *) cat {folder}/listing;;\n{cases}esac\n'
+    )
+    program.chmod(0o755)
+    return NsysInstall(program, version_text="2025.3.1", profile_options=frozenset({"trace", "gpu-metrics-devices"}))
+
+
+def test_the_only_gpu_is_named_by_its_number(tmp_path: Path) -> None:
+    found = find_gpu_metrics(make_nsys(tmp_path, ONE + VISIBLE), {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"})
+    assert found.gpus == "0"
+    trial = (tmp_path / "calls").read_text().splitlines()[1].split()
+    assert trial[0] == "GPU-aaaa"
+    assert {"--gpu-metrics-devices=0", "--gpu-metrics-frequency=10000"} <= set(trial)
+
+
+def test_of_several_gpus_those_that_the_process_uses(tmp_path: Path) -> None:
+    assert find_gpu_metrics(make_nsys(tmp_path, SEVERAL + VISIBLE), {}).gpus == "cuda-visible"
+
+
+def test_a_number_that_is_refused_is_not_the_end(tmp_path: Path) -> None:
+    nsys = make_nsys(tmp_path, ONE + VISIBLE, {"0": "Illegal --gpu-metrics-devices argument: 0.\n"})
+    assert find_gpu_metrics(nsys, {}).gpus == "cuda-visible"
+
+
+@pytest.mark.parametrize(
+    ("listing", "refused", "reason"),
+    [
+        (NONE, {}, "NVIDIA GPUs not found, feature is not available"),
+        (OLD_CARD, {}, "Some GPUs are not supported"),
+        (SEVERAL, {}, "there are several"),
+        (ONE + VISIBLE, {"0": PERMISSION, "cuda-visible": PERMISSION}, "ERR_NVGPUCTRPERM"),
+    ],
+)
+def test_why_not(tmp_path: Path, listing: str, refused: dict[str, str], reason: str) -> None:
+    found = find_gpu_metrics(make_nsys(tmp_path, listing, refused), {})
+    assert found.gpus is None
+    assert reason in found.reason
+
+
+def test_an_nsys_without_the_option_and_one_that_cannot_run(tmp_path: Path) -> None:
+    assert find_gpu_metrics(NsysInstall(tmp_path / "nsys", version_text="2021.1"), {}).gpus is None
+    nsys = NsysInstall(tmp_path / "none", profile_options=frozenset({"gpu-metrics-devices"}))
+    assert "not available" in find_gpu_metrics(nsys, {}).reason
+
+
+def test_the_explaining_pass_samples_and_the_measured_one_does_not(tmp_path: Path) -> None:
+    made = plan({"nsys": (make_nsys(tmp_path, ONE),), "gpus": TWO_GPUS[:1]})
+    assert _with_gpu_metrics(made) is made
+    second = _with_gpu_metrics(explaining_pass(made))
+    assert second.findings == ()
+    command = planned_command(second.processes[0], second.nsys, Path("/run"))
+    assert {"--gpu-metrics-devices=0", "--gpu-metrics-frequency=10000"} <= set(command)
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "hz"), [(None, 10_000), (5.0, 10_000), (60.0, 10_000), (600.0, 1_000), (1e7, 10)]
+)
+def test_a_long_run_is_sampled_less_often(tmp_path: Path, measured_s: float | None, hz: int) -> None:
+    made = plan({"nsys": (make_nsys(tmp_path, ONE),), "gpus": TWO_GPUS[:1]})
+    second = _with_gpu_metrics(explaining_pass(made, measured_s))
+    command = planned_command(second.processes[0], second.nsys, Path("/run"))
+    assert f"--gpu-metrics-frequency={hz}" in command
+
+
+@pytest.mark.parametrize("case", ["refused", "two processes", "MIG"])
+def test_without_counters_the_pass_goes_on_with_a_note(tmp_path: Path, case: str) -> None:
+    nsys = make_nsys(tmp_path, NONE if case == "refused" else ONE)
+    gpus = MIG[:1] if case == "MIG" else TWO_GPUS[:1]
+    made = plan({"nsys": (nsys,), "gpus": gpus}, num_processes=2 if case == "two processes" else 1)
+    second = _with_gpu_metrics(explaining_pass(made))
+    assert [finding.code for finding in second.findings] == ["gpu-metrics-unavailable"]
+    assert not any("gpu-metrics" in part for part in planned_command(second.processes[0], second.nsys, Path("/run")))
+
+
+def test_a_machine_without_gpus_is_not_asked(tmp_path: Path) -> None:
+    second = _with_gpu_metrics(explaining_pass(plan({"nsys": (make_nsys(tmp_path, NONE),)})))
+    assert second.findings == ()
+    assert not (tmp_path / "calls").exists()
+
+
+@pytest.mark.parametrize(("traces", "has"), [({"cuda", "python-gil"}, True), ({"cuda"}, False)])
+def test_the_interpreter_lock_is_recorded_where_this_nsys_can(traces: set[str], has: bool) -> None:
+    made = plan({"nsys": (replace(NSYS, traces=frozenset(traces)),), "gpus": TWO_GPUS[:1]})
+    for each, expected in ((made, "cuda,nvtx"), (explaining_pass(made), "cuda,nvtx" + ",python-gil" * has)):
+        assert f"--trace={expected}" in planned_command(each.processes[0], each.nsys, Path("/run"))

@@ -1,0 +1,301 @@
+"""Where a recorder writes: the embedded log, nvtx of each shape, or nowhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perfharness import PerfRecorder
+from perfharness.errors import RecorderError
+from perfharness.model import environment
+from perfharness.model.conventions import MARK_CLOCK
+from perfharness.recorder import nvtx_channels
+from perfharness.recorder.channels import LogSink, SilentSink
+from perfharness.recorder.core import CLOCK_MARKS
+from tests.recorder_marks import READING_MARKS
+from tests.unit.recorder_events import drawn, recording
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter, outside any launch unless `env` says otherwise."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "NVTX_"))}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "launcher")]), **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+EVERYTHING = """
+import sys
+from perfharness import PerfRecorder
+from perfharness.errors import RecorderError
+perf = PerfRecorder("rec")
+other = PerfRecorder("other")
+with perf.range("a"), perf.batch(0, total_items=1):
+    perf.push_range("b", "red", "domain", "category")
+    perf.pop_range("domain")
+for call in (perf.pop_range, lambda: perf.push_range("batch", batch_idx="x"), lambda: perf.push_range("")):
+    try:
+        call()
+    except RecorderError:
+        pass
+    else:
+        raise SystemExit("not checked")
+perf.push_range("open")
+try:
+    perf.finalize()
+except RecorderError as error:
+    print(error)
+"""
+
+
+class Call:
+    """Records what a fake nvtx is asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __call__(self, *call: Any) -> None:
+        self.calls.append(call)
+
+
+class FakeAttributes:
+    def __init__(self, message: str, color: int, category: str, payload: int | None = None) -> None:
+        self.message, self.color, self.category, self.payload = message, color, category, payload
+
+    def as_seen(self) -> tuple[Any, ...]:
+        return self.message, self.color, self.category, self.payload
+
+
+def modern_nvtx(seen: Call, *, listening: bool = True) -> ModuleType:
+    class Domain:
+        def __init__(self, name: str | None) -> None:
+            self.name = name
+            self.shared: dict[Any, FakeAttributes] = {}
+            self.next_id = 100
+            if listening:
+                self.handle = object()
+
+        def get_event_attributes(self, *args: Any) -> FakeAttributes:
+            # 0.2.12 and 0.2.13 hand out one object for equal arguments.
+            return self.shared.setdefault(args, FakeAttributes(*args))
+
+        def push_range(self, attributes: FakeAttributes) -> None:
+            seen("push", self.name, *attributes.as_seen())
+
+        def pop_range(self) -> None:
+            seen("pop", self.name)
+
+        def mark(self, attributes: FakeAttributes) -> None:
+            seen("mark", self.name, *attributes.as_seen())
+
+        def start_range(self, attributes: FakeAttributes) -> int:
+            self.next_id += 1
+            seen("start", self.name, *attributes.as_seen(), self.next_id)
+            return self.next_id
+
+        def end_range(self, range_id: int) -> None:
+            seen("end", self.name, range_id)
+
+    domains: dict[str | None, Domain] = {}
+    nvtx = ModuleType("nvtx")
+    vars(nvtx).update(
+        enabled=lambda: True,
+        get_domain=lambda name=None: domains.setdefault(name, Domain(name)),
+        nvtx=SimpleNamespace(Domain=Domain),
+    )
+    return nvtx
+
+
+def legacy_nvtx(*, payload: bool) -> ModuleType:
+    nvtx = ModuleType("nvtx")
+
+    def push_with(message: str, payload: int | None = None) -> None: ...
+    def push_without(message: str) -> None: ...
+
+    vars(nvtx).update(
+        enabled=lambda: True,
+        push_range=push_with if payload else push_without,
+        annotate=lambda *_args, **_kw: SimpleNamespace(
+            attributes=SimpleNamespace(), domain=SimpleNamespace(handle=None)
+        ),
+        nvtx=SimpleNamespace(Domain=object),
+    )
+    functions = dict.fromkeys(["push_range", "pop_range", "start_range", "end_range", "mark"], lambda *_: None)
+    library = ModuleType("nvtx._lib")
+    vars(library).update(functions)
+    sys.modules["nvtx._lib"] = library  # undone by the fixture
+    return nvtx
+
+
+@pytest.fixture
+def as_nvtx(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setitem(sys.modules, "nvtx._lib", sys.modules.get("nvtx._lib") or ModuleType("nvtx._lib"))
+    monkeypatch.setattr(nvtx_channels, "_warned", set())
+    monkeypatch.delenv(environment.TRACER, raising=False)
+
+    def install(module: ModuleType | None) -> None:
+        monkeypatch.setitem(sys.modules, "nvtx", module)
+
+    return install
+
+
+def test_modern_nvtx_gets_prepared_attributes_with_payloads(as_nvtx: Any) -> None:
+    seen = Call()
+    as_nvtx(modern_nvtx(seen))
+    perf, again = PerfRecorder("rec"), PerfRecorder("rec")
+    for i in range(2):
+        (perf, again)[i].push_range("batch", batch_idx=i)
+        perf.push_range("stage", "red", category="io")
+        perf.pop_range()
+        perf.pop_range(total_items=4 + i)
+    blue, red, domain = 0xFF, 0xFF0000, "perfharness"
+    batch = [
+        [
+            ("push", domain, "batch", blue, "rec", i),
+            ("push", domain, "stage", red, "rec/io", None),
+            ("pop", domain),
+            ("mark", domain, "perfharness.items", blue, "rec", 4 + i),
+            ("pop", domain),
+        ]
+        for i in range(2)
+    ]
+    clocks = seen.calls[1 : 1 + CLOCK_MARKS]
+    assert [call[:-1] for call in clocks] == [("mark", domain, MARK_CLOCK, blue, "rec")] * CLOCK_MARKS
+    del seen.calls[1 : 1 + CLOCK_MARKS]
+    calls = [call for call in seen.calls if not READING_MARKS & set(call)]
+    assert calls == [("mark", domain, "perfharness.recorder", blue, "rec", None), *batch[0], *batch[1]]
+    assert perf._core.sink.listening is True
+
+
+def test_modern_nvtx_without_a_tool_is_not_called(as_nvtx: Any) -> None:
+    seen = Call()
+    as_nvtx(modern_nvtx(seen, listening=False))
+    perf = PerfRecorder("rec")
+    with perf.range("a"), perf.batch(0, total_items=1):
+        pass
+    assert seen.calls == []
+    assert perf._core.sink.listening is False
+
+
+def test_modern_nvtx_gets_start_and_end_from_tasks(as_nvtx: Any) -> None:
+    import asyncio
+
+    seen = Call()
+    as_nvtx(modern_nvtx(seen))
+    perf = PerfRecorder("rec")
+
+    async def work(i: int) -> None:
+        with perf.batch(i, total_items=1):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(work(0), work(1))
+
+    asyncio.run(main())
+    ids = [call[-1] for call in seen.calls if call[0] == "start"]
+    assert [call[-1] for call in seen.calls if call[0] == "end"] == ids
+    assert [call[4:6] for call in seen.calls if call[0] == "start"] == [("rec#1", 0), ("rec#2", 1)]
+
+
+def test_nvtx_without_payloads_warns_and_is_refused_where_nsys_traces(
+    as_nvtx: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_nvtx(legacy_nvtx(payload=False))
+    with pytest.warns(RuntimeWarning, match=r"older than 0\.2\.10 and cannot carry batch indices") as caught:
+        perf = PerfRecorder("rec")
+    assert [warning.filename for warning in caught] == [__file__]
+    assert isinstance(perf._core.sink, SilentSink)
+    monkeypatch.setenv(environment.TRACER, "nsys")
+    with pytest.raises(RecorderError, match=r"cannot carry batch indices.*pip install 'nvtx>=0\.2\.10'"):
+        PerfRecorder("other")
+
+
+def test_legacy_nvtx_with_payloads_does_not_warn(as_nvtx: Any) -> None:
+    as_nvtx(legacy_nvtx(payload=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        perf = PerfRecorder("rec")
+        with perf.range("a"), perf.batch(0, total_items=1):
+            pass
+    assert perf._core.sink.listening is None
+
+
+def test_missing_nvtx_warns_once_and_everything_works(as_nvtx: Any) -> None:
+    as_nvtx(None)
+    with pytest.warns(RuntimeWarning, match="nvtx is not installed: .*pip install") as caught:
+        perf, _ = PerfRecorder("rec"), PerfRecorder("again")
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert isinstance(perf._core.sink, SilentSink)
+
+
+def test_embedded_log_needs_no_nvtx_and_is_kept(as_nvtx: Any) -> None:
+    as_nvtx(None)
+    with recording() as log, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        perf = PerfRecorder("rec")
+    with perf.range("a"):
+        pass
+    assert drawn(log) == "!recorder a()"
+    assert isinstance(perf._core.sink, LogSink)
+
+
+@pytest.mark.parametrize(
+    ("before", "env", "sink", "warnings"),
+    [
+        ("", {}, "NvtxSink", 0),
+        ("", {"NVTX_DISABLE": "1"}, "SilentSink", 0),
+        ("import sys; sys.modules['nvtx'] = None\n", {}, "SilentSink", 1),
+    ],
+)
+def test_outside_a_launch_everything_works_and_leaves_no_files(
+    tmp_path: Path, before: str, env: dict[str, str], sink: str, warnings: int
+) -> None:
+    code = f"{before}import os; os.chdir({str(tmp_path)!r})\n{EVERYTHING}\nprint(type(perf._core.sink).__name__)"
+    done = run(code, **env)
+    assert done.returncode == 0, done.stderr
+    assert (done.stderr.count("RuntimeWarning"), bool(done.stderr)) == (warnings, warnings > 0)
+    assert "still open: open;" in done.stdout
+    assert done.stdout.splitlines()[-1].removeprefix("Legacy") == sink
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("with_log", [False, True])
+def test_a_recorder_brings_no_library_along(tmp_path: Path, with_log: bool) -> None:
+    code = "import sys; import perfharness.recorder; from perfharness import PerfRecorder, get_default_arg_parser\n"
+    heavy = ["numpy", "torch", "pyarrow", "rich", "pydantic", "perfharness_launcher", "nvtx"]
+    if with_log:
+        code += (
+            f"from perfharness.model import range_log; range_log.install(range_log.RangeLog({str(tmp_path)!r}))\n"
+            "perf = PerfRecorder('rec')\n"
+            "with perf.batch(0, total_items=1): pass\n"
+            "perf.finalize()\n"
+        )
+    else:
+        heavy.append("asyncio")
+    done = run(f"{code}print([name for name in {heavy} if name in sys.modules])")
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_each_flush_of_nsys_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes what it holds with a new name only: after an exec that failed a process ends with another flush."""
+    marks: list[str] = []
+    monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(mark=marks.append))
+    monkeypatch.setenv(environment.TRACER, "nsys")
+    nvtx_channels.flush_nsys()
+    nvtx_channels.flush_nsys()
+    assert len({*marks}) == 2

@@ -1,0 +1,506 @@
+"""Reports: their content by hand, and every format with names that try to break out of it."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import re
+import webbrowser
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perfharness
+from perfharness.analysis.suites.cost import Prices
+from perfharness.analysis.suites.recommendation import recommend
+from perfharness.bench.suite.merge import merge_suites
+from perfharness.cli.main import run
+from perfharness.errors import ResultError, UsageError
+from perfharness.render.report import html
+from perfharness.render.report.document import Column, Document, Paragraph, Section, Table, cell_text
+from perfharness.render.report.files import format_of
+from perfharness.render.report.html import html_page
+from perfharness.render.report.notebook import result_html
+from perfharness.render.report.pdf import BROWSER_VARIABLE, write_pdf
+from perfharness.render.report.sections import document_of
+from perfharness.render.report.tables import markdown, write_csv, write_workbook
+from perfharness.runs.files.inputs import locate
+from perfharness.runs.report.gather import REST, gather
+from perfharness.runs.report.model import Report, SuiteReport
+from perfharness.runs.series.repeat_file import OverLaunches, Repeat, RepeatRequest, RepeatRow
+from perfharness.testing.trace_builder import TraceBuilder
+from tests.schemas import valid
+from tests.unit.bench_results import made_up, suite_of
+from tests.unit.cli.test_verbs import SOURCES, cpu_only
+from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
+from tests.unit.recorded_traces import Recorded
+
+pytest.importorskip("altair")
+pytest.importorskip("jinja2")
+
+Captured = pytest.CaptureFixture[str]
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b]52;c;Zm9v\x07\u202e[red]{{7*7}}=1+1|`x`"
+
+
+def report_of(path: Path, **options: Any) -> Report:
+    return gather([locate(path)], **options)
+
+
+# ---- content ----
+
+
+def test_two_processes_are_pooled(tmp_path: Path) -> None:
+    """Of each process one batch counts (-w 1): 9 ms, 4 items; load 1 ms, infer 2 ms with 4 us busy in 4 us."""
+    report = report_of(two_processes(tmp_path / "out"), prices=Prices(per_hour=3.6))
+    (found,) = report.runs
+    lines = {line.path[2:]: line for line in found.stages}
+    assert list(lines) == [("batch",), ("batch", "load"), ("batch", "infer"), ("batch", REST)]
+    assert [line.batches for line in lines.values()] == [2, 2, 2, 2]
+    assert [line.cpu.mean for line in lines.values()] == [9.0, 1.0, 2.0, 6.0]
+    assert [line.cpu_per_item for line in lines.values()] == [2.25, 0.25, 0.5, 1.5]
+    shares = [line.cpu_share for line in lines.values()]
+    assert shares == [1.0, pytest.approx(1 / 9), pytest.approx(2 / 9), pytest.approx(6 / 9)]
+    busy = lines["batch", "infer"].gpu_busy
+    assert busy is not None
+    assert busy.mean == pytest.approx(0.004)
+    assert [line.gpu_busy_share for line in lines.values()] == [1.0, 0.0, 1.0, None]
+    assert [line.cpu_mean.low if line.cpu_mean else None for line in lines.values()] == [None] * 4
+    assert [(one.process, one.series.batches, one.series.warmup) for one in found.series] == [
+        ("proc_0_gpu_0", 3, [(0, 1), (2, 3)]), ("proc_1_gpu_0", 3, [(0, 1), (2, 3)]),
+    ]  # fmt: skip
+    assert [(one.which, one.batch_index, one.cpu_ms) for one in found.timelines] == [("typical", 1, 9.0)]
+    assert found.cost is not None
+    assert (found.cost.machine is None) == (found.throughput.items_per_second is None)
+    assert Report.model_validate_json(report.model_dump_json()).runs[0].stages == found.stages
+
+
+def test_a_process_that_failed_is_left_out_as_in_the_mean(tmp_path: Path) -> None:
+    """The other process's batches take 4 ms, all of it in a stage; they count nowhere."""
+    folder = tmp_path / "out"
+    recorded_trace(folder / "proc_0_gpu_0" / "trace.sqlite")
+    builder = Recorded()
+    for index in range(5):
+        builder.batch(index, 20 * index, 20 * index + 4)
+        builder.stage("load", 20 * index, 20 * index + 4)
+    (folder / "proc_1_gpu_0").mkdir()
+    builder.write(folder / "proc_1_gpu_0" / "trace.sqlite")
+    run_folder(folder, process_record(0), process_record(1, ended="failed", exit_code=1))
+    (found,) = report_of(folder).runs
+    assert [(line.cpu.mean, line.batches) for line in found.stages if line.is_batch] == [(9.0, 1)]
+    assert [line.cpu_share for line in found.stages] == pytest.approx([1.0, 1 / 9, 2 / 9, 6 / 9])
+    assert {one.process for one in found.series} == {one.process for one in found.timelines} == {"proc_0_gpu_0"}
+    assert [one.ended for one in found.measured.processes] == ["ok", "failed"]
+    assert "mean-without-failed" in {one.code for one in found.findings}
+
+
+def test_the_json_keeps_to_its_schema(tmp_path: Path) -> None:
+    valid("report", report_of(two_processes(tmp_path / "out"), prices=Prices(1.0, 1.0)))
+
+
+def test_without_items_the_breakdown_is_of_batches(tmp_path: Path) -> None:
+    builder = Recorded(gpu=False)
+    for index in range(2):
+        builder.batch(index, 20 * index, 20 * index + 10, None)
+        builder.stage("a", 20 * index, 20 * index + 4)
+    text = markdown(document_of(report_of(builder.write(tmp_path / "t.sqlite"))))
+    assert "| &nbsp;&nbsp;a | 4.000 | 40.0 % |" in text
+
+
+def test_nothing_is_written_into_the_run(tmp_path: Path) -> None:
+    folder = two_processes(tmp_path / "out")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    report_of(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_process_of_a_run_is_reported_alone(tmp_path: Path) -> None:
+    (found,) = report_of(two_processes(tmp_path / "out") / "proc_1_gpu_0").runs
+    assert [one.name for one in found.measured.processes] == ["proc_1_gpu_0"]
+    assert {one.process for one in found.series} == {"proc_1_gpu_0"}
+    assert found.stages[0].batches == 1
+
+
+def test_the_share_of_stages_that_do_not_always_occur(tmp_path: Path) -> None:
+    """`rare` takes 4 ms in one of two batches of 10 ms: its mean is 4 ms, and its share 4 of 20."""
+    builder = Recorded(gpu=False)
+    for index in range(2):
+        builder.batch(index, 20 * index, 20 * index + 10)
+    builder.stage("rare", 1, 5)
+    (found,) = report_of(builder.write(tmp_path / "t.sqlite")).runs
+    rare = found.stages[1]
+    assert (rare.batches, rare.cpu.mean, rare.cpu_share) == (1, 4.0, 0.2)
+    rest = found.stages[2]
+    assert (rest.path[-1], rest.cpu.mean, rest.cpu_share) == (REST, 8.0, 0.8)
+
+
+def test_a_run_without_batches_has_its_ranges(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for place in range(3):
+        builder.range("load", place * 1_000_000, place * 1_000_000 + 500_000)
+    report = report_of(builder.write(tmp_path / "t.sqlite"))
+    (found,) = report.runs
+    assert found.stages == []
+    assert [(one.path[-1], one.count) for one in found.ranges] == [("load", 3.0)]
+    assert found.ranges[0].cpu == pytest.approx(1.5)
+    assert "load" in html_page(document_of(report))
+
+
+def test_what_a_sweep_and_cold_starts_are(tmp_path: Path) -> None:
+    for kind, count in (("sweep", 2), ("cold starts", 3)):
+        report = report_of(SOURCES[kind][0](tmp_path / kind.replace(" ", "_")))
+        assert len(report.runs) == count
+        (series,) = report.series
+        assert (series.scaling is None) != (series.cold_start is None)
+        assert html_page(document_of(report))
+
+
+# ---- formats ----
+
+
+class _Page(HTMLParser):
+    """Scripts, and every attribute."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self._in_script = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._in_script = tag == "script"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_script = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script:
+            self.scripts.append(data)
+
+
+def hostile_trace(folder: Path) -> Path:
+    builder = Recorded(recorder=HOSTILE)
+    for index in range(12):
+        builder.batch(index, 20 * index, 20 * index + 10)
+        builder.stage(HOSTILE, 20 * index, 20 * index + 5)
+        builder.kernel((20 * index * 1_000_000 + 9, 20 * index * 1_000_000 + 19),
+                       (20 * index * 1_000_000 + 99, 20 * index * 1_000_000 + 5_000_000), name=HOSTILE)  # fmt: skip
+    path = folder / "proc_0_gpu_0" / "trace.sqlite"
+    path.parent.mkdir(parents=True)
+    builder.write(path)
+    manifest = json.loads((run_folder(folder, process_record(0)) / "manifest.json").read_text())
+    manifest |= {"script": HOSTILE, "command": [HOSTILE]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_no_name_becomes_a_part_of_the_page(tmp_path: Path) -> None:
+    report = report_of(hostile_trace(tmp_path / "<b>x"))
+    page = html_page(document_of(report))
+    parsed = _Page(page)
+    tags = [tag for tag, _ in parsed.tags]
+    assert "img" not in tags
+    assert "b" not in tags
+    kinds = [attributes.get("type") for tag, attributes in parsed.tags if tag == "script"]
+    assert kinds.count(None) == 2
+    assert set(kinds) == {None, "application/json"}
+    assert not [name for _, attributes in parsed.tags for name in attributes if name.startswith("on")]
+    assert not re.search("[\x1b\x07\u202e]", page)
+    assert "49=1+1" not in page
+    assert "&lt;img src=x onerror=alert(2)&gt;" in page
+    for text in parsed.scripts:
+        if text.lstrip().startswith("{"):
+            assert json.loads(text)["$schema"]
+
+
+def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
+    parsed = _Page(html_page(document_of(report_of(two_processes(tmp_path / "out")))))
+    for tag, attributes in parsed.tags:
+        assert not {"src", "srcset", "data"} & set(attributes)
+        assert tag not in ("link", "iframe", "object", "embed", "base", "form")
+    policy = next(one["content"] for tag, one in parsed.tags if tag == "meta" and "http-equiv" in one)
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    assert "unsafe-eval" not in policy
+    assert policy.count("'sha256-") == 2
+
+
+def test_no_name_becomes_a_part_of_markdown(tmp_path: Path) -> None:
+    text = markdown(document_of(report_of(hostile_trace(tmp_path / "run"))))
+    assert not re.search("[\x1b\x07\u202e]", text)
+    assert not re.search(r"(?<!\\)<", text)
+    for row in re.findall(r"^\|.*\|$", text, re.MULTILINE):
+        assert len(re.findall(r"(?<!\\)\|", row)) > 2
+    assert "\\[red\\]" in text
+
+
+def test_every_table_is_a_csv_file_with_numbers_in_full(tmp_path: Path) -> None:
+    document = document_of(report_of(two_processes(tmp_path / "out")))
+    written = write_csv(document, tmp_path / "csv")
+    assert len(written) == len(list(document.tables())) == len(set(written))
+    with (tmp_path / "csv" / "latency.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["stage"] for row in rows] == [
+        "toy/pipeline/batch", "toy/pipeline/batch/load", "toy/pipeline/batch/infer", f"toy/pipeline/batch/{REST}",
+    ]  # fmt: skip
+    assert [float(row["mean (ms)"]) for row in rows] == [9.0, 1.0, 2.0, 6.0]
+    assert {row["p99 (ms)"] for row in rows} == {""}
+
+
+TRICKY = Table("a/b: [x]", [Column("=H"), Column("ms", "ms"), Column("n", "count")],
+               [["=cmd()", 1.23456789, 7], ["@x\x1b", None, 0], ["-", 0.0, None]])  # fmt: skip
+
+
+def test_no_text_is_a_formula(tmp_path: Path) -> None:
+    document = Document("t", "s", [Paragraph("=1+1")], [Section("x", [TRICKY, TRICKY])])
+    first, second = write_csv(document, tmp_path)
+    assert (first.name, second.name) == ("a_b_x.csv", "a_b_x_2.csv")
+    assert first.read_text().splitlines() == ["'=H,ms (ms),n", "'=cmd(),1.23456789,7", "'@x\\x1b,,0", "-,0.0,"]
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.load_workbook(write_workbook(document, tmp_path / "t.xlsx"))
+    assert book.sheetnames == ["summary", "a_b_x", "a_b_x_2"]
+    cells = [[(cell.value, cell.data_type) for cell in row] for row in book["a_b_x"].iter_rows(min_row=2, max_row=4)]
+    assert cells == [
+        [("=cmd()", "s"), (1.23456789, "n"), (7, "n")],
+        [("@x\\x1b", "s"), (None, "n"), (0, "n")],
+        [("-", "s"), (0, "n"), (None, "n")],
+    ]
+    assert "=1+1" in [cell.value for cell in book["summary"]["A"]]
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind", "shown"),
+    [
+        (None, "ms", "-"), (0.0, "ms", "0.000"), (0.0123456, "ms", "0.01235"),
+        (1234.5678, "ms", "1,234.568"), (0.1234, "share", "12.3 %"),
+        (12345.6, "number", "12,346"), (0.00001234, "number", "1.23e-05"), (7, "count", "7"), ("a\nb", "text", "a\\nb"),
+    ],
+)  # fmt: skip
+def test_cells_as_text(cell: Any, kind: Any, shown: str) -> None:
+    assert cell_text(cell, kind) == shown
+
+
+# ---- the verb ----
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_it_takes_whatever_holds_results(kind: str, tmp_path: Path, capsys: Captured) -> None:
+    path = SOURCES[kind][0](tmp_path / "out")
+    assert run(["report", str(path), "-o", str(tmp_path / "r.json")]) == 0
+    report = Report.model_validate_json((tmp_path / "r.json").read_text())
+    assert len(report.runs) >= 1
+    assert {one.stages[0].cpu.mean for one in report.runs} == {9.0}
+    assert capsys.readouterr().out.strip() == str(tmp_path / "r.json")
+
+
+def test_several_runs_are_on_one_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    paths = [str(two_processes(tmp_path / name)) for name in ("old", "new")]
+    assert run(["report", *paths, "-o", "-", "--format", "md"]) == 0
+    assert re.findall(r"^## (.*)", capfd.readouterr().out, re.MULTILINE) == ["old", "new"]
+
+
+def test_the_format_is_that_of_the_ending(tmp_path: Path) -> None:
+    assert format_of(Path("a.HTML"), None) == "html"
+    assert format_of(Path("a.html"), "md") == "md"
+    with pytest.raises(UsageError):
+        format_of(Path("a.docx"), None)
+    trace = str(recorded_trace(tmp_path / "t.sqlite"))
+    assert run(["report", trace, "-o", str(tmp_path / "x.docx")]) == 2
+    assert run(["report", trace, "-o", "-", "--format", "csv"]) == 2
+    assert run(["report", trace, "--price-per-hour", "-1"]) == 2
+    assert not list(tmp_path.glob("*.docx"))
+
+
+def test_nothing_measured_is_3_and_no_gpu_has_no_columns(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    empty = run_folder(tmp_path / "out", process_record(0, trace=None, ended="failed", exit_code=1))
+    assert run(["report", str(empty), "-o", str(tmp_path / "r.html")]) == 3
+    assert (tmp_path / "r.html").stat().st_size > 1000
+    assert run(["report", str(cpu_only(tmp_path / "cpu.sqlite")), "-o", "-"]) == 0
+    printed = capfd.readouterr().out
+    assert "CPU/item" in printed
+    assert "GPU/item" not in printed
+
+
+def test_without_what_makes_reports_it_says_what_to_install(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jinja2" else real(name))
+    trace = str(recorded_trace(tmp_path / "t.sqlite"))
+    assert run(["report", trace, "-o", str(tmp_path / "r.html")]) == 1
+    assert "[report]" in capsys.readouterr().err
+    assert run(["report", trace, "-o", str(tmp_path / "r.json")]) == 0
+
+
+# ---- several, suites, notebooks, PDF ----
+
+
+def test_a_suite_is_reported_with_what_to_take(tmp_path: Path) -> None:
+    suite = suite_of(
+        made_up("torch", rate=100.0), made_up("torch", 4, rate=200.0), made_up("tensorrt", rate=300.0),
+        made_up("tensorrt", 4, rate=100.0, cosine=0.5, equal=False), baseline="torch/plain/fp32",
+    )  # fmt: skip
+    suite = suite.model_copy(update={"recommendations": recommend(suite.cases, suite.constraints, suite.baseline)})
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "bench.json").write_text(suite.model_dump_json())
+    assert run(["report", str(tmp_path / "suite"), "-o", str(tmp_path / "csv"), "--format", "csv"]) == 0
+    with (tmp_path / "csv" / "cases.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["speed-up"]) for row in rows] == [1.0, 1.0, 3.0, 0.5]
+    assert [row.get("state") for row in rows] == ["", "", "", "wrong answer"]
+    page = html_page(document_of(gather([], suites=[SuiteReport(name="s", suite=suite)])))
+    names = re.findall(r'data-name="([^"]+)"', page)
+    assert names[:2] == ["bench_speedup", "bench_pareto"]
+    assert "bench_throughput" in names
+    assert suite._repr_html_() == result_html(suite) != None  # noqa: E711
+
+
+def test_merged_suites_are_side_by_side(tmp_path: Path) -> None:
+    suites = [
+        (name, suite_of(made_up("torch", rate=rate), hostname=name)) for name, rate in (("a", 100.0), ("b", 150.0))
+    ]
+    (tmp_path / "bench_merged.json").write_text(merge_suites(suites).model_dump_json())
+    assert run(["report", str(tmp_path), "-o", str(tmp_path / "csv"), "--format", "csv"]) == 0
+    with (tmp_path / "csv" / "cases_side_by_side.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (float(row["a: items/s"]), float(row["b: items/s"]), float(row["a: speed-up"])) == (100.0, 150.0, 1.0)
+    assert run(["report", str(tmp_path), "-o", str(tmp_path / "r.html")]) == 0
+    assert 'data-name="bench_merged_throughput"' in (tmp_path / "r.html").read_text()
+    (tmp_path / "bench_merged.json").write_text("{}")
+    assert run(["report", str(tmp_path), "-o", str(tmp_path / "r.html")]) == 1
+
+
+def test_several_runs_are_compared_and_traces_are_not(tmp_path: Path) -> None:
+    paths = [two_processes(tmp_path / name) for name in ("old", "new")]
+    for path in paths:
+        assert run(["analyze", str(path), "-q"]) == 0
+    report = gather([locate(path) for path in paths])
+    assert (report.comparison is None) != (report.comparison_reason is None)
+    trace = recorded_trace(tmp_path / "t.sqlite")
+    alone = gather([locate(paths[0]), locate(trace)])
+    assert (alone.comparison, alone.comparison_reason) == (None, None)
+
+
+def over(*values: float) -> OverLaunches:
+    return OverLaunches(
+        values=list(values), mean=sum(values) / len(values), std=None, low=1.0, high=2.0, scope="launches"
+    )
+
+
+def test_of_a_repeat_the_launch_in_the_middle_is_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "repeat"
+    for number in range(3):
+        two_processes(folder / f"launch_{number}")
+    ids = [json.loads((folder / f"launch_{n}" / "manifest.json").read_text())["run_id"] for n in range(3)]
+    rows = [RepeatRow(folder=f"launch_{n}", place=n, status="ok", run_id=ids[n]) for n in range(3)]
+    repeat = Repeat(
+        created="", command=[], script="x.py", asked=RepeatRequest(count=3, seed=1), order=[], rows=rows,
+        confidence=0.95, loops=["toy/pipeline/batch"], run={},
+        stages={"toy/pipeline/batch": {"cpu_time": over(5.0, 9.0, 7.0)}},
+    )  # fmt: skip
+    (folder / "repeat.json").write_text(repeat.model_dump_json())
+    report = report_of(folder)
+    assert [one.name for one in report.runs] == ["repeat/launch_2"]
+    assert report.series[0].shown == "launch_2"
+    text = markdown(document_of(report))
+    assert "| pipeline/batch | 3 | 7.000 | 1.000 to 2.000 |" in text
+
+
+def test_a_run_shows_itself_in_a_notebook(tmp_path: Path) -> None:
+    folder = two_processes(tmp_path / "<i>out")
+    opened = perfharness.open_run(folder)
+    assert "perfharness analyze" in (opened._repr_html_() or "")
+    assert run(["analyze", str(folder), "-q"]) == 0
+    text = opened._repr_html_()
+    assert text is not None
+    assert "9.000" in text
+    assert "<script" not in text
+    assert "<i>" not in text
+    assert result_html("something else") is None
+
+
+def test_a_pdf_needs_a_browser_and_says_so(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = str(recorded_trace(tmp_path / "t.sqlite"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(BROWSER_VARIABLE, raising=False)
+    assert run(["report", trace, "-o", str(tmp_path / "r.pdf")]) == 1
+    monkeypatch.setenv(BROWSER_VARIABLE, "/nowhere/chromium")
+    assert run(["report", trace, "-o", str(tmp_path / "r.pdf")]) == 1
+    assert capsys.readouterr().err.count(BROWSER_VARIABLE) == 2
+    assert not (tmp_path / "r.pdf").exists()
+
+
+def test_a_browser_that_prints_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\necho no display >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv(BROWSER_VARIABLE, str(broken))
+    with pytest.raises(ResultError, match="no display"):
+        write_pdf(Document("t", "s", []), tmp_path / "r.pdf")
+    assert not (tmp_path / "r.pdf").exists()
+
+
+def test_open_shows_the_page(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = str(recorded_trace(tmp_path / "t.sqlite"))
+    shown: list[str] = []
+
+    def show(address: str) -> bool:
+        shown.append(address)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", show)
+    assert run(["open", trace, "-o", str(tmp_path / "my page.html")]) == 0
+    assert shown == [(tmp_path / "my page.html").as_uri()]
+    assert run(["open", trace]) == 0
+    assert Path(capsys.readouterr().out.splitlines()[-1]).is_file()
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    assert run(["open", trace, "-o", str(tmp_path / "again.html")]) == 1
+    assert (tmp_path / "again.html").is_file()
+
+
+def test_of_many_loops_few_have_a_chart(tmp_path: Path) -> None:
+    """A loop begins where the lowest index comes again: 30 loops of two batches, all alike."""
+    builder = Recorded(gpu=False)
+    for place in range(60):
+        builder.batch(place % 2, 20 * place, 20 * place + 10)
+    report = report_of(builder.write(tmp_path / "t.sqlite"))
+    assert len(report.runs[0].series) == 30
+    names = re.findall(r'data-name="(series_[^"]+)"', html_page(document_of(report)))
+    assert names == [f"series_0_{place}" for place in range(12)]
+
+
+def test_of_very_many_stages_the_page_has_the_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MAX_ROWS", 50)
+    builder = Recorded(gpu=False)
+    for index in range(2):
+        builder.batch(index, 200 * index, 200 * index + 190)
+        for place in range(80):
+            builder.stage(f"stage {place}", 200 * index + 2 * place, 200 * index + 2 * place + 0.5 + place / 100)
+    document = document_of(report_of(builder.write(tmp_path / "t.sqlite")))
+    page = html_page(document)
+    assert page.count('<details class="fold">') == 60
+    assert max(table.count("<tr>") for table in re.findall(r"<tbody>.*?</tbody>", page, re.DOTALL)) == 50
+    assert "stage 79" in page
+    assert {len(table.rows) for table in document.tables() if table.name == "latency"} == {82}
+
+
+def test_from_python_it_is_what_the_command_writes(tmp_path: Path) -> None:
+    trace = Recorded()
+    trace.batch(0, 0, 10)
+    trace.stage("infer", 0, 5)
+    path = trace.write(tmp_path / "t.sqlite")
+    made = perfharness.report(path, output=tmp_path / "report.json", price_per_hour=3.6)
+    assert Report.model_validate_json((tmp_path / "report.json").read_text()).runs[0].stages == made.runs[0].stages
+    assert [line.path[-1] for line in made.runs[0].stages][:2] == ["batch", "infer"]
+    assert made.runs[0].cost is not None
+    shared = perfharness.share(path, tmp_path / "shared.tar.zst")
+    assert perfharness.report(shared.path).runs[0].stages == made.runs[0].stages
+    with pytest.raises(UsageError):
+        perfharness.report()
+    with pytest.raises(UsageError):
+        perfharness.report(path, output=tmp_path / "report.docx")
+    assert perfharness.compare is perfharness.compare_runs

@@ -1,0 +1,195 @@
+"""Fresh processes with a cold and a warm file cache. The machine's own cache is left alone: only files made here go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfharness.cli.launch import Shown, show_cold_start
+from perfharness.cli.support.output import Output
+from perfharness.errors import UsageError
+from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
+from perfharness.runs.series.cold_start import cold_start_options, spreads
+from perfharness_launcher.companions.page_cache import drop_page_cache, files_of, resident_bytes
+from perfharness_launcher.plan.launch_plan import make_plan
+from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
+from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.program import find_program
+from tests.schemas import valid
+
+ROOT = Path(__file__).parents[3]
+MIB = 1 << 20
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from perfharness import PerfRecorder, startup_range
+with startup_range("model_load"), open(sys.argv[1], "rb") as weights:
+    weights.read()
+    time.sleep(0.3)  # so that it is seen open
+if len(sys.argv) > 2 and "cold_1" in __import__("os").environ["PERFHARNESS_OUTPUT_DIR"]:
+    sys.exit(7)
+perf = PerfRecorder("rec")
+for i in range(3):
+    with perf.batch(i, total_items=1):
+        pass
+perf.finalize()
+"""
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(os.urandom(4 * MIB))
+    return path
+
+
+def test_a_file_leaves_the_cache(weights: Path, tmp_path: Path) -> None:
+    weights.read_bytes()
+    if resident_bytes(weights) != 4 * MIB:
+        pytest.skip("this file system or kernel does not tell what is in the cache")
+    state = drop_page_cache([weights], drop_caches=tmp_path)  # a folder cannot be written to
+    assert (state.method, state.files, state.bytes, state.checked_bytes) == ("fadvise", 1, 4 * MIB, 4 * MIB)
+    assert state.resident_share is not None
+    assert state.resident_share < 0.1
+    if resident_bytes(weights) != 0:
+        pytest.skip("this file system keeps its files in memory")
+
+
+def test_what_cannot_be_dropped_says_why(tmp_path: Path) -> None:
+    nothing = drop_page_cache([], drop_caches=tmp_path)
+    assert nothing.method is None
+    assert "not permitted" in (nothing.reason or "")
+    gone = drop_page_cache([tmp_path / "gone"], drop_caches=tmp_path)
+    assert "no file could be opened" in (gone.reason or "")
+
+
+def test_root_s_way_is_taken_first(tmp_path: Path, weights: Path) -> None:
+    switch = tmp_path / "drop_caches"
+    assert drop_page_cache([weights], drop_caches=switch).method == "drop_caches"
+    assert switch.read_text() == "3\n"
+
+
+def test_the_files_of_a_process(weights: Path) -> None:
+    code = "import sys; f = open(sys.argv[1]); print(flush=True); input()"
+    command = [sys.executable, "-c", code, str(weights)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = files_of(process.pid)
+        process.communicate("\n")
+    assert weights in found
+    assert any("libc" in path.name for path in found)
+    assert files_of(process.pid) == set()
+
+
+def test_median_and_range() -> None:
+    rows = [
+        ColdStartRow(cache="warm", folder=f"warm_{n}", status="ok", startup={"model_load_ms": value})
+        for n, value in enumerate((3.0, 1.0, 8.0, None))
+    ]
+    rows.append(ColdStartRow(cache="warm", folder="warm_4", status="failed", startup={"model_load_ms": 100.0}))
+    rows.append(ColdStartRow(cache="unknown", folder="first", status="ok", startup={"model_load_ms": 50.0}))
+    found = spreads(rows, "warm")["model_load_ms"]
+    assert (found.count, found.median, found.min, found.max) == (3, 3.0, 1.0, 8.0)
+    assert spreads(rows, "cold")["model_load_ms"].median is None
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [({}, 0), ({}, 10**20), ({"num_processes": 2}, 2), ({"num_gpus": 2}, 2), ({"gpus": ("0", "1")}, 2)],
+)
+def test_what_cannot_go_together(options: dict[str, Any], count: int) -> None:
+    with pytest.raises(UsageError, match="--cold-start"):
+        cold_start_options(LaunchOptions(script="x.py", **options), count)
+
+
+OPTIONS = LaunchOptions(script="script.py", tracer="none", python=sys.executable, telemetry=False)
+
+
+def options_of(tmp_path: Path, *arguments: str) -> LaunchOptions:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    settings = {"script": str(script), "script_arguments": arguments, "output_dir": tmp_path / "out"}
+    return OPTIONS.model_copy(update=settings)
+
+
+class Dropping:
+    """Notes what it is asked to drop, and does so for files made here alone."""
+
+    def __init__(self, state: CacheState) -> None:
+        self.asked: list[set[Path]] = []
+        self._state = state
+
+    def __call__(self, files: Collection[Path]) -> CacheState:
+        self.asked.append(set(files))
+        return self._state
+
+
+Measure = Callable[..., tuple[int, ColdStart, str]]
+
+
+@pytest.fixture
+def measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Measure:
+    """Cold starts for real; gives the exit code, what was written, and what was printed."""
+
+    def measure(options: LaunchOptions, drop: Dropping, count: int = 2) -> tuple[int, ColdStart, str]:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "launcher")]))
+        monkeypatch.setattr("perfharness.runs.series.cold_start.drop_page_cache", drop)
+        facts = MachineFacts(find_program(options), interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
+        plans = [make_plan(each, facts) for each in cold_start_options(options, count)]
+        code = show_cold_start(options, plans, Shown(Output.of()))
+        written = valid("cold_start", options.output_dir / "cold_start.json")
+        return code, ColdStart.model_validate(written), capsys.readouterr().out
+
+    return measure
+
+
+def test_real_processes_without_a_tracer(weights: Path, tmp_path: Path, measure: Measure) -> None:
+    drop = Dropping(CacheState(method="fadvise", files=1, bytes=1, checked_bytes=1, resident_share=0.25))
+    code, found, shown = measure(options_of(tmp_path, str(weights)), drop)
+    assert code == 0
+    assert [row.folder for row in found.rows] == ["first", "cold_0", "warm_0", "cold_1", "warm_1"]
+    assert [row.cache for row in found.rows] == ["unknown", "cold", "warm", "cold", "warm"]
+    assert all(weights in asked for asked in drop.asked), "what the first process had open is what must go"
+    assert (found.cold["model_load_ms"].count, found.warm["model_load_ms"].count) == (2, 2)
+    assert 300 <= (found.warm["model_load_ms"].median or 0) < 30_000
+    assert found.warm["first_batch_ms"].median is None, "without a tracer nobody tells"
+    assert "model load" in shown
+    assert "up to 25% of its files' bytes" in shown
+
+
+def test_a_cache_that_cannot_be_emptied_is_null_with_the_reason(
+    weights: Path, tmp_path: Path, measure: Measure
+) -> None:
+    refused = Dropping(CacheState(reason="not permitted"))
+    code, found, _ = measure(options_of(tmp_path, str(weights)), refused)
+    assert code == 0
+    assert [row.status for row in found.rows] == ["ok", "not_run", "ok", "not_run", "ok"]
+    assert found.cold["process_to_first_batch_ms"].median is None
+    assert found.cold_reason == "not permitted"
+    assert (found.warm["process_to_first_batch_ms"].median or 0) > 300
+
+
+def test_one_that_fails_is_a_row_that_says_so(weights: Path, tmp_path: Path, measure: Measure) -> None:
+    drop = Dropping(CacheState(method="fadvise"))
+    code, found, _ = measure(options_of(tmp_path, str(weights), "fail"), drop)
+    assert code == 3
+    failed = next(row for row in found.rows if row.folder == "cold_1")
+    assert (failed.status, failed.startup) == ("failed", None)
+    assert "ended with 7" in (failed.reason or "")
+    assert found.cold["model_load_ms"].count == 1
+
+
+def test_cold_starts_that_report_nothing_are_3(tmp_path: Path, measure: Measure) -> None:
+    options = OPTIONS.model_copy(update={"script": "true", "output_dir": tmp_path / "out"})
+    code, found, _ = measure(options, Dropping(CacheState(method="fadvise")), count=1)
+    assert code == 3
+    assert [row.status for row in found.rows] == ["ok"] * 3
+    assert all(spread.median is None for spread in (*found.cold.values(), *found.warm.values()))

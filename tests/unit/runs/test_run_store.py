@@ -1,0 +1,778 @@
+"""The run store on SQLite: what is stored of a result, how it is found again, and what is wrong with a store."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfharness.cli.doctor import store_check
+from perfharness.cli.main import run as run_cli
+from perfharness.errors import StoreError, ToolNotFoundError, UsageError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import RunManifest
+from perfharness.runs.files.run_folder import read_manifest as manifest_of
+from perfharness.runs.store.baselines import baseline_launches
+from perfharness.runs.store.database import SCHEMAS, Database
+from perfharness.runs.store.filters import RunFilter
+from perfharness.runs.store.gather import (
+    LONGEST_PATH_BYTES,
+    launch_figures,
+    run_id,
+    short,
+    stored_launch,
+    stored_suite,
+    unix_ns,
+)
+from perfharness.runs.store.location import Location, find_store, parse_location
+from perfharness.runs.store.records import CPU, THROUGHPUT, Figure, StoredRun
+from perfharness.runs.store.register import Series, StoreSettings, add_series, register_launch
+from perfharness.runs.store.store import RunStore
+from perfharness.runs.store.tables import VERSION_TABLE, metadata
+from tests.unit.bench_results import made_up, suite_of
+from tests.unit.compared_runs import write_side
+
+DAY_NS = 86_400 * 10**9
+PASSWORD = "hunter2secret"
+
+
+def stored(name: str = "a" * 8, **more: Any) -> StoredRun:
+    values: dict[str, Any] = {
+        "run_id": f"20260101T000000-{name}",
+        "kind": "launch",
+        "folder": "/runs/out",
+        "created": "2026-01-01T00:00:00+00:00",
+        "created_unix_ns": unix_ns("2026-01-01T00:00:00+00:00"),
+        "script": "src/pipeline.py",
+        "script_path": "/home/user/src/pipeline.py",
+        "setup": "0" * 16,
+        "exit_code": 0,
+        "figures": [Figure(path="rec/batch", metric=CPU, unit="ms", count=4, mean=2.5, p50=2.25, p95=None)],
+    }
+    return StoredRun(**{**values, **more})
+
+
+def manifest(**more: Any) -> RunManifest:
+    process = {"index": 0, "gpu_index": 0, "folder": "proc_0_gpu_0", "command": ["python"], "ended": "ok"}
+    process |= {"trace": "trace.sqlite", "start_unix_ns": 1_767_225_600_500_000_000}
+    values: dict[str, Any] = {
+        "run_id": "20260101T000000-00000001",
+        "created": "2026-01-01T00:00:00+00:00",
+        "command": ["perfharness", "launch", "pipeline.py", "--api-key", PASSWORD],
+        "script": "pipeline.py",
+        "script_arguments": ["--api-key", PASSWORD],
+        "num_processes_per_gpu": 1,
+        "warmup_batches": 1,
+        "working_dir": "/home/user",
+        "tracer": {"kind": "embedded", "version": "1"},
+        "environment": {"hostname": "box", "cpu": "EPYC"},
+        "processes": [process],
+    }
+    return RunManifest(**{**values, **more})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "runs.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> RunStore:
+    return RunStore(Location(path=path), create=True)
+
+
+def statistics(mean: float | None, count: int = 4) -> dict[str, Any]:
+    return {"count": count, "mean": mean, "std": None, "min": 1.0, "p50": mean, "p90": None, "p95": None, "max": 9.0}
+
+
+MEAN = {
+    "stats_minus_warmup": {
+        "rec": {
+            "batch": {
+                "cpu_time": statistics(2.5),
+                "gpu_time": statistics(1.5),
+                "gpu_busy_time": statistics(None),
+                "cpu_time_per_item": statistics(0.5),
+                "total_items": statistics(5.0),
+                "de/code": {"cpu_time": statistics(1.25), "gpu_time": statistics(0.0)},
+            }
+        }
+    },
+    "throughput": {"items_per_second": None, "reason": "too few batches"},
+    "energy": {"energy_per_item_j": 0.25, "energy_per_batch_j": None, "reason": None},
+}
+
+
+def test_figures_of_a_launch_are_those_of_its_file() -> None:
+    found = {(one.path, one.metric): one for one in launch_figures(MEAN, has_gpu=True)}
+    assert {key: (one.count, one.mean, one.p50) for key, one in found.items()} == {
+        ("", "items_per_second"): (None, None, None),
+        ("", "energy_per_item_j"): (None, 0.25, None),
+        ("", "energy_per_batch_j"): (None, None, None),
+        ("rec/batch", "cpu_time"): (4, 2.5, 2.5),
+        ("rec/batch", "gpu_time"): (4, 1.5, 1.5),
+        ("rec/batch", "gpu_busy_time"): (4, None, None),
+        ("rec/batch", "cpu_time_per_item"): (4, 0.5, 0.5),
+        ("rec/batch/de\\/code", "cpu_time"): (4, 1.25, 1.25),
+        ("rec/batch/de\\/code", "gpu_time"): (4, 0.0, 0.0),
+    }
+    assert found["", "items_per_second"].reason == "too few batches"
+    assert all(one.reason is not None for one in found.values() if one.mean is None)
+
+
+def test_without_a_gpu_its_zeros_are_not_stored() -> None:
+    metrics = {one.metric for one in launch_figures(MEAN, has_gpu=False)}
+    assert metrics == {"items_per_second", "energy_per_item_j", "cpu_time", "cpu_time_per_item"}
+
+
+def test_a_launch_says_when_how_and_on_what() -> None:
+    findings = [Finding("x-y", severity, "…") for severity in (Severity.WARNING, Severity.NOTE, Severity.NOTE)]
+    run = stored_launch(manifest(), MEAN, findings, Path("/runs/out"))
+    assert (run.exit_code, run.errors, run.warnings, run.notes) == (0, 0, 1, 2)
+    assert (run.num_processes, run.processes_ok, run.created_unix_ns) == (1, 1, 1_767_225_600_500_000_000)
+    assert (run.script, run.script_path, run.folder) == ("pipeline.py", "/home/user/pipeline.py", "/runs/out")
+    assert run.environment["hostname"] == "box"
+    assert run.git_commit is None
+    assert run.git_dirty is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "severity", "code"),
+    [("ok", Severity.WARNING, 0), ("ok", Severity.ERROR, 3), ("failed", Severity.ERROR, 1), ("timeout", None, 1)],
+)
+def test_a_launch_ends_in_the_store_as_its_command(ended: str, severity: Severity | None, code: int) -> None:
+    process = manifest().processes[0].model_copy(update={"ended": ended})
+    findings = [] if severity is None else [Finding("x-y", severity, "…")]
+    assert stored_launch(manifest(processes=[process]), MEAN, findings, Path("/o")).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        ({"run_id": "other"}, True),
+        ({"script": "/elsewhere/pipeline.py"}, True),
+        ({"script": "other.py"}, False),
+        ({"script_arguments": ["--fast"]}, False),
+        ({"warmup_batches": 2}, False),
+        ({"num_processes_per_gpu": 2}, False),
+        ({"tracer": {"kind": "nsys"}}, False),
+        ({"tracer": {"kind": "embedded", "version": "2"}}, True),
+        ({"environment": {"hostname": "other", "cpu": "EPYC"}}, False),
+        ({"environment": {"hostname": "box", "cpu": "EPYC", "driver": "600"}}, True),
+    ],
+)
+def test_the_setup_is_what_must_be_equal(change: dict[str, Any], is_same: bool) -> None:
+    one, other = (stored_launch(manifest(**more), MEAN, [], Path("/o")).setup for more in ({}, change))
+    assert (one == other) is is_same
+
+
+def test_what_was_stored_is_read_back_whole(store: RunStore) -> None:
+    run = stored(command=["a"], script_arguments=["b"], environment={"gpus": [{"name": "H200"}]}, git_dirty=False)
+    store.add(run)
+    assert store.find(run.run_id) == run
+    again = run.model_copy(update={"exit_code": 3, "figures": []})
+    store.tag([run.run_id], ["kept"])
+    store.add(again)
+    assert store.find(run.run_id) == again.model_copy(update={"tags": ["kept"]})
+    assert store.count() == 1
+
+
+def test_nul_and_bytes_that_are_no_text_can_be_stored(store: RunStore) -> None:
+    figure = Figure(path="a\0b\ud800", metric=CPU, mean=1.0)
+    store.add(stored(script="x\0.py", figures=[figure]))
+    assert store.find("latest").figures[0].path == "a\\x00b\\ud800"
+
+
+@given(st.text(min_size=0, max_size=600), st.text(min_size=0, max_size=600))
+def test_a_cut_path_fits_and_stays_different(one: str, other: str) -> None:
+    for text in (one * 5, other * 5):
+        assert len(short(text).encode()) <= LONGEST_PATH_BYTES
+        assert short(short(text)) == short(text)
+    if one.isascii() and other.isascii() and "\0" not in one + other:
+        assert (short(one * 5) == short(other * 5)) is (one == other)
+
+
+@given(st.datetimes(), st.integers(0, 10**6 - 1))
+def test_times_are_exact(when: Any, microsecond: int) -> None:
+    when = when.replace(microsecond=microsecond, tzinfo=None)
+    since = when - type(when)(1970, 1, 1)
+    expected = ((since.days * 86_400 + since.seconds) * 10**6 + since.microseconds) * 1000
+    assert unix_ns(when.isoformat()) == expected
+
+
+@pytest.fixture
+def filled(store: RunStore) -> RunStore:
+    begin = stored().created_unix_ns
+    store.add(stored("first", git_commit="abcdef0123", tags=["good"]))
+    store.add(stored("second", created_unix_ns=begin + DAY_NS, script="/x/other.py", script_path="/x/other.py"))
+    store.add(stored("third", created_unix_ns=begin + 2 * DAY_NS, kind="bench", script="my_suite", script_path=None))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("which", "names"),
+    [
+        ({}, ["third", "second", "first"]),
+        ({"limit": 1}, ["third"]),
+        ({"script": "pipeline.py"}, ["first"]),
+        ({"script": "src/pipeline.py"}, ["first"]),
+        ({"script": "/home/user/src/pipeline.py"}, ["first"]),
+        ({"script": "line.py"}, []),
+        ({"script": "%"}, []),
+        ({"tag": "good"}, ["first"]),
+        ({"commit": "ABCD"}, ["first"]),
+        ({"commit": "_bcd"}, []),
+        ({"kind": "bench"}, ["third"]),
+        ({"since_ns": stored().created_unix_ns + DAY_NS}, ["third", "second"]),
+        ({"until_ns": stored().created_unix_ns + DAY_NS}, ["first"]),
+    ],
+)
+def test_filters(filled: RunStore, which: dict[str, Any], names: list[str]) -> None:
+    assert [run.run_id.rpartition("-")[2] for run in filled.runs(RunFilter(**which))] == names
+
+
+def test_a_run_has_several_names(filled: RunStore, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(manifest(run_id=stored("second").run_id).model_dump_json())
+    assert filled.find("latest").run_id == stored("third").run_id
+    assert filled.find("seco").run_id == stored("second").run_id
+    assert filled.find(str(folder)).run_id == stored("second").run_id
+    for name in ("20260101T000000", "nothing", "sec", str(tmp_path), "%%%%"):
+        with pytest.raises(StoreError):
+            filled.find(name)
+
+
+def test_a_folder_names_the_run_that_is_in_it_now(filled: RunStore, tmp_path: Path) -> None:
+    """Every launch with the same -o takes the place of the one before."""
+    folder = tmp_path / "out"
+    filled.add(stored("before", folder=str(folder)))
+    folder.mkdir()
+    (folder / "manifest.json").write_text(manifest(run_id="after").model_dump_json())
+    with pytest.raises(StoreError):
+        filled.find(str(folder))
+
+
+def test_a_series_holds_its_launches_and_takes_them_along(store: RunStore) -> None:
+    manifests = [manifest(run_id=f"2026010{day}T000000-0000000{day}") for day in (1, 2)]
+    for one in manifests:
+        store.add(stored_launch(one, MEAN, [], Path("/runs")))
+    add_series(
+        store,
+        Series("sweep", Path("/runs"), "2026-01-03T00:00:00", [], "pipeline.py", [], [one.run_id for one in manifests]),
+    )
+    (series,) = store.runs(RunFilter())
+    launches = store.launches_of(series)
+    assert [(one.run_id, one.position) for one in launches] == [(one.run_id, n) for n, one in enumerate(manifests)]
+    assert (series.kind, series.num_processes, series.processes_ok) == ("sweep", 2, 2)
+    store.add(stored_launch(manifests[0], MEAN, [], Path("/elsewhere")))  # stored again: still a part of it
+    assert [one.series_id for one in store.launches_of(series)] == [series.run_id] * 2
+    assert series.run_id == run_id("sweep", Path("/runs"), "2026-01-03T00:00:00")
+    store.save_baseline("main", [series.run_id])
+    with pytest.raises(StoreError, match="baseline"):
+        store.delete([manifests[0].run_id])  # the baseline would be of fewer launches
+    store.delete_baseline("main")
+    store.delete([series.run_id])
+    assert store.count() == 0
+
+
+def test_deleting_leaves_no_row_of_any_table(filled: RunStore, path: Path) -> None:
+    filled.delete(["first", "second", "third"])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        tables = [name for name in metadata.tables if name != VERSION_TABLE]
+        assert {connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables} == {0}
+
+
+@pytest.mark.parametrize("tag", ["", " x", "a\nb", "x" * 201])
+def test_names_of_tags(filled: RunStore, tag: str) -> None:
+    with pytest.raises(UsageError):
+        filled.tag(["latest"], [tag])
+
+
+def test_no_secret_is_in_the_file(store: RunStore, path: Path) -> None:
+    store.add(stored_launch(manifest(), MEAN, [], Path("/runs/out")))
+    assert all(PASSWORD.encode() not in file.read_bytes() for file in path.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("off", None),
+        ("", None),
+        ("/a/b.sqlite", "/a/b.sqlite"),
+        ("sqlite:////a/b.sqlite", "/a/b.sqlite"),
+        (f"postgresql://me:{PASSWORD}@host/db", "postgresql://me:***@host/db"),
+        ("postgres://host/db", "postgresql://host/db"),
+    ],
+)
+def test_places(text: str, expected: str | None) -> None:
+    found = parse_location(text, "--store")
+    assert (None if found is None else str(found)) == expected
+
+
+@pytest.mark.parametrize("text", ["mysql://host/db", "sqlite://", "sqlite:///", "https://x"])
+def test_places_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_location(text, "--store")
+
+
+@pytest.mark.parametrize(
+    ("named", "environ", "expected"),
+    [
+        ("/n/x", {"PERFHARNESS_STORE": "/e/x", "HOME": "/h"}, "/n/x"),
+        (None, {"PERFHARNESS_STORE": "/e/x", "HOME": "/h"}, "/e/x"),
+        (None, {"PERFHARNESS_STORE": "off", "HOME": "/h"}, None),
+        (None, {"XDG_DATA_HOME": "/d", "HOME": "/h"}, "/d/perfharness/runs.sqlite"),
+        (None, {"XDG_DATA_HOME": "relative", "HOME": "/h"}, "/h/.local/share/perfharness/runs.sqlite"),
+        (None, {}, None),
+    ],
+)
+def test_which_store_is_meant(named: str | None, environ: dict[str, str], expected: str | None) -> None:
+    found = find_store(named, environ)
+    assert (None if found is None else str(found)) == expected
+
+
+# ---- what can be wrong with a store ----
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"SQLite format 3\0" + os.urandom(8192))
+
+
+def no_database(path: Path) -> None:
+    path.write_text("hello, this is a text file and no database " * 100)
+
+
+def of_something_else(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE NVTX_EVENTS (start INTEGER)")
+
+
+def newer(path: Path) -> None:
+    RunStore(Location(path=path), create=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def locked(path: Path) -> None:
+    RunStore(Location(path=path), create=True)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    HOLDERS.append(holder)
+
+
+HOLDERS: list[sqlite3.Connection] = []
+
+
+@pytest.mark.parametrize("damage", [garbage, no_database, of_something_else, newer, a_folder, locked])
+def test_a_store_that_cannot_be_used_is_one_sentence_and_stays_as_it_is(
+    path: Path, damage: Callable[[Path], None]
+) -> None:
+    path.parent.mkdir()
+    damage(path)
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(StoreError) as caught:
+        RunStore(Location(path=path), create=True, patience_s=0.05).add(stored())
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert (path.read_bytes() if path.is_file() else None) == before
+    while HOLDERS:
+        HOLDERS.pop().close()
+
+
+@pytest.mark.parametrize("place", ["/proc/1/store/runs.sqlite", "/dev/null/runs.sqlite"])
+def test_a_place_that_cannot_be_written_is_a_finding_of_the_launch(place: str) -> None:
+    found = register_launch(manifest(), MEAN, [], Path("/o"), StoreSettings(place))
+    assert [(one.code, one.severity) for one in found] == [("run-not-stored", Severity.WARNING)]
+
+
+def test_reading_makes_no_file(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(StoreError):
+        RunStore(Location(path=path))
+    assert run_cli(["runs", "list", "--store", str(path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"runs": []}
+    assert run_cli(["runs", "show", "latest", "--store", str(path)]) == 1
+    assert not path.parent.exists()
+
+
+def test_without_its_libraries_a_launch_gets_a_note_or_a_warning_where_a_store_was_asked_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.delenv("PERFHARNESS_STORE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(path.parent))
+
+    def severities(settings: StoreSettings) -> list[Severity]:
+        return [one.severity for one in register_launch(manifest(), MEAN, [], Path("/o"), settings)]
+
+    assert severities(StoreSettings()) == [Severity.NOTE]
+    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
+    assert severities(StoreSettings()) == [Severity.WARNING]
+    assert severities(StoreSettings(stored=False)) == []
+    with pytest.raises(ToolNotFoundError):
+        RunStore(Location(path=path))
+
+
+VERBS = [
+    ("runs", "list"),
+    ("runs", "show", "latest"),
+    ("runs", "tag", "latest", "--add", "x"),
+    ("runs", "add", "."),
+    ("runs", "delete", "latest"),
+    ("runs", "export"),
+    ("runs", "trend", "decode"),
+    ("baseline", "save", "main"),
+    ("baseline", "list"),
+    ("baseline", "delete", "main"),
+    ("compare", "--baseline", "main", "."),
+]
+
+
+def test_without_its_libraries_each_verb_is_one_sentence_with_the_command_to_install_them(store: RunStore) -> None:
+    """In a process of its own, where the libraries cannot be imported."""
+    code = f"""
+import sys
+for name in ("sqlalchemy", "alembic"):
+    sys.modules[name] = None
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in ("sqlalchemy", "alembic") else found(name, *more)
+from perfharness.cli.main import run
+print([run(list(verb)) for verb in {VERBS}])
+"""
+    here = {**os.environ, "PERFHARNESS_STORE": str(store.location)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=here, check=True)
+    assert done.stdout.splitlines()[-1] == str([1] * len(VERBS))
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(VERBS)
+    assert all("[store]" in line for line in lines)
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("ext4", "wal"), ("nfs4", "delete")])
+def test_a_file_of_several_machines_has_no_write_ahead_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, mode: str
+) -> None:
+    mounts = [
+        SimpleNamespace(mountpoint="/", fstype="ext4"),
+        SimpleNamespace(mountpoint=str(path.parents[1]), fstype=kind),
+    ]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounts)  # noqa: A006
+    RunStore(Location(path=path), create=True).add(stored())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
+
+
+@pytest.mark.parametrize(("damage", "health"), [(None, "good"), ("x" * 5000, "warning")])
+def test_the_doctor_looks_at_the_store(
+    store: RunStore, path: Path, monkeypatch: pytest.MonkeyPatch, damage: str | None, health: str
+) -> None:
+    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
+    store.add(stored())
+    if damage is not None:
+        path.write_text(damage)
+    assert store_check().health == health
+    monkeypatch.setenv("PERFHARNESS_STORE", "off")
+    assert store_check().health == "absent"
+    monkeypatch.setenv("PERFHARNESS_STORE", str(path.with_name("none")))
+    assert store_check().health == "absent"
+    assert not path.with_name("none").exists()
+
+
+# ---- schema ----
+
+
+def test_the_migrations_make_the_tables(path: Path) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    with Database(Location(path=path)).reading() as connection:
+        options = {"version_table": VERSION_TABLE, "compare_type": True}
+        assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
+
+
+def test_the_list_of_schemas_is_that_of_the_migrations() -> None:
+    from alembic.script import ScriptDirectory
+
+    from perfharness.runs.store import database
+
+    scripts = ScriptDirectory(str(Path(database.__file__).with_name("migrations")))
+    assert [one.revision for one in scripts.walk_revisions()][::-1] == list(SCHEMAS)
+
+
+# ---- the verbs ----
+
+
+def cli(path: Path, *arguments: str) -> int:
+    return run_cli(["runs", *arguments, "--store", str(path)])
+
+
+def test_the_verbs(filled: RunStore, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(path, "list", "--script", "pipeline.py", "--format", "json") == 0
+    assert [run["run_id"] for run in json.loads(capsys.readouterr().out)["runs"]] == [stored("first").run_id]
+    assert cli(path, "list", "--since", "2026-01-02", "--until", "2026-01-02", "--format", "json") == 0
+    assert [run["run_id"] for run in json.loads(capsys.readouterr().out)["runs"]] == [stored("second").run_id]
+    assert cli(path, "tag", "first", "second", "--add", "x", "--remove", "good") == 0
+    assert filled.find("first").tags == ["x"]
+    assert cli(path, "show", "first", "--format", "json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["figures"][0]["mean"], shown["launches"]) == (2.5, [])
+    assert cli(path, "delete", "first", "--dry-run") == 0
+    assert cli(path, "delete", "second") == 0
+    assert [run.run_id for run in filled.runs()] == [stored("third").run_id, stored("first").run_id]
+
+
+def test_exports(filled: RunStore, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(path, "export", "--tag", "good") == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert StoredRun(**run) == filled.find("first")
+    file = tmp_path / "runs.csv"
+    assert cli(path, "export", "--format", "csv", "-o", str(file)) == 0
+    header, *rows = file.read_text().splitlines()
+    values = dict(zip(header.split(","), rows[-1].split(","), strict=True))
+    assert {name: values[name] for name in ("run_id", "metric", "count", "mean", "p95", "tags")} == {
+        "run_id": stored("first").run_id, "metric": "cpu_time", "count": "4", "mean": "2.5", "p95": "", "tags": "good"
+    }  # fmt: skip
+    assert cli(path, "tag", "first", "--add", "=1+1") == 0
+    assert cli(path, "tag", "first", "--remove", "good") == 0
+    capsys.readouterr()
+    assert cli(path, "export", "--format", "csv", "--tag", "=1+1") == 0
+    numbers = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["tags"] for row in numbers} == {"'=1+1"}  # no spreadsheet takes it for a formula
+    assert cli(path, "tag", "first", "--add", "good") == 0
+    capsys.readouterr()
+    assert cli(path, "export", "--format", "md", "--tag", "good") == 0
+    assert capsys.readouterr().out.count("\n| 2026") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("list", "--since", "yesterday"), ("list", "--kind", "x"), ("tag", "first"), ("tag", "first", "--add", "")],
+)
+def test_usage(filled: RunStore, path: Path, arguments: tuple[str, ...]) -> None:
+    del filled
+    assert cli(path, *arguments) == 2
+
+
+def test_names_cannot_steer_a_terminal(store: RunStore, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = "\x1b[31m[red]<script>|x"
+    store.add(stored(script=bad, figures=[Figure(path=bad, metric=THROUGHPUT, mean=1.0)]))
+    for arguments in (("list",), ("show", "latest"), ("list", "--format", "md"), ("export", "--format", "md")):
+        assert cli(path, *arguments) == 0
+        assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["there", "replaced", "gone"])
+def test_a_run_stays_where_its_folder_does_not(
+    store: RunStore, path: Path, tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    store.add(stored_launch(manifest(), MEAN, [], folder))
+    if what != "gone":
+        folder.mkdir()
+        made = manifest() if what == "there" else manifest(run_id="another")
+        (folder / "manifest.json").write_text(made.model_dump_json())
+    assert cli(path, "list", "--format", "json") == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (run["run_id"], run["folder_state"]) == (manifest().run_id, what)
+    assert cli(path, "show", "latest") == 0
+
+
+def test_scripts_that_launch_write_into_no_store() -> None:
+    scripts = Path(__file__).parents[3] / "scripts"
+    for script in filter(Path.is_file, scripts.iterdir()):  # scripts that tests import leave __pycache__ there
+        text = script.read_text()
+        if re.search(r'"launch"|run_suite|run_plan|repeat_cases|perfharness launch ', text) and text.startswith("#!"):
+            is_sourced = "environment.sh" in text or script.name == "update_reference"
+            assert is_sourced or "PERFHARNESS_STORE" in text, script.name
+
+
+# ---- suites ----
+
+
+def test_figures_of_a_suite_are_those_of_its_cases() -> None:
+    case = made_up("torch", 8, rate=200.0, latency_ms=40.0, memory_bytes=1000, energy_j=0.5)
+    failed = made_up("jax", 8, status="out-of-memory", reason="no room")
+    run = stored_suite(suite_of(case, failed), Path("/bench"), 1)
+    found = {(one.path, one.metric): (one.mean, one.reason) for one in run.figures}
+    name = case.case.case_id
+    assert found[name, "latency"] == (40.0, None)
+    assert found[name, "items_per_second"] == (200.0, None)
+    assert found[name, "energy_per_item_j"] == (0.5, None)
+    assert found[name, "device_peak_bytes"] == (1000.0, None)
+    assert found[failed.case.case_id, "latency"] == (None, "no room")
+    assert (run.kind, run.num_processes, run.processes_ok, run.exit_code) == ("bench", 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "dump", sorted((Path(__file__).parents[2] / "data").glob("run_store_*.sql")), ids=lambda p: p.stem
+)
+def test_a_store_of_every_earlier_schema_is_migrated_with_all_that_is_in_it(dump: Path, path: Path) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(dump.read_text())
+    store = RunStore(Location(path=path))
+    launch = store.find("20260101T000000-00000001")
+    assert (launch.tags, launch.git_commit, launch.git_dirty) == (["nightly"], "4f2a" * 10, True)
+    assert {(one.path, one.metric): (one.count, one.mean, one.p50, one.p95) for one in launch.figures} == {
+        ("rec/batch", "cpu_time"): (10, 10.5, 10.0, None),
+        ("", "items_per_second"): (None, None, None, None),
+    }
+    assert (launch.verdict, {one.low for one in launch.figures}) == (None, {None})
+    sweep = store.find("20260103")
+    assert [run.run_id for run in store.launches_of(sweep)] == ["20260102T000000-00000002"]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        assert connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(SCHEMAS[-1],)]
+
+
+# ---- baselines ----
+
+
+@pytest.fixture
+def measured(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with five launches, stored; the baseline `main`."""
+    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folders = write_side(tmp_path / "base", [10.0, 10.1, 10.2, 9.9, 9.8]).split(",")
+    assert run_cli(["runs", "add", *folders]) == 0
+    ids = [manifest_of(Path(folder)).run_id for folder in folders]
+    assert run_cli(["baseline", "save", "main", *ids]) == 0
+    return tmp_path / "base"
+
+
+def verdicts_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[tuple[Any, ...]]:
+    capsys.readouterr()
+    assert run_cli(["compare", *arguments, "--format", "json"]) == 0
+    (version,) = json.loads(capsys.readouterr().out)["versions"]
+    return [(row["stage"], row["metric"], row["ratio"], row["verdict"]) for row in version["rows"]]
+
+
+@pytest.mark.parametrize("what_is_left", ["all", "nothing", "another run"])
+def test_a_comparison_with_a_baseline_is_that_with_its_launches(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], what_is_left: str
+) -> None:
+    new = write_side(tmp_path / "new", [12.0, 12.1, 12.2, 11.9, 11.8], turn=1)
+    expected = verdicts_of(capsys, ",".join(map(str, sorted(measured.iterdir()))), new)
+    if what_is_left != "all":
+        shutil.rmtree(measured)
+    if what_is_left == "another run":
+        write_side(tmp_path / "base", [1.0, 1.0, 1.0, 1.0, 1.0], run_id="another")
+    assert verdicts_of(capsys, "--baseline", "main", new) == expected
+    assert verdicts_of(capsys, "--baseline", "main", new) == expected
+    assert ("toy/batch/decode", "slower") in {(row[0], row[3]) for row in expected}
+
+
+@pytest.mark.parametrize("what", ["suites", "trtexec"])
+@pytest.mark.parametrize("what_is_left", ["all", "nothing", "another run"])
+def test_suites_and_results_of_trtexec_are_baselines_too(
+    tmp_path: Path,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    what: str,
+    what_is_left: str,
+) -> None:
+    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = {"suites": write_suites, "trtexec": write_trtexec}[what]
+    base, new = made(tmp_path / "base", 2.0), made(tmp_path / "new", 3.0)
+    for _ in range(2):  # what is stored again is the same run
+        assert run_cli(["runs", "add", *base]) == 0
+    assert RunStore(Location(path=path)).count() == len(base)
+    assert run_cli(["baseline", "save", "main", *base]) == 0
+    expected = verdicts_of(capsys, ",".join(base), ",".join(new))
+    assert "slower" in {row[3] for row in expected}
+    if what_is_left != "all":
+        shutil.rmtree(tmp_path / "base")
+    if what_is_left == "another run":
+        made(tmp_path / "base", 4.0)
+    assert verdicts_of(capsys, "--baseline", "main", ",".join(new)) == expected
+    assert verdicts_of(capsys, "--baseline", "main", ",".join(new)) == expected
+
+
+def write_suites(folder: Path, latency_ms: float) -> list[str]:
+    found = []
+    for number in range(4):
+        path = folder / f"suite_{number}" / "bench.json"
+        path.parent.mkdir(parents=True)
+        case = made_up("torch", 8, latency_ms=latency_ms * (1 + 0.001 * number))
+        created = f"2026-01-01T00:{number:02}:{latency_ms:02.0f}+00:00"
+        suite = suite_of(case).model_copy(update={"created": created})
+        path.write_text(suite.model_dump_json())
+        found.append(str(path if number % 2 else path.parent))
+    return found
+
+
+def write_trtexec(folder: Path, compute_ms: float) -> list[str]:
+    folder.mkdir(parents=True)
+    paths = [folder / f"times_{number}.json" for number in range(4)]
+    for number, path in enumerate(paths):
+        time = compute_ms * (1 + 0.001 * number)
+        row = {"startEnqMs": 0, "endEnqMs": 0.1, "h2dMs": 0.1, "computeMs": time, "d2hMs": 0.2, "latencyMs": time + 0.3}
+        path.write_text(json.dumps([row] * 40))
+    return [str(path) for path in paths]
+
+
+def test_a_baseline_keeps_its_runs(measured: Path, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = RunStore(Location(path=path))
+    before = store.count()
+    assert run_cli(["runs", "delete", str(measured / "launch_0")]) == 1
+    assert store.count() == before
+    assert run_cli(["baseline", "save", "main", "latest"]) == 0
+    assert [run.run_id for run in store.baseline("main")] == [store.find("latest").run_id]
+    assert run_cli(["runs", "delete", str(measured / "launch_0")]) == 0
+    capsys.readouterr()
+    assert run_cli(["baseline", "list", "--format", "json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["baselines"]) == ["main"]
+    assert run_cli(["baseline", "delete", "main"]) == 0
+    assert run_cli(["baseline", "delete", "main"]) == 1
+
+
+def test_what_can_be_no_baseline(measured: Path, path: Path) -> None:
+    assert run_cli(["compare", "--baseline", "other", str(measured / "launch_0")]) == 1
+    assert run_cli(["compare", "--baseline", "main"]) == 2
+    assert run_cli(["baseline", "save", "x", "nothing"]) == 1
+    RunStore(Location(path=path)).add(stored("sweep", kind="bench-sweep"))
+    assert run_cli(["baseline", "save", "x", "sweep"]) == 2
+
+
+def test_a_launch_that_is_nowhere_is_said(path: Path) -> None:
+    store = RunStore(Location(path=path), create=True)
+    store.add(stored())  # without the files, as a store of the first schema has it
+    store.save_baseline("main", ["latest"])
+    with pytest.raises(StoreError):
+        baseline_launches("main", str(path))
+
+
+def test_files_of_a_store_lead_out_of_no_folder(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store = RunStore(Location(path=path), create=True)
+    store.add(stored(), files={"../../escaped": zlib.compress(b"x")})
+    store.save_baseline("main", ["latest"])
+    with pytest.raises(StoreError):
+        baseline_launches("main", str(path))
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_the_commit_is_that_of_the_manifest() -> None:
+    run = stored_launch(manifest(source={"git_commit": "4f2a", "git_dirty": True}), MEAN, [], Path("/o"))
+    assert (run.git_commit, run.git_dirty) == ("4f2a", True)
