@@ -15,7 +15,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.diagnose import MAX_STAGES
 from perfharness.analysis.stages.roles import MAX_LEVELS
-from perfharness.analysis.statistics import PERCENTILES, min_count, summarise
+from perfharness.analysis.statistics import PERCENTILES, figure, min_count, summarise
 from perfharness.analysis.timeline import intervals
 from perfharness.cli.main import run
 from perfharness.runs.run import open_run
@@ -164,7 +164,7 @@ def test_percentiles_are_numpys(values: list[float]) -> None:
     column = np.asarray(values)
     found = summarise(column).to_json()
     for name, percentile in PERCENTILES.items():
-        expected = round(float(np.percentile(column, percentile)), 6) if len(values) >= min_count(percentile) else None
+        expected = figure(float(np.percentile(column, percentile))) if len(values) >= min_count(percentile) else None
         assert found[name] == expected
 
 
