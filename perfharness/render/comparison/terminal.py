@@ -49,10 +49,10 @@ def rule_text(comparison: Comparison) -> str:
     """How the verdicts were made, in a line."""
     rule = comparison.rule
     least = [f"{100 * rule.min_effect:g} %", *(f"{value:g} {unit}" for unit, value in rule.min_abs.items())]
-    return (
-        f"differences from {' and '.join(least)} on count; at most {100 * rule.alpha:g} % false alarms in all "
-        f"{comparison.rows_tested} rows together"
-    )
+    text = f"differences from {' and '.join(least)} on count"
+    if not comparison.rows_tested:
+        return text
+    return f"{text}; at most {100 * rule.alpha:g} % false alarms in all {comparison.rows_tested} rows together"
 
 
 def _rows(version: ComparedVersion) -> list[list[str | Text]]:

@@ -409,5 +409,5 @@ def _remarks(matched: MatchedSides, *, allows_drift: bool) -> list[str]:
         found.append("When the launches were started is not known, so a drift of the machine cannot be allowed for.")
     same = {launch.run_id for launch in matched.base.used} & {one.run_id for one in matched.new.used}
     if same:
-        found.append(f"{len(same)} launches are on both sides; what is compared with itself does not differ.")
+        found.append(f"Launches that are on both sides: {len(same)}; what is compared with itself does not differ.")
     return found
