@@ -168,7 +168,7 @@ def _where(load: LoadReport, phase: PhaseResult) -> str:
     busy = (
         ""
         if load.workers_busy is None
-        else f"; its {phase.concurrency} workers are busy {load.workers_busy:.0%} of the time"
+        else f"; workers are busy {load.workers_busy:.0%} of the time (concurrency {phase.concurrency})"
     )
     most = "waiting for a worker" if load.queueing_share > 0.5 else "service"
     at = "" if load.result.knee is None or phase.asked_rate is None else f" at {_a_second(phase.asked_rate)}"
