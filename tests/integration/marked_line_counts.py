@@ -6,6 +6,7 @@ why it failed.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -22,10 +23,19 @@ from typing import Any
 MARKER = "# fault"
 
 
+def marked_lines(source: str) -> set[int]:
+    """Lines with the marker; of a marked function those of its body, for both twins define it."""
+    marked = {number for number, line in enumerate(source.splitlines(), 1) if MARKER in line}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.lineno in marked:
+            marked.remove(node.lineno)
+            marked.update(range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1))
+    return marked
+
+
 def count_marked(program: Path, *arguments: str) -> int:
     """Executions of marked lines in a run of the program; a line counts in whichever thread it runs."""
-    lines = program.read_text(encoding="utf-8").splitlines()
-    marked = {number for number, line in enumerate(lines, 1) if MARKER in line}
+    marked = marked_lines(program.read_text(encoding="utf-8"))
     hits = 0
 
     def in_program(frame: FrameType, event: str, _: Any) -> Any:
