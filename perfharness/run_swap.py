@@ -54,6 +54,11 @@ def belongs_to_a_run(name: str) -> bool:
     return name in RUN_FILES or any(pattern.fullmatch(name) for pattern in (PROCESS_FOLDER, PICTURE))
 
 
+def series_in(folder: Path, *, but: str = "") -> str | None:
+    """What series of launches a folder holds; None: none, or only one whose file has the name `but`."""
+    return next((what for name, what in SERIES_FILES.items() if name != but and (folder / name).exists()), None)
+
+
 def is_explaining_pass(folder: Path) -> bool:
     """Whether a folder of that name was written by a launch; a user may have one of his own in the output folder."""
     return is_plain_folder(folder) and is_plain(folder / MANIFEST_NAME)

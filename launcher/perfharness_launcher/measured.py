@@ -88,22 +88,19 @@ def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
             reason = printable(read_regular(path, follow=False).decode("utf-8", "replace"))[:300]
             reasons[reason] = reasons.get(reason, 0) + 1
             path.unlink()
-    return [_unfollowed(f"{count} Python process(es)", reason, process, tracer) for reason, count in reasons.items()]
-
-
-def _unfollowed(processes: str, reason: str, process: str, tracer: str) -> Finding:
-    """Those that nsys traces are followed by nsys itself."""
-    return Finding(
-        "child-not-followed",
-        Severity.WARNING,
-        f"{processes} that it started could not be followed: {reason}. Their NVTX ranges and GPU work are not in the "
-        "results."
-        if tracer != "nsys"
-        else f"{processes} that it started could not be followed: {reason}. Which ranks they are and what nsys lost of "
-        "them is not known, and nothing in them is annotated.",
-        "Install perfharness for that interpreter too, or have it keep the variables PERFHARNESS_….",
-        process,
-    )
+    lost = "Their NVTX ranges and GPU work are not in the results."
+    if tracer == "nsys":  # which follows them by itself
+        lost = "Which ranks they are and what nsys lost of them is not known, and nothing in them is annotated."
+    return [
+        Finding(
+            "child-not-followed",
+            Severity.WARNING,
+            f"{count} Python process(es) that it started could not be followed: {reason}. {lost}",
+            "Install perfharness for that interpreter too, or have it keep the variables PERFHARNESS_….",
+            process,
+        )
+        for reason, count in reasons.items()
+    ]
 
 
 def missing_ranks(record: ProcessRecord) -> list[Finding]:

@@ -17,7 +17,7 @@ from perfharness.boot import ASK_INTERPRETER
 from perfharness.model.annotations import Annotations
 from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord
 from perfharness.model.version import VERSION
-from perfharness.run_swap import SERIES_FILES, is_explaining_pass
+from perfharness.run_swap import is_explaining_pass, series_in
 from perfharness_launcher.nsys.command_line import NsysInstall
 from perfharness_launcher.nsys.probe import Pair, dotted, find_nsys, pair, try_nsys
 from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotations
@@ -213,7 +213,7 @@ def _output_problem(output_dir: Path) -> str | None:
         return f"-o {output_dir.absolute()} is not UTF-8, which the files of the results have to be named in"
     if output_dir.exists() and not output_dir.is_dir():
         return f"-o {output_dir} is a file, not a folder"
-    if series := next((what for name, what in SERIES_FILES.items() if (output_dir / name).exists()), None):
+    if series := series_in(output_dir):
         return f"-o {output_dir} holds {series}, and a single launch in it would be read instead; name another -o"
     nearest = next(folder for folder in (output_dir.absolute(), *output_dir.absolute().parents) if folder.exists())
     if not nearest.is_dir():

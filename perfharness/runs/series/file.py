@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import read_regular, write_model
 from perfharness.model.manifest import MANIFEST_NAME
-from perfharness.run_swap import SERIES_FILES
+from perfharness.run_swap import series_in
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -23,8 +23,8 @@ def check_folder(output_dir: Path, option: str, own_file: str) -> None:
     Args:
         own_file: of a series of this kind, which may be there from an earlier one.
     """
-    there = {name: what for name, what in SERIES_FILES.items() if name != own_file} | {MANIFEST_NAME: "a single launch"}
-    if what := next((what for name, what in there.items() if (output_dir / name).exists()), None):
+    launch = "a single launch" if (output_dir / MANIFEST_NAME).exists() else None
+    if what := series_in(output_dir, but=own_file) or launch:
         raise UsageError(f"-o {output_dir} holds {what}, and {option} makes a folder of launches; name another -o")
 
 

@@ -203,6 +203,7 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
     own = busiest(computing)
     inner = [] if own is None else functions_inside(samples, computing, ms_per_ns, own)
     called = [] if own is None else functions_called(samples, computing, ms_per_ns, own)
+    meanwhile = _meanwhile(probe, events.spans, work["hand-over"])
     return HostEvidence(
         profile=profile,
         busiest=own,
@@ -217,9 +218,9 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         work_lines=work_lines,
         recorder=next(iter(own_functions(samples, rows, ms_per_ns, of_recorder=True)), None),
         worker=_worker(probe, events.spans, rows, work["hand-over"], known.on),
-        workers_queued_share=_workers_queued_share(probe, events.spans, work["hand-over"], by_own=False),
-        unworked_share=_unworked_share(probe, events.spans, work["hand-over"]),
-        workers_crowded_share=_workers_queued_share(probe, events.spans, work["hand-over"], by_own=True),
+        workers_queued_share=meanwhile.queued,
+        unworked_share=meanwhile.unworked,
+        workers_crowded_share=meanwhile.crowded,
         cpus_before=probe.cpus if probe.cpus and profile.cpus and profile.cpus < probe.cpus else None,
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe.events, samples, rows),
         compiling=_compiling(probe, events, known.compiler, ms_per_ns),
@@ -472,40 +473,36 @@ def _is_work(samples: HostSamples, stack: tuple[int, ...], waiting: set[tuple[st
     return False
 
 
-def _workers_queued_share(probe: HostProbe, spans: Spans, waits: Int64, *, by_own: bool) -> float:
-    """Of some waits, what the process's other threads, and its children's, are ready without a CPU meanwhile, where the
-    process itself has it (`by_own`), or does not: without other processes they would have been done by so much sooner.
+@dataclass(frozen=True)
+class Meanwhile:
+    """What other threads, of all processes, do while some samples of a stage wait, as shares of these waits.
+
+    `queued`: they are ready without a CPU, which other processes have; without these they would have been done by so
+    much sooner. `crowded`: the same, where threads of the process itself have it. `unworked`: none of them computes or
+    is ready to; 0 of too few samples, of which others may have missed what they did.
     """
-    samples = probe.everyone
-    at = _at_work_during(probe, spans, waits)
+
+    queued: float = 0.0
+    crowded: float = 0.0
+    unworked: float = 0.0
+
+
+def _meanwhile(probe: HostProbe, spans: Spans, waits: Int64) -> Meanwhile:
+    if not len(waits):
+        return Meanwhile()
+    mine, samples = probe.samples, probe.everyone
+    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
+    at = np.flatnonzero(~np.isin(samples.thread, spans.thread) & np.isin(samples.state, COMPUTING))
+    at = at[inside(samples.time_ns[at] - samples.length_ns[at] // 2, start, end)]
+    at_work = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
+    worked = float(at_work.within(start, end).sum() / (end - start).sum())
+    unworked = 1 - worked if len(waits) >= MIN_UNWORKED else 0.0
     ran, queued = (float(np.maximum(column[at], 0).sum()) for column in (samples.on_cpu_ns, samples.runnable_ns))
     if not queued:
-        return 0.0
+        return Meanwhile(unworked=unworked)
     crowded = _crowded_share(probe.events, samples, at)
-    return _worked_share(probe, spans, waits) * (crowded if by_own else 1 - crowded) * queued / (ran + queued)
-
-
-def _at_work_during(probe: HostProbe, spans: Spans, waits: Int64) -> Int64:
-    """Samples of other threads, of all processes, that compute or are ready to while some samples of the stage wait."""
-    mine, samples = probe.samples, probe.everyone
-    at = np.flatnonzero(~np.isin(samples.thread, spans.thread) & np.isin(samples.state, COMPUTING))
-    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
-    return at[inside(samples.time_ns[at] - samples.length_ns[at] // 2, start, end)]
-
-
-def _unworked_share(probe: HostProbe, spans: Spans, waits: Int64) -> float:
-    """Of some waits, while nobody else computes; 0: too few samples, of which others may have missed what they did."""
-    return 1 - _worked_share(probe, spans, waits) if len(waits) >= MIN_UNWORKED else 0.0
-
-
-def _worked_share(probe: HostProbe, spans: Spans, waits: Int64) -> float:
-    """Of some waits, while any other thread computes or is ready to; 0 without waits."""
-    if not len(waits):
-        return 0.0
-    mine, samples, at = probe.samples, probe.everyone, _at_work_during(probe, spans, waits)
-    start, end = mine.time_ns[waits] - mine.length_ns[waits], mine.time_ns[waits]
-    at_work = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
-    return float(at_work.within(start, end).sum() / (end - start).sum())
+    share = queued / (ran + queued)
+    return Meanwhile(worked * (1 - crowded) * share, worked * crowded * share, unworked)
 
 
 def _crowded_share(events: HostEvents, samples: HostSamples, rows: Int64) -> float:
