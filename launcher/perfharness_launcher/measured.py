@@ -88,14 +88,15 @@ def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
             reason = printable(read_regular(path, follow=False).decode("utf-8", "replace"))[:300]
             reasons[reason] = reasons.get(reason, 0) + 1
             path.unlink()
-    lost = "Their NVTX ranges and GPU work are not in the results."
-    if tracer == "nsys":  # which follows them by itself
-        lost = "Which ranks they are and what nsys lost of them is not known, and nothing in them is annotated."
     return [
         Finding(
             "child-not-followed",
             Severity.WARNING,
-            f"{count} Python process(es) that it started could not be followed: {reason}. {lost}",
+            f"{count} Python process(es) that it started could not be followed: {reason}. Their NVTX ranges and GPU "
+            "work are not in the results."
+            if tracer != "nsys"  # which follows them by itself
+            else f"{count} Python process(es) that it started could not be followed: {reason}. Which ranks they are "
+            "and what nsys lost of them is not known, and nothing in them is annotated.",
             "Install perfharness for that interpreter too, or have it keep the variables PERFHARNESS_….",
             process,
         )
