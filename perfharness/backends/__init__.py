@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from perfharness.backends.base import Backend, BackendOptions, Device
+from perfharness.backends.base import Backend, BackendOptions, Device, DeviceChoice
 from perfharness.backends.models import SAVED_MODEL, FactoryModel, ModelSource, call_factory, model_source
 from perfharness.backends.session import DeviceTimer, LayerTime, Session
 from perfharness.errors import UsageError
@@ -16,6 +16,7 @@ __all__ = [
     "Backend",
     "BackendOptions",
     "Device",
+    "DeviceChoice",
     "DeviceTimer",
     "FactoryModel",
     "LayerTime",
@@ -23,6 +24,7 @@ __all__ = [
     "Session",
     "backend",
     "call_factory",
+    "device_for",
     "model_source",
     "spelled",
 ]
@@ -67,3 +69,10 @@ def backend(name: str) -> Backend:
     except (ImportError, AttributeError) as error:
         raise UsageError(f"there is no backend {name!r}: {error}") from error
     return made
+
+
+def device_for(asked: DeviceChoice, made: Backend, mode: str, *, has_gpu: bool) -> Device:
+    """Where a launched process runs a model. `auto`: on its GPU where it has one, but for modes of the CPU alone."""
+    if asked != "auto":
+        return asked
+    return "cuda" if has_gpu and (not mode or mode in made.modes_on("cuda")) else "cpu"

@@ -21,6 +21,7 @@ NUMBER = ("a whole number",)
 """In place of the possible values of an option."""
 
 Device = Literal["cpu", "cuda"]
+DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,13 @@ def stress_verb(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option("--device", metavar="cpu|cuda", help="Of a model.", rich_help_panel=MODEL_PANEL, hidden=True),
+        typer.Option(
+            "--device",
+            metavar="auto|cpu|cuda",
+            help="Of a model; auto: the GPU where there is one.",
+            rich_help_panel=MODEL_PANEL,
+            hidden=True,
+        ),
     ] = None,
     precision: Annotated[
         str | None,

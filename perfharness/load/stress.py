@@ -205,6 +205,9 @@ def plan_stress(
         of_worker = {"module": True, "source": target}
         options, _ = launch_options(MODULE, [spec.to_text()], {**generator, **given, **of_worker})
     (launch,) = plan_launches([options])
+    if model is not None:
+        decided = model.model_copy(update={"device": model.device_of(has_gpu=bool(launch.gpus))})
+        spec = spec.model_copy(update={"model": decided})
     if profile.knee is not None and spec.kind == "script":
         raise UsageError(f"{target} is a script, whose whole load is known when it begins; the knee cannot be searched")
     if profile.knee is not None and len(launch.processes) > 1:

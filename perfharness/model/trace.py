@@ -262,6 +262,9 @@ class TraceMeta:
     findings: tuple[Finding, ...] = ()
     """Problems that the trace records: dropped records, diagnostics."""
 
+    cuda_cut_off: frozenset[int] = frozenset()
+    """Pids, as a trace has them, of processes whose last CUDA events the tracer could not collect."""
+
 
 @dataclass(frozen=True)
 class Trace:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import GpuCoverage, TraceMeta
+from perfharness.model.trace import GpuCoverage, TraceMeta, pid_of
 from perfharness.trace.devices import read_devices
 from perfharness.trace.source import MISSING, TraceSource
 
@@ -14,6 +15,10 @@ NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR = "2", "3"
 
 LOST_EVENTS = re.compile(r"\b(dropped|lost|truncated|incomplete|not all|out of memory|missing)\b", re.IGNORECASE)
 """An nsys diagnostic of this form reports events that are not in the trace."""
+
+
+CUDA_CUT_OFF = re.compile(r"not all cuda events", re.IGNORECASE)
+"""nsys says it of a process that ended without its exit functions, by `os._exit` or a signal."""
 
 
 def read_meta(source: TraceSource, has_cuda_rows: bool) -> TraceMeta:
@@ -40,6 +45,7 @@ def read_meta(source: TraceSource, has_cuda_rows: bool) -> TraceMeta:
         driver=environment.get("NvDriverVersion", [None])[0],
         cuda_driver=int(cuda_driver) if cuda_driver.isdigit() else None,
         findings=(*_embedded_findings(own), *_nsys_diagnostics(source)),
+        cuda_cut_off=frozenset(_cut_off(source)),
     )
 
 
@@ -120,6 +126,14 @@ def _nsys_diagnostics(source: TraceSource) -> list[Finding]:
             level = Severity.WARNING if severity == NSYS_SEVERITY_ERROR else Severity.NOTE
         findings.append(Finding("nsys-diagnostic", level, f"nsys says: {text.strip()}"))
     return findings
+
+
+def _cut_off(source: TraceSource) -> Iterator[int]:
+    if not {"text", "globalPid"} <= source.columns("DIAGNOSTIC_EVENT"):
+        return
+    for text, process in source.texts("DIAGNOSTIC_EVENT", ["text", "globalPid"]):
+        if CUDA_CUT_OFF.search(text) and process.isdigit():
+            yield pid_of(int(process))
 
 
 def read_session_start(source: TraceSource) -> int | None:

@@ -54,6 +54,23 @@ def write(
     return diagnostics
 
 
+def of_own_threads(records: dict[int, Columns], session: Session) -> dict[int, Columns]:
+    """With the ids that threads have in this process.
+
+    CUPTI remembers the id of a thread in the thread's own memory, which a forked child has a copy of: what its first
+    thread does is recorded under the id of the thread that forked (CUPTI 13.0, where CUDA is first used in the child).
+    """
+    inherited = list(session.inherited_threads)
+    if not inherited:
+        return records
+    return {
+        kind: {**columns, "thread": np.where(np.isin(columns["thread"], inherited), session.pid, columns["thread"])}
+        if "thread" in columns
+        else columns
+        for kind, columns in records.items()
+    }
+
+
 def without_inner_calls(records: dict[int, Columns]) -> dict[int, Columns]:
     """Without the driver calls that lie in runtime calls of their thread, as nsys has it; nor calls without an end.
 

@@ -203,6 +203,7 @@ def _is_alive(log: Path) -> bool:
 def _fill(file: TraceFile, session: Session) -> None:
     records, meta = gpu_records(session)
     if session.gpu is not None and records is not None:
+        records = gpu_tables.of_own_threads(records, session)
         session.diagnostics.extend(gpu_tables.write(file, session, records, session.gpu.api_names))
         nvtx_table.write_markers(file, session, records)
     captured = ["NvtxEvents"] + (["Cuda"] if session.gpu is not None else [])

@@ -67,6 +67,8 @@ class Session:
         self._sys_path: list[str] = []
         self._os_exit = os._exit
         self._forking = threading.local()
+        self.inherited_threads: frozenset[int] = frozenset()
+        """Ids of threads of processes above that forked, each of which is this process's first thread now."""
 
     @classmethod
     def start(cls, output_dir: str, write: Callable[[Session], object]) -> Session:
@@ -100,7 +102,7 @@ class Session:
         # Registered before the script's, so it runs last: after its threads and its own exit functions.
         atexit.register(self.finish)
         os.register_at_fork(
-            before=self._hold_sigterm, after_in_parent=self._release_sigterm, after_in_child=self._begin_in_child
+            before=self._before_fork, after_in_parent=self._release_sigterm, after_in_child=self._begin_in_child
         )
         os._exit = self._finish_and_exit
 
@@ -182,6 +184,7 @@ class Session:
         Neither CUDA nor CUPTI survives a fork: GPU work of a child whose parent has started either is not recorded.
         """
         self._become_child()
+        self.inherited_threads |= {self._forking.thread}
         if self.gpu is not None:
             self.gpu = self.gpu.in_forked_child(self.output_dir)
             if self.gpu is None:
@@ -190,11 +193,13 @@ class Session:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._release_sigterm()
 
-    def _hold_sigterm(self) -> None:
-        """Before a fork: Python forgets what a child is sent before it runs, unless the signal ends it at once.
+    def _before_fork(self) -> None:
+        """Note the thread, and hold SIGTERM back.
 
-        A pool that is closed early sends its workers SIGTERM, and waits for them for ever where they do not get it.
+        Python forgets what a child is sent before it runs, unless the signal ends it at once: a pool that is closed
+        early sends its workers SIGTERM, and waits for them for ever where they do not get it.
         """
+        self._forking.thread = threading.get_native_id()
         if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 

@@ -1,7 +1,8 @@
 """What is not in a trace: GPU work that was started and left no record, seen from the trace alone.
 
-A trace that lost events seems complete (nsys 2023.4 on CUDA 13 writes such files). Three signs show it: launching
-calls without an operation, operations without a call, and CUDA calls that stop while the ranges go on.
+A trace that lost events seems complete (nsys 2023.4 on CUDA 13 writes such files). Four signs show it: launching
+calls without an operation, operations without a call, CUDA calls that stop while the ranges go on, and nsys's word that
+it could not collect the last events of a process.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ def find_untraced_work(trace: Trace, launches: Launches) -> tuple[Bool, list[Fin
     started[launches.call] = True
     # The embedded tracer keeps only calls whose operation it saw.
     by_call = () if trace.meta.tracer == "embedded" else (_launches_without_operation, _copies_without_operation)
-    for affected, finding in [*(check(trace, calls, started) for check in by_call), _calls_that_stop(trace)]:
+    for affected, finding in [
+        *(check(trace, calls, started) for check in by_call),
+        _calls_that_stop(trace),
+        _cut_off(trace),
+    ]:
         if finding is not None:
             known &= ~affected
             findings.append(finding)
@@ -186,6 +191,26 @@ def _last_calls(api: ApiCalls) -> list[tuple[int, int]]:
     last_ns = np.full(len(groups), np.iinfo(np.int64).min)
     np.maximum.at(last_ns, groups.code, api.start_ns)
     return sorted(zip(pids[groups.first].tolist(), last_ns.tolist(), strict=True))
+
+
+def _cut_off(trace: Trace) -> tuple[Bool, Finding | None]:
+    """Ranges that end after the last CUDA event of a process of which nsys lacks the rest."""
+    ranges, api, operations = trace.ranges, trace.api, trace.operations
+    affected, pid = np.zeros(len(ranges), dtype=np.bool_), pid_of(ranges.thread)
+    cut_off = sorted(trace.meta.cuda_cut_off & set(pid.tolist()))
+    for process in cut_off:
+        ends = (api.end_ns[pid_of(api.thread) == process], operations.end_ns[pid_of(operations.process) == process])
+        affected |= (pid == process) & (ranges.end_ns > np.max(np.concatenate(ends), initial=np.iinfo(np.int64).min))
+    if not affected.any():
+        return affected, None
+    return affected, Finding(
+        "trace-cuda-cut-off",
+        Severity.ERROR,
+        f"nsys could not collect the last CUDA events of process(es) {', '.join(map(str, cut_off))}, which ended "
+        f"without their exit functions; the GPU times of {int(affected.sum())} ranges are null.",
+        "Let the process end by itself, not by os._exit, as forked workers of multiprocessing do, or a signal; or use "
+        "`--tracer embedded`.",
+    )
 
 
 def _operations_without_call(trace: Trace, launches: Launches) -> list[Finding]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 
-from perfharness.backends import Backend, Device, ModelSource, backend, model_source
+from perfharness.backends import Backend, Device, DeviceChoice, ModelSource, backend, model_source
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.bench.spec import LatencySettings, Pass, TelemetrySettings
 from perfharness.bench.worker.equality import Tolerance, tolerance_of
@@ -205,7 +205,7 @@ class Suite(_Table):
     backend: tuple[SuiteBackend, ...] = ()
     precisions: Precisions = ("fp32",)
     batch_sizes: BatchSizes = (1,)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: DeviceChoice = "auto"
     baseline: str | None = None
     measure: MeasureTable = MeasureTable()
     latency: LatencySettings = LatencySettings()

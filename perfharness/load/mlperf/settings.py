@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from perfharness.backends import Device, DeviceChoice
 from perfharness.backends.models import model_source, shapes_of
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, Precision
@@ -52,9 +53,7 @@ class MlperfSettings(BaseModel):
     precision: Annotated[Precision, Option(("--precision",), MODEL, "In which the model computes.", rare=False)] = (
         "fp32"
     )
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], Option(("--device",), MODEL, "auto: the GPU where there is one.")
-    ] = "auto"
+    device: Annotated[DeviceChoice, Option(("--device",), MODEL, "auto: the GPU where there is one.")] = "auto"
     shape: Annotated[
         tuple[str, ...],
         Option(("--shape",), MODEL, "Of inputs that leave dimensions open.", metavar="NAME=DIMxDIM…,…"),
@@ -255,7 +254,7 @@ class MlperfSettings(BaseModel):
             return (largest,)
         return (*(1 << power for power in range((largest - 1).bit_length())), largest)
 
-    def case_spec(self, device: Literal["cpu", "cuda"], batch_size: int = 1) -> CaseSpec:
+    def case_spec(self, device: Device, batch_size: int = 1) -> CaseSpec:
         """The model as a case of `bench`. Raises `UsageError`."""
         from perfharness.backends import backend_and_mode
         from perfharness.bench.spec import CaseSpec  # takes long to import

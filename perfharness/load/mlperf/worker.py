@@ -20,7 +20,7 @@ from typing import Literal, NoReturn
 
 import numpy as np
 
-from perfharness.backends import Session, backend, model_source
+from perfharness.backends import Device, Session, backend, backend_and_mode, device_for, model_source
 from perfharness.bench.worker.frame import options_of
 from perfharness.bench.worker.inputs import input_shapes
 from perfharness.bench.worker.record import write_whole
@@ -50,7 +50,7 @@ class Test:
 
     def __init__(self, settings: MlperfSettings, folder: Path) -> None:
         self.settings, self.folder, self.logs = settings, folder, folder / LOGS
-        self.device: Literal["cpu", "cuda"] = _device(settings)
+        self.device = _device(settings)
         self.ended = threading.Event()
         self.record = SutRecord(device=self.device, batch_sizes=list(settings.sizes))
         self.problem: str | None = None
@@ -209,11 +209,9 @@ def _version(loadgen: ModuleType) -> str | None:
         return None
 
 
-def _device(settings: MlperfSettings) -> Literal["cpu", "cuda"]:
-    """The GPU that the launch gave, where there is one."""
-    if settings.device != "auto":
-        return settings.device
-    return "cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu"
+def _device(settings: MlperfSettings) -> Device:
+    name, mode = backend_and_mode(settings.backend)
+    return device_for(settings.device, backend(name), mode, has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 def main() -> None:

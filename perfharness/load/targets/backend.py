@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from time import perf_counter_ns
 
 from pydantic import BaseModel, ConfigDict
 
-from perfharness.backends import BackendOptions, Device, Session, backend, model_source
+from perfharness.backends import BackendOptions, Device, DeviceChoice, Session, backend, device_for, model_source
 from perfharness.backends.base import Backend
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.worker.inputs import input_arrays, input_shapes
@@ -24,6 +25,7 @@ class ModelSpec(BaseModel):
     """How a model is run.
 
     Args:
+        device: `auto`: `device_for` decides.
         shapes: of inputs, as in `CaseSpec.inputs`.
     """
 
@@ -31,9 +33,13 @@ class ModelSpec(BaseModel):
 
     backend: str
     mode: str = ""
-    device: Device = "cpu"
+    device: DeviceChoice = "auto"
     precision: Precision = "fp32"
     shapes: dict[str, tuple[int | str, ...]] = {}
+
+    def device_of(self, *, has_gpu: bool) -> Device:
+        """Of a process that has a GPU, or none."""
+        return device_for(self.device, backend(self.backend), self.mode, has_gpu=has_gpu)
 
 
 class BackendTarget:
@@ -49,7 +55,8 @@ class BackendTarget:
     def __init__(
         self, made: Backend, model: str, spec: ModelSpec, profile: Profile, recorder: PerfRecorder, workers: int
     ) -> None:
-        self._made, self._model, self._spec, self._profile = made, model, spec, profile
+        self._made, self._model, self._profile = made, model, profile
+        self._spec, self._device = spec, spec.device_of(has_gpu=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
         self._recorder, self._workers = recorder, workers
         self._warmup = profile.uncounted
         self._sessions: dict[str | None, Session] = {}
@@ -57,7 +64,7 @@ class BackendTarget:
     def open(self) -> None:
         """Load the model, allocate, write the inputs, and run one round, for frameworks compile in it."""
         spec, source = self._spec, model_source(self._model)
-        options = BackendOptions(device=spec.device, precision=spec.precision, mode=spec.mode)
+        options = BackendOptions(device=self._device, precision=spec.precision, mode=spec.mode)
         entries: list[tuple[str | None, int, Path | None]] = [
             (one.name, one.items, one.input) for one in self._profile.mix
         ]
@@ -67,7 +74,7 @@ class BackendTarget:
                 raise UsageError(f"--concurrency {self._workers} cannot be had in one process: {problem}; use -np")
             case = BenchCase(
                 case_id="load", model=self._model, backend=spec.backend, mode=spec.mode, precision=spec.precision,
-                device=spec.device, batch_size=items,
+                device=self._device, batch_size=items,
             )  # fmt: skip
             asked = CaseSpec(case=case, model=self._model, inputs=spec.shapes, input_file=file, seed=self._profile.seed)
             shapes = input_shapes(session.inputs, asked)

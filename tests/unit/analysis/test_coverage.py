@@ -138,6 +138,25 @@ def test_an_embedded_trace_without_cupti(tmp_path: Path) -> None:
     assert coverage("yes") == (False, {"gpu-not-traced"})
 
 
+def test_ranges_after_the_last_cuda_event_of_a_process_that_nsys_lacks_the_rest_of(tmp_path: Path) -> None:
+    """Process 100 was cut off at 20, after its first range; 200 has no event at all, 300 is whole."""
+    builder = TraceBuilder()
+    for pid in (100, 200, 300):
+        for start in (0, 30):
+            builder.range("stage", start, start + 15, pid=pid)
+    builder.kernel((1, 2), (10, 20), pid=100)
+    builder.kernel((1, 2), (10, 20), pid=300)
+    for pid, text in ((100, "Not all CUDA events might have been collected."),
+                      (200, "Not all CUDA events might have been collected."),
+                      (300, "Not all NVTX events might have been collected.")):  # fmt: skip
+        builder.row(
+            "DIAGNOSTIC_EVENT", severity=2, text=text, source=3, timestamp=0, globalPid=schema.global_tid(pid, 0)
+        )
+    table = table_of(builder, tmp_path)
+    assert table.gpu_known.tolist() == [True, False, False, False, True, True]
+    assert "trace-cuda-cut-off" in errors(table)
+
+
 def test_nsys_s_own_complaints(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range("stage", 0, 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sqlite3
 import subprocess
@@ -315,6 +316,56 @@ def lost(path: Path) -> tuple[str | None, list[tuple[str, Severity]]]:
     trace = open_trace(path)
     _, findings = find_untraced_work(trace, Analysis(trace).launches)
     return trace.meta.gpu_coverage_reason, [(finding.code, finding.severity) for finding in findings]
+
+
+def test_what_a_forked_child_does_is_its_own_threads(tmp_path: Path) -> None:
+    """Thread 41 of the parent's parent and 42 of the parent forked; 43 is a thread of the child."""
+    session = Session(str(tmp_path), write_trace)
+    session.pid, session.inherited_threads = 99, frozenset({41, 42})
+    runtime, kernel = cupti.KIND_RUNTIME, cupti.KIND_CONCURRENT_KERNEL
+    records = {
+        runtime: columns_of(runtime, [{"start": 1, "end": 2, "thread": number} for number in (41, 42, 43, 99)]),
+        kernel: columns_of(kernel, [{"start": 1, "end": 2}]),
+    }
+    found = gpu_tables.of_own_threads(records, session)
+    assert found[runtime]["thread"].tolist() == [99, 99, 43, 99]
+    assert found[kernel] is records[kernel]
+
+
+FORKING = """
+import json, os, sys, threading
+from perfharness.tracer.session import Session
+
+session = Session.start(os.environ["PERFHARNESS_OUTPUT_DIR"], lambda session: None)
+forked = []
+
+def fork():
+    forked.append(threading.get_native_id())
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+    return not child
+
+def in_thread():
+    if fork() and fork():
+        print(json.dumps([forked, sorted(session.inherited_threads), os.getpid(), session.pid]), flush=True)
+        session._os_exit(0)
+    sys.stdout.flush()
+
+thread = threading.Thread(target=in_thread)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_forked_child_knows_the_threads_that_forked(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, environment.OUTPUT_DIR: str(tmp_path), environment.TRACER: "embedded"},
+    )  # fmt: skip
+    forked, inherited, pid, own = json.loads(done.stdout)
+    assert inherited == sorted(forked)
+    assert pid == own
 
 
 @needs_code

@@ -115,7 +115,7 @@ def synchronization(f: Figures) -> Match | None:
         is_close = f.api_is_complete and 0 < made.launches <= CLOSE * turns
         waits += made.turning_ns if is_close else 0.0
         share = CLOSE_TURNS_SHARE if is_close else TURNS_SHARE
-    elif f.blocking_idle < share * f.wall:
+    elif min(f.blocking_idle, waits) < share * f.wall:  # copies to the GPU block too, and have a rule of their own
         return None
     is_implicit = made.read_backs > 0 and made.reading_ns >= made.synchronizing_ns
     if is_implicit:
@@ -126,10 +126,9 @@ def synchronization(f: Figures) -> Match | None:
         verdict, next_step, line = Verdict.SYNCHRONIZATION_BOUND, SYNCHRONIZE_STEP, f.line_during("waits")
         what = f"{count:.1f} waits for the GPU a batch"
     evidence = f"{what} take {percent(waits, f.wall)} of its host time; the GPU is idle for {f.idle}."
-    lost = max(waits, f.blocking_idle)
     return Match(
-        verdict, lost, f.wall, [evidence], next_step, verdict_share=share,
-        saves_ns=min(lost, f.gpu_idle), where=line, where_reason=f.no_line,
+        verdict, waits, f.wall, [evidence], next_step, verdict_share=share,
+        saves_ns=min(waits, f.gpu_idle), where=line, where_reason=f.no_line,
     )  # fmt: skip
 
 
