@@ -54,6 +54,7 @@ META_ALL_CALLS = "all_calls"  # "yes" | "no": are the calls of all functions in 
 META_CUPTI_VERSION = "cupti_version"
 META_CLOCK_ORIGIN_NS = "clock_origin_ns"  # perf_counter_ns at trace time 0
 META_LOST_EVENTS = "lost_events"  # NVTX events of a process for which the disk had no room, decimal; once a process
+META_ENDLESS = "endless_ranges"  # JSON, by "DOMAIN NAME": ranges of a library without an end, which are left out
 META_MERGED_LOG = "merged_log"  # name of the log of a process whose events are in the trace; once a process
 META_PROCESS = "process"  # JSON of `range_log.LogFacts`: whose log it was; once a log
 META_DIAGNOSTIC = "diagnostic"  # a sentence for the user

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from perfharness.model import nsys_schema as schema
@@ -100,6 +102,19 @@ def _embedded_findings(own: dict[str, list[str]]) -> list[Finding]:
                 "Trace fewer batches, or give the process more memory.",
             )
         )
+    endless: Counter[str] = Counter()
+    for text in own.get(schema.META_ENDLESS, []):
+        endless.update(_counts(text))
+    if endless:
+        shown = ", ".join(f"{name} ({count})" for name, count in endless.most_common(5))
+        findings.append(
+            Finding(
+                "library-range-without-end",
+                Severity.NOTE,
+                f"{endless.total()} range(s) of libraries have no end in CUPTI's records and are left out: {shown}.",
+                "CUPTI does not record an end that has a payload, as NCCL's; --tracer nsys has these ranges.",
+            )
+        )
     lost = sum(int(text) for text in own.get(schema.META_LOST_EVENTS, []) if text.isdigit())
     if lost:
         findings.append(
@@ -111,6 +126,15 @@ def _embedded_findings(own: dict[str, list[str]]) -> list[Finding]:
             )
         )
     return findings
+
+
+def _counts(text: str) -> dict[str, int]:
+    """Of a JSON object; nothing of what is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return {name: count for name, count in found.items() if isinstance(count, int)} if isinstance(found, dict) else {}
 
 
 def _nsys_diagnostics(source: TraceSource) -> list[Finding]:

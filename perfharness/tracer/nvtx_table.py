@@ -2,12 +2,15 @@
 
 Of a library's events CUPTI has marker records: a push or a start is one, its end another with the same id; color,
 category and payload are in a third. CUPTI 13.0 does not separate the two kinds of range: one that ended on another
-thread, or not as the innermost, is taken as start/end, the others as push/pop.
+thread, or not as the innermost, is taken as start/end, the others as push/pop. Nor does it record an end that has a
+payload of NVTX's extension, as NCCL makes them (`ncclCommInitRankConfig`, NCCL 2.28): what a library with a domain of
+its own began and, by the records, never ended is left out and counted.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -91,14 +94,21 @@ def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int) -> None:
     _write_events(file, log.facts.pid, table, origin_ns)
 
 
-def write_markers(file: TraceFile, session: Session, records: dict[int, Columns]) -> None:
-    """Write the NVTX events of other libraries, which CUPTI recorded."""
+def write_markers(file: TraceFile, session: Session, records: dict[int, Columns]) -> dict[str, int]:
+    """Write the NVTX events of other libraries, which CUPTI recorded; how often which range had no end."""
     if cupti.KIND_MARKER not in records:
-        return
+        return {}
     # Separate ids: those of the log's domains are assigned when it is written.
     naming = Naming(first=FIRST_DOMAIN_OF_LIBRARIES)
-    _write_events(file, session.pid, marker_rows(file, records, naming.domain), session.origin_ns)
+    rows = marker_rows(file, records, naming.domain)
+    endless = (rows["end"] == NO_END) & (rows["event_type"] != schema.NVTX_MARK_EVENT) & (rows["domain"] != 0)
+    marker = records[cupti.KIND_MARKER]
+    begins = np.flatnonzero((marker["flags"] & (FLAG_START | FLAG_INSTANTANEOUS)) != 0)[endless]
+    names = zip(marker["domain"][begins].tolist(), marker["name"][begins].tolist(), strict=True)
+    counted = Counter(f"{_text(domain)} {_text(name)}" for domain, name in names)
+    _write_events(file, session.pid, {name: values[~endless] for name, values in rows.items()}, session.origin_ns)
     _write_names(file, session.log.facts, naming, 0)
+    return dict(counted)
 
 
 def _write_events(file: TraceFile, pid: int, table: Table, origin_ns: int) -> None:
@@ -231,7 +241,8 @@ def _data(ids: Any, data: Columns | None) -> dict[str, Any]:
 
 def _by_pointer(pointers: Any, number: Callable[[str | None], int]) -> Any:
     unique, which = np.unique(pointers, return_inverse=True)
-    numbers = [
-        number(ctypes.string_at(pointer).decode(errors="replace") if pointer else None) for pointer in unique.tolist()
-    ]
-    return np.asarray(numbers, dtype=np.int64)[which]
+    return np.asarray([number(_text(pointer)) for pointer in unique.tolist()], dtype=np.int64)[which]
+
+
+def _text(pointer: int) -> str | None:
+    return ctypes.string_at(pointer).decode(errors="replace") if pointer else None

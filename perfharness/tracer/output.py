@@ -205,7 +205,7 @@ def _fill(file: TraceFile, session: Session) -> None:
     if session.gpu is not None and records is not None:
         records = gpu_tables.of_own_threads(records, session)
         session.diagnostics.extend(gpu_tables.write(file, session, records, session.gpu.api_names))
-        nvtx_table.write_markers(file, session, records)
+        meta[schema.META_ENDLESS] = json.dumps(nvtx_table.write_markers(file, session, records))
     captured = ["NvtxEvents"] + (["Cuda"] if session.gpu is not None else [])
     _write_session(file, session.origin_unix_ns, session.end_ns - session.origin_ns, captured)
     process = schema.global_tid(session.pid, 0)

@@ -23,7 +23,8 @@ SAMPLE = ROOT / "samples" / "tensor_parallel.py"
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 TIMEOUT_S = 300
 BATCHES, LAYERS, WARMUP = 24, 6, 3
-SIZE = ("--batches", str(BATCHES), "--layers", str(LAYERS), "--width", "1024", "--heads", "16", "--length", "256")
+SIZE = ("--batches", str(BATCHES), "--layers", str(LAYERS), "--width", "2048", "--heads", "16", "--length", "1024")
+"""The GPU decides how long a layer takes: hosts of ranks without a plant differ by a millisecond a batch."""
 SLOW_HOST = ("--slow-rank", "1", "--slow-host-ms", "20")
 SLOW_GPU = ("--slow-rank", "1", "--slow-products", "40")
 PROFILES = {"even": (), "host": SLOW_HOST, "gpu": SLOW_GPU}

@@ -416,17 +416,19 @@ def columns_of(kind: int, rows: list[dict[str, int]]) -> Columns:
 
 
 def test_ranges_of_c_libraries(tmp_path: Path) -> None:
-    """a and b nest, c is ended by thread 2, d ends while e (later) is open, m is a mark, o stays open.
+    """a and b nest, c is ended by thread 2, d ends while e (later) is open, m is a mark, o and p stay open, of which p
+    has a domain of its own.
 
     a [1 .......... 6]   d [10 ... 12]
       b [2 .. 4]            e [11 ... 13]
     """
     start, end, thread = nvtx_table.FLAG_START, nvtx_table.FLAG_END, nvtx_table.OBJECT_THREAD
-    names = {name: ctypes.create_string_buffer(name.encode()) for name in "abcdemo"}
+    names = {name: ctypes.create_string_buffer(name.encode()) for name in "abcdemop"}
+    domain = ctypes.create_string_buffer(b"NCCL")
     events = [
         ("a", 1, 1, start, 1), ("b", 2, 2, start, 1), ("b", 2, 4, end, 1), ("a", 1, 6, end, 1), ("c", 3, 7, start, 1),
         ("c", 3, 8, end, 2), ("d", 4, 10, start, 1), ("e", 5, 11, start, 1), ("d", 4, 12, end, 1), ("e", 5, 13, end, 1),
-        ("m", 6, 14, nvtx_table.FLAG_INSTANTANEOUS, 1), ("o", 7, 15, start, 1),
+        ("m", 6, 14, nvtx_table.FLAG_INSTANTANEOUS, 1), ("o", 7, 15, start, 1), ("p", 8, 16, start, 1),
     ]  # fmt: skip
     columns = columns_of(
         cupti.KIND_MARKER,
@@ -438,6 +440,7 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
                 "object_kind": thread,
                 "thread": tid,
                 "name": 0 if flags == end else ctypes.addressof(names[name]),
+                "domain": ctypes.addressof(domain) if name == "p" else 0,
             }
             for name, number, at, flags, tid in events
         ],
@@ -448,7 +451,7 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
     session.origin_ns = 0
     with TraceFile(tmp_path / "t.sqlite") as file:
         records = {cupti.KIND_MARKER: columns, cupti.KIND_MARKER_DATA: columns_of(cupti.KIND_MARKER_DATA, [data])}
-        nvtx_table.write_markers(file, session, records)
+        assert nvtx_table.write_markers(file, session, records) == {"NCCL p": 1}
         file.write_strings()
     push_pop, start_end = schema.NVTX_PUSH_POP_RANGE, schema.NVTX_START_END_RANGE
     with closing(sqlite3.connect(tmp_path / "t.sqlite")) as connection:
