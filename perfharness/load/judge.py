@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from perfharness.analysis.load.levels import most_at_a_time
 from perfharness.analysis.load.proportions import NEVER_NS, Float64, Int64, Latencies, WindowedCounts
-from perfharness.analysis.load.trends import LEAST_READINGS, grows, latency_drift, memory_trend, rate_drift
+from perfharness.analysis.load.trends import LEAST_READINGS, MB, grows, latency_drift, memory_trend, rate_drift
 from perfharness.analysis.metrics.clocks import clock_events, clock_hold
-from perfharness.analysis.metrics.summary import RequestedClocks, throttling_of
+from perfharness.analysis.metrics.summary import NSYS_HOLDS, RequestedClocks, throttling_of
 from perfharness.errors import ResultError
 from perfharness.files import is_plain
 from perfharness.load.findings import has_own_shape, keeps_up
@@ -26,6 +26,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import PERCENTILES, REQUESTS_NAME, TIMES, LoadFigure, LoadResult, LoadTimes, PhaseResult
 from perfharness.model.load_judgement import ClockChange, Drift, MemoryTrend, Sustained
 from perfharness.model.manifest import FindingRecord
+from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subject
 from perfharness.telemetry.store import read_sample_log
 
@@ -45,14 +46,16 @@ class LoadFiles:
         lines: of the windows of each process, by its folder.
         requests: the tables of requests, of all processes; None where they do not have all of them.
         log: telemetry; None: not sampled.
+        nsys_bytes: sizes of the traces of processes that ran under nsys, by folder.
     """
 
     lines: Mapping[str, Sequence[Line]]
     requests: pa.Table | None
     log: SampleLog | None
+    nsys_bytes: Mapping[str, int]
 
     @staticmethod
-    def read(folder: Path, lines: Mapping[str, Sequence[Line]], *, has_all: bool) -> LoadFiles:
+    def read(folder: Path, lines: Mapping[str, Sequence[Line]], tracer: str | None, *, has_all: bool) -> LoadFiles:
         """Of a run folder; what cannot be read is left out."""
         tables = [folder / process / REQUESTS_NAME for process, found in lines.items() if found]
         requests, log = None, None
@@ -66,7 +69,10 @@ class LoadFiles:
                 log = read_sample_log(folder / TELEMETRY_NAME)
             except ResultError:  # the analysis of the run says so
                 log = None
-        return LoadFiles(lines, requests, log)
+        traces = [(process, folder / process / TRACE_NAME) for process in lines] if tracer == "nsys" else []
+        return LoadFiles(
+            lines, requests, log, {process: path.stat().st_size for process, path in traces if is_plain(path)}
+        )
 
     def windows(self, phase: int) -> list[list[Line]]:
         """The windows of a phase: the n-th of each process."""
@@ -188,7 +194,7 @@ def judge_load(
     result: LoadResult, folder: Path, lines: Mapping[str, Sequence[Line]], *, is_search: bool = False
 ) -> LoadResult:
     """The result with intervals, `sustained` and findings; phases of a search are no sustained load."""
-    files = LoadFiles.read(folder, lines, has_all=result.requests_kept is None)
+    files = LoadFiles.read(folder, lines, result.tracer, has_all=result.requests_kept is None)
     parts = [PhaseFiles(files, index, phase) for index, phase in enumerate(result.phases)]
     phases = [_with_intervals(part) for part in parts]
     longest = max((part for part in parts if not part.result.is_warmup), default=None, key=_length_s)
@@ -294,13 +300,25 @@ def _memory(part: PhaseFiles) -> Iterator[MemoryTrend]:
         name = f"process {folder}" if several else "process"
         at = np.array([line["start_ns"] / 1e9 for line in mine])
         used = np.array([line["rss_bytes"] if line["rss_bytes"] is not None else np.nan for line in mine], np.float64)
-        yield memory_trend(name, at, used, each)
+        trend = memory_trend(name, at, used, each)
+        yield _less_nsys_own(trend, at, part.files.nsys_bytes.get(folder, 0))
         series = None if part.files.log is None else part.files.log.get(process_subject(folder), "process_memory_bytes")
         if series is not None and series.is_read.any():
             begin, end = part.span_ns
             inside = (series.time_monotonic_ns >= begin) & (series.time_monotonic_ns <= end)
             read = series.select(inside)
             yield memory_trend(f"gpu memory of {name}", read.time_monotonic_ns / 1e9, read.value, each)
+
+
+def _less_nsys_own(trend: MemoryTrend, at_s: Float64, trace_bytes: int) -> MemoryTrend:
+    """What nsys itself may hold in the process is no leak of the target."""
+    high = trend.slope_mb_per_s.high
+    if trend.verdict != "leaks" or high is None or high * MB * float(np.ptp(at_s)) > NSYS_HOLDS * trace_bytes:
+        return trend
+    reason = (
+        "nsys holds what it records in the process, and that may be all of this; --tracer none tells the target's own"
+    )
+    return trend.model_copy(update={"verdict": "cannot-tell", "reason": reason, "per_request_bytes": None})
 
 
 def _clocks(part: PhaseFiles) -> Iterator[ClockChange]:

@@ -257,13 +257,25 @@ def _process(log: SampleLog, process: MeasuredProcess, throttling: Mapping[str, 
 MIB = 1 << 20
 
 
-def metric_findings(metrics: RunMetrics, *, rejected: bool) -> list[Finding]:
-    """Findings of a run. `rejected`: throttled batches are already excluded from the statistics."""
+NSYS_HOLDS = 4.0
+"""Bytes that nsys holds in the process until it ends, at most, for each byte of the trace: 1.7 to 2.6 were seen."""
+
+
+def metric_findings(
+    metrics: RunMetrics, *, rejected: bool, nsys_bytes: Mapping[str, int] | None = None
+) -> list[Finding]:
+    """Findings of a run.
+
+    Args:
+        rejected: throttled batches are already excluded from the statistics.
+        nsys_bytes: sizes of the traces of processes that ran under nsys, by folder.
+    """
     found = [finding for gpu in metrics.gpus for finding in _of_gpu(gpu, rejected)]
     for folder, process in metrics.processes.items():
         for what, grown in (("GPU memory", process.gpu_memory), ("Resident memory", process.resident_memory)):
+            held = 0 if grown is process.gpu_memory else (nsys_bytes or {}).get(folder, 0)
             if grown.grows:
-                found.append(_leak(folder, what, grown, process.window_s or 0.0))
+                found.append(_leak(folder, what, grown, process.window_s or 0.0, held))
         found.extend(_throttled(folder, process))
     found.extend(_stolen(metrics.host))
     return found
@@ -338,10 +350,20 @@ def _low(clock: ClockHold, name: str) -> str:
     return f"{name} clock more than {MAX_DROP:.0%} below {of} ({clock.reference_mhz:.0f} MHz) for {clock.low_s:.2f} s"
 
 
-def _leak(folder: str, what: str, grown: Growth, seconds: float) -> Finding:
+def _leak(folder: str, what: str, grown: Growth, seconds: float, trace_bytes: int) -> Finding:
     slope, low, high = (
         (value or 0) / MIB for value in (grown.bytes_per_s, grown.bytes_per_s_low, grown.bytes_per_s_high)
     )
+    if high * seconds * MIB <= NSYS_HOLDS * trace_bytes:
+        return Finding(
+            "memory-grows-under-nsys",
+            Severity.NOTE,
+            f"{what} grows by {slope:.2f} MiB/s ({low:.2f} to {high:.2f}) over the {seconds:.1f} s measured. nsys "
+            "holds what it records in the process until that ends, and that may be all of it (the trace has "
+            f"{trace_bytes / MIB:.0f} MiB).",
+            "Measure with `--tracer none` to see whether the program's own memory grows.",
+            folder,
+        )
     return Finding(
         "memory-grows",
         Severity.WARNING,

@@ -196,6 +196,7 @@ def of_no_concern(load: LoadResult) -> frozenset[str]:
         said = {
             "recorder-not-finalized": any(phase.unanswered for phase in load.phases),  # a batch that nobody ends
             "memory-grows": load.sustained is not None or load.tracer is None,  # without a trace, of loading too
+            "memory-grows-under-nsys": load.sustained is not None,
             "not-traced": load.tracer is None,
         }
         return frozenset(code for code, is_said in said.items() if is_said)

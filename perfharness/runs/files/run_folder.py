@@ -291,7 +291,8 @@ def analyze_run(
     results, found = with_ranks(results, ranks)
     findings.extend(found)
     options = analyzer.options
-    machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled)
+    nsys_bytes = {name: one.trace_bytes for name, one in all_analysed.items() if one.trace_meta.tracer == "nsys"}
+    machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled, nsys_bytes=nsys_bytes)
     findings.extend(machine.findings)
     files = ResultFiles(run_dir, [process.folder for process in manifest.measured_processes]) if write else None
     for process in manifest.measured_processes:

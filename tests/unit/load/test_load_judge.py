@@ -24,7 +24,7 @@ FOLDER = "proc_0_gpu_0"
 
 def made(
     folder: Path, seconds: int = 90, leak_mb_per_s: float = 0.0, slower: float = 1.0, failing: float = 0.0,
-    keep_all: bool = True, kind: str = "reset",
+    keep_all: bool = True, kind: str = "reset", nsys_bytes: int | None = None,
 ) -> LoadResult:  # fmt: skip
     """A run of one phase at 100 requests a second, whose latencies are exponential, 5 ms on average."""
     drawn = np.random.default_rng(7)
@@ -60,7 +60,11 @@ def made(
     lines.append({"kind": "end", "status": "ok", "reason": None, "requests_kept": table.kept})
     (folder / FOLDER).mkdir(parents=True)
     table.write(folder / FOLDER)
-    result = load_result(TargetRecord(kind="callable", name="made"), profile, [lines])
+    if nsys_bytes is not None:
+        with (folder / FOLDER / "trace.sqlite").open("wb") as trace:
+            trace.truncate(nsys_bytes)
+    tracer = None if nsys_bytes is None else "nsys"
+    result = load_result(TargetRecord(kind="callable", name="made"), profile, [lines], tracer)
     return judge_load(result, folder, {FOLDER: lines})
 
 
@@ -103,6 +107,15 @@ def test_a_leak_is_a_finding_with_its_figure(tmp_path: Path) -> None:
     memory = result.sustained.memory[0]
     assert memory.slope_mb_per_s.value == pytest.approx(1.0)
     assert memory.per_request_bytes == pytest.approx(10_000, rel=0.01)
+
+
+@pytest.mark.parametrize(("nsys_bytes", "verdict"), [(25 * 10**6, "cannot-tell"), (20 * 10**6, "leaks")])
+def test_what_nsys_holds_is_no_leak_of_the_target(tmp_path: Path, nsys_bytes: int, verdict: str) -> None:
+    """89 MB in 90 s."""
+    result = made(tmp_path, leak_mb_per_s=1.0, nsys_bytes=nsys_bytes)
+    assert result.sustained is not None
+    assert result.sustained.memory[0].verdict == verdict
+    assert codes(result) == ({"load-memory-leaks"} if verdict == "leaks" else set())
 
 
 def test_a_latency_that_rises_and_errors_that_do(tmp_path: Path) -> None:

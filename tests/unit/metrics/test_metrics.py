@@ -299,6 +299,20 @@ def test_host_and_process_figures() -> None:
 
 
 @pytest.mark.parametrize(
+    ("nsys_bytes", "codes"),
+    [({}, ["memory-grows"]), ({"p": 9 * MIB}, ["memory-grows"]), ({"p": 11 * MIB}, ["memory-grows-under-nsys"])],
+)
+def test_memory_that_may_be_the_tracer_s_own(nsys_bytes: dict[str, int], codes: list[str]) -> None:
+    """5 MiB/s for 8 s."""
+    builder, subject = SampleBuilder(), process_subject("p")
+    times = (T0 - S + np.arange(0, 13_000, 100, dtype=np.int64) * MS).tolist()
+    builder.subject(subject, "process", pid=5)
+    builder.readings(subject, "rss_bytes", times, [float(100 * MIB + 5 * MIB * (time - T0) / S) for time in times])
+    metrics = summary(builder.build(), process("p", "GPU-a"))
+    assert [one.code for one in metric_findings(metrics, rejected=False, nsys_bytes=nsys_bytes)] == codes
+
+
+@pytest.mark.parametrize(
     ("lost", "stolen", "codes"), [(0.06, 2.0, ["cpu-quota-throttled", "cpu-stolen"]), (0.05, 1.9, [])]
 )
 def test_cpus_that_were_kept_from_a_run(lost: float, stolen: float, codes: list[str]) -> None:
