@@ -177,9 +177,9 @@ def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:
             folders[record.folder] = name
     ranks = analyzer.compare_ranks()
     for group in ranks.groups if ranks is not None else ():
-        for folder_name in group.processes:
-            if (shown := folders.get(folder_name)) is not None:
-                run.processes[shown] = with_rank_delays(run.processes[shown], group, folder_name)
+        of_ranks = {name: run.processes[folders[name]] for name in group.processes if name in folders}
+        for name, diagnosis in of_ranks.items():
+            run.processes[folders[name]] = with_rank_delays(diagnosis, group, name, of_ranks)
         run.findings += rank_findings(group)
     return run
 

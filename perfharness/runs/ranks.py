@@ -123,8 +123,9 @@ def with_ranks(
         return dict(results), []
     changed = dict(results)
     for group in ranks.groups:
-        for process in group.processes:
-            result = changed.get(process)
-            if result is not None and result.diagnosis is not None:
-                changed[process] = replace(result, diagnosis=with_rank_delays(result.diagnosis, group, process))
+        mine = {process: result for process in group.processes if (result := results.get(process)) is not None}
+        of_ranks = {process: result.diagnosis for process, result in mine.items() if result.diagnosis is not None}
+        for process, diagnosis in of_ranks.items():
+            judged = with_rank_delays(diagnosis, group, process, of_ranks)
+            changed[process] = replace(mine[process], diagnosis=judged)
     return changed, [finding for group in ranks.groups for finding in rank_findings(group)]

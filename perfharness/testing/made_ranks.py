@@ -125,4 +125,4 @@ def print_rank_diagnosis(computing_us: Sequence[float], rank: int = 0, stage: st
         works = [compute_and_reduce(computing_us, number) for number in range(len(computing_us))]
         group = compare_ranks([made_rank(Path(folder), number, work) for number, work in enumerate(works)])
         alone = diagnose(Analysis(open_trace(Path(folder, f"rank_{rank}.sqlite"))))
-        print_first_cause(stage_of(with_rank_delays(alone, group, f"rank_{rank}"), stage))
+        print_first_cause(stage_of(with_rank_delays(alone, group, f"rank_{rank}", {}), stage))

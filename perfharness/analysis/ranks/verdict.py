@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from perfharness.analysis.diagnosis.rules import DESCRIPTIONS
-from perfharness.analysis.diagnosis.rules.evidence import Match, percent
+from perfharness.analysis.diagnosis.rules.evidence import Match, percent, place
 from perfharness.analysis.diagnosis.rules.waits import NAMED_WAIT_SHARE
 from perfharness.analysis.ranks.results import RankDelay, RankGroup
-from perfharness.model.diagnosis import Cause, Diagnosis, Path, StageDiagnosis, StageVerdict, Verdict
+from perfharness.model.diagnosis import Cause, Diagnosis, FunctionTime, Path, StageDiagnosis, StageVerdict, Verdict
 from perfharness.model.result import path_text
 
 NS_PER_MS = 1e6
@@ -23,19 +24,36 @@ SAME_WAIT = frozenset(
 """What waiting for a rank looks like from inside of one process: sockets, a kernel that runs, a spinning thread."""
 
 
-def with_rank_delays(diagnosis: Diagnosis, group: RankGroup, process: str) -> Diagnosis:
-    """The diagnosis of one rank's process, with what it waits for other ranks."""
+def with_rank_delays(
+    diagnosis: Diagnosis, group: RankGroup, process: str, of_ranks: Mapping[str, Diagnosis]
+) -> Diagnosis:
+    """The diagnosis of one rank's process, with what it waits for other ranks.
+
+    Args:
+        of_ranks: the diagnoses of the group's processes, as far as there are any; they have the late rank's line.
+    """
     waits = [delay for delay in group.delays if delay.waiting_by_process.get(process)]
     if not waits:
         return diagnosis
-    return replace(diagnosis, stages=[_judged(stage, waits, process) for stage in diagnosis.stages])
+    lines = {delay.rank: _line_of(delay, of_ranks) for delay in waits}
+    return replace(diagnosis, stages=[_judged(stage, waits, process, lines) for stage in diagnosis.stages])
 
 
-def _judged(stage: StageDiagnosis, delays: list[RankDelay], process: str) -> StageDiagnosis:
+def _line_of(delay: RankDelay, of_ranks: Mapping[str, Diagnosis]) -> FunctionTime | None:
+    """Where the late rank is in the stage in which it loses the time."""
+    late = of_ranks.get(delay.process)
+    stages = late.stages if late is not None and delay.stage else []
+    causes = (cause for stage in stages if stage.path == delay.stage for cause in stage.causes)
+    return next((cause.where for cause in causes if cause.where is not None), None)
+
+
+def _judged(
+    stage: StageDiagnosis, delays: list[RankDelay], process: str, lines: Mapping[int, FunctionTime | None]
+) -> StageDiagnosis:
     mine = [delay for delay in delays if _is_at(stage.path, delay)]
     if not mine or stage.cpu_ms is None or not stage.batches:
         return stage
-    match = _match(stage, mine, process)
+    match = _match(stage, mine, process, lines)
     if not match.is_cause:
         return stage
     stage_ns = match.of_ns
@@ -60,20 +78,24 @@ def _is_same_wait(other: Cause, cause: Cause) -> bool:
     return other.code in SAME_WAIT and other.share - cause.share < NAMED_WAIT_SHARE
 
 
-def _match(stage: StageDiagnosis, delays: list[RankDelay], process: str) -> Match:
+def _match(
+    stage: StageDiagnosis, delays: list[RankDelay], process: str, lines: Mapping[int, FunctionTime | None]
+) -> Match:
     waited = [delay.waiting_by_process[process] for delay in delays]
     lost = sum(waited) * NS_PER_MS * stage.batches
     longest = delays[waited.index(max(waited))]
     span_ms = max(stage.cpu_ms or 0.0, stage.gpu.projected_ms if stage.gpu is not None else 0.0)
     whole = span_ms * NS_PER_MS * stage.batches
     lost = min(lost, whole)
+    line = lines[longest.rank]
+    whose = origin(longest) if line is None else f"{origin(longest)}, mostly in {place(line)}"
     saves = sum(min(delay.saves_ms, delay.waiting_by_process[process]) for delay in delays)
     return Match(
         Verdict.WAITING_ON_RANK, lost, whole,
-        [f"It waits {percent(lost, whole)} of its time for {_who(delays)} in {longest.operation}; {origin(longest)}."],
+        [f"It waits {percent(lost, whole)} of its time for {_who(delays)} in {longest.operation}; {whose}."],
         _try(longest),
         verdict_share=NAMED_WAIT_SHARE, saves_ns=saves * NS_PER_MS * stage.batches,
-        where_reason="the line is in the other rank; see the diagnosis of its process",
+        where_reason="the line is in the other rank: see the sentence, and the diagnosis of its process",
     )  # fmt: skip
 
 

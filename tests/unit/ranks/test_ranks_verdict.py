@@ -13,7 +13,7 @@ from perfharness.analysis.ranks.compare import compare_ranks
 from perfharness.analysis.ranks.findings import rank_findings
 from perfharness.analysis.ranks.results import RankGroup
 from perfharness.analysis.ranks.verdict import with_rank_delays
-from perfharness.model.diagnosis import Cause, Diagnosis, StageDiagnosis, Verdict
+from perfharness.model.diagnosis import Cause, Diagnosis, FunctionTime, StageDiagnosis, Verdict
 from perfharness.testing.made_ranks import compute_and_reduce, made_rank
 from perfharness.trace import open_trace
 
@@ -28,7 +28,7 @@ def judged(
     ]
     group = compare_ranks(ranks)
     alone = diagnose(Analysis(open_trace(folder / f"rank_{process}.sqlite")))
-    return group, with_rank_delays(alone, group, f"rank_{process}")
+    return group, with_rank_delays(alone, group, f"rank_{process}", {})
 
 
 def stage(diagnosis: Diagnosis, *names: str) -> StageDiagnosis:
@@ -47,6 +47,21 @@ def test_who_waits_is_told_for_whom_and_why(tmp_path: Path) -> None:
     assert "rank 1" in waits.what
     assert "compute" in waits.what
     assert stage(found, "compute").verdict.verdict is not Verdict.WAITING_ON_RANK
+
+
+def test_the_line_of_the_late_rank_is_in_the_sentence(tmp_path: Path) -> None:
+    """That of its stage `compute`, of the first cause that has one."""
+    group, alone = judged(tmp_path, [100.0, 300.0], process=1)
+    line = FunctionTime("decode", "app.py", 41, is_native=False, self_ms=0.3, cumulative_ms=0.3, error_ms=0.01)
+    stages = [
+        replace(one, causes=[replace(one.causes[0], where=line)]) if one.path[-1] == "compute" else one
+        for one in alone.stages
+    ]
+    waiting = diagnose(Analysis(open_trace(tmp_path / "rank_0.sqlite")))
+    found = with_rank_delays(waiting, group, "rank_0", {"rank_1": replace(alone, stages=stages)})
+    cause = stage(found, "exchange").causes[0]
+    assert "decode (app.py:41)" in cause.what
+    assert cause.where is None
 
 
 def test_the_late_rank_itself_waits_for_nobody(tmp_path: Path) -> None:
@@ -87,7 +102,7 @@ def test_what_else_was_said_of_the_stage(
     group, found = judged(tmp_path, [100.0, 300.0])
     one = stage(found, "exchange")
     before = replace(one, verdict=replace(one.verdict, verdict=Verdict(code)), causes=[cause(code, share)])
-    after = with_rank_delays(Diagnosis([before], [], [], []), group, "rank_0").stages[0]
+    after = with_rank_delays(Diagnosis([before], [], [], []), group, "rank_0", {}).stages[0]
     assert after.verdict.verdict is verdict
     assert [each.code for each in after.causes] == codes
 
