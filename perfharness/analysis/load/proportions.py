@@ -4,8 +4,9 @@ In a queue a slow request follows a slow one, so n requests are worth n / inflat
 into batches, and the inflation is the variance of the share of requests below a threshold between batches, over that of
 independent requests (batch means; Law, Simulation Modeling and Analysis, section 9.5.3), as that of a ratio, since
 batches differ in their number of requests (Woodruff, Confidence intervals for medians and other position measures,
-Journal of the American Statistical Association 47, 1952). The largest is taken of batches of several lengths, and of
-the thresholds below: the few slow episodes of a short run say too little about themselves. Student's t of the fewest
+Journal of the American Statistical Association 47, 1952). The largest is taken of batches of several lengths, and where
+few requests are beyond the threshold, of the thresholds below: the few slow episodes of a short run say too little
+about themselves. Student's t of the fewest
 batches widens it. The interval of a percentile is that of order statistics of so many independent values, as in
 `latency_statistics`.
 
@@ -39,6 +40,9 @@ MIN_BEYOND = 5.0
 
 BELOW = (0.5, 0.75, 0.9, 0.95, 0.99)
 """Shares whose inflation is a lower bound of that of larger shares."""
+
+EPISODES = 30.0
+"""Independent requests beyond a percentile, by their own inflation, from which on that is known by itself."""
 
 MEAN_NEEDS = 50.0
 """Independent requests; the mean of a queue hangs on its slow episodes, of which fewer have none or one too many."""
@@ -203,18 +207,19 @@ class Latencies:
         return int(np.searchsorted(self._counts.high_ns, self._counts.high_ns[entry], side="right")) - 1
 
     def _inflation_to(self, entry: int) -> float | str:
-        """Of the share up to an entry, not below that of smaller shares; with the uncertainty of its own."""
-        below = [self._entry(ceil(share * self.total)) for share in BELOW if share * self.total < self._upto[entry]]
-        found = []
-        for one in {self._last_of_equals(one) for one in (*below, entry)}:
-            if isinstance(inflation := self._inflation(one), str):
-                return inflation
-            found.append(inflation)
-        largest = max(found)
-        if largest <= 1:
-            return 1.0
+        """Of the share up to an entry, with its own uncertainty; where few are beyond, not below smaller shares'."""
+        last = self._last_of_equals(entry)
+        largest = self._inflation(last)
+        if isinstance(largest, str):
+            return largest
         wider = student_quantile(1 - self._alpha / 2, BATCHES[0] - 1) / student_quantile(1 - self._alpha / 2, np.inf)
-        return largest * wider**2
+        if self.total - self._upto[last] < EPISODES * max(largest, 1.0) * wider**2:
+            below = {self._entry(ceil(share * self.total)) for share in BELOW if share * self.total < self._upto[entry]}
+            for one in {self._last_of_equals(one) for one in below}:
+                if isinstance(inflation := self._inflation(one), str):
+                    return inflation
+                largest = max(largest, inflation)
+        return 1.0 if largest <= 1 else largest * wider**2
 
     def _inflation(self, entry: int) -> float | str:
         if (known := self._inflations.get(entry)) is not None:

@@ -55,6 +55,20 @@ def test_p99_needs_ten_values_beyond(count: int, supported: bool) -> None:
     assert (Latencies(WindowedCounts.of_values(*independent(count))).percentile(99.0).value is not None) == supported
 
 
+def test_p99_has_an_interval_where_only_the_level_of_usual_requests_wanders() -> None:
+    """Half a minute at 1.0 ms, half a minute at 1.1 ms, in turn; one request in fifty takes longer, of itself."""
+    drawn = np.random.default_rng(3)
+    at = np.arange(60_000, dtype=np.int64) * 10 * MS
+    usual = 1 + 0.1 * (at // (30_000 * MS) % 2) + drawn.uniform(0, 0.01, len(at))
+    taken = np.round((usual + (drawn.random(len(at)) < 0.02) * (1 + drawn.exponential(1, len(at)))) * MS)
+    found = Latencies(WindowedCounts.of_values(at, taken.astype(np.int64))).percentile(99.0)
+    assert found.low is not None
+    assert found.high is not None
+    truth = 2.05 + log(2)  # half of the slow ones take longer, but for the two levels
+    assert found.low <= truth <= found.high
+    assert found.high - found.low < 0.3
+
+
 def test_buckets_and_single_values_agree_within_the_buckets() -> None:
     at, taken = independent(20_000)
     exact = Latencies(WindowedCounts.of_values(at, taken, 50))
