@@ -8,7 +8,7 @@ from perfharness.analysis.diagnosis.gpu.gpu_side import NOT_RECORDED
 from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
 from perfharness.model.diagnosis import HostActivity, HostWork, Wait
-from perfharness.model.trace import CopyKind, GpuOperationKind, OsWaitKind
+from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, OsWaitKind
 
 LONGEST_WAITS = 3
 MOST_OPERATIONS = 100
