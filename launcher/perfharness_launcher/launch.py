@@ -187,7 +187,7 @@ def _with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
         "gpu-metrics-unavailable",
         Severity.NOTE,
         f"nsys does not sample the GPU's counters in the explaining pass: {sampling.reason}.",
-        "https://developer.nvidia.com/ERR_NVGPUCTRPERM says how users may read them",
+        sampling.hint,
     )
     return replace(plan, findings=(*plan.findings, finding))
 

@@ -91,6 +91,8 @@ class GpuLimit(str, Enum):
     UNDERFILLED = "underfilled"
     LATENCY = "latency"
     """Kernels run, and neither the pipes nor the memory are busy: they wait for results of their own."""
+    COMMUNICATION = "communication"
+    """Kernels that exchange data with other GPUs, or wait in that for GPUs that come late."""
     CANNOT_TELL = "cannot-tell"
 
 
@@ -177,7 +179,8 @@ class GpuLimits:
     by_name_ms: dict[str, float]
     """Kernel time by `KernelKind`, without the underfilled and the short ones."""
     underfilled_ms: float | None
-    """Of kernels that leave half of the multiprocessors without a block, while no other kernel ran on that GPU."""
+    """Of kernels that leave half of the multiprocessors without a block, while no other kernel ran on that GPU; not of
+    those that exchange data with other GPUs, which need few."""
     short_ms: float
     """Of the other kernels, those so short that starting and ending is a good part of them."""
     tail_ms: float | None
@@ -418,7 +421,7 @@ class Cause:
 
     `code` is that of the verdict it would be (docs/guides/causes.md). `share` is of the stage's host time or span.
     `where` is the line that does it, None with the reason in `where_reason`. `saves_ms` a batch at most, None where
-    nothing bounds it. Texts have shares and counts, no times, for those of the explaining pass are others.
+    nothing bounds it. Texts are of the pass that counted it: of the measured one, where that records all of it.
     """
 
     code: str

@@ -205,6 +205,12 @@ class TickRecord(_Model):
     latest_ns: int = 0
     """How late the latest was."""
 
+    overrun: int = 0
+    """Of the late and the missed: since the reading before took long, rather than since it began late itself."""
+
+    longest_ns: int = 0
+    """The longest reading."""
+
 
 class ClockTieRecord(_Model):
     """UTC against the monotonic clock of the machine. UTC = monotonic + `offset_ns`, by at most `error_ns`."""

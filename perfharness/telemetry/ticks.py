@@ -14,7 +14,8 @@ READINGS = 25
 class Ticker:
     """Ticks on a grid: the n-th is due at start + n periods, however long the others took.
 
-    Late ticks are counted, and those that could not be begun in their own period are left out.
+    Late ticks are counted, and those that could not be begun in their own period are left out; so is how many of them
+    are due to readings that took long.
 
     Args:
         clock_ns: the monotonic clock.
@@ -38,32 +39,40 @@ class Ticker:
         self.late = 0
         self.missed = 0
         self.latest_ns = 0
+        self.overrun = 0
+        self.longest_ns = 0
+        self._begun_ns, self._lateness_ns = 0, 0
 
     def next(self) -> bool:
         """Wait for the next tick; False where it is time to end. The first is due immediately."""
         now = self._clock_ns()
         if self._start_ns is None:
-            self._start_ns = now
+            self._start_ns = self._begun_ns = now
+        took_ns = now - self._begun_ns
+        self.longest_ns = max(self.longest_ns, took_ns)
         due = self._start_ns + self._next * self.period_ns
         behind = (now - due) // self.period_ns
         if behind > 0:
             self.missed += behind
+            self.overrun += behind if took_ns > self._lateness_ns else 0
             self._next += behind
             due += behind * self.period_ns
         if self._wait(max(0, due - now) / 1e9):
             return False
         self._next += 1
         self.ticks += 1
-        lateness = self._clock_ns() - due
-        self.latest_ns = max(self.latest_ns, lateness)
-        self.late += lateness > self.period_ns // 2
+        self.overrun += now - due > self.period_ns // 2 and took_ns > self._lateness_ns
+        self._begun_ns = self._clock_ns()
+        self._lateness_ns = self._begun_ns - due
+        self.latest_ns = max(self.latest_ns, self._lateness_ns)
+        self.late += self._lateness_ns > self.period_ns // 2
         return True
 
     def record(self) -> TickRecord:
         """Late and missed ticks."""
         return TickRecord(
             source=self.source, period_ns=self.period_ns, ticks=self.ticks, late=self.late, missed=self.missed,
-            latest_ns=self.latest_ns,
+            latest_ns=self.latest_ns, overrun=self.overrun, longest_ns=self.longest_ns,
         )  # fmt: skip
 
 

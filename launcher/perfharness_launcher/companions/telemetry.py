@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from perfharness.errors import LaunchError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.model.telemetry import TELEMETRY_NAME, TickRecord
 from perfharness.telemetry.protocol import (
     SPOOL_NAME,
     Answer,
@@ -267,15 +267,25 @@ def telemetry_findings(done: Done, ready: Ready | None) -> Iterator[Finding]:
         parts = (f"{_listed(metrics)} of {subject} ({reason})" for (subject, reason), metrics in unread.items())
         yield Finding("telemetry-not-read", Severity.NOTE, f"never read, so null: {'; '.join(parts)}")
     late = [
-        f"{record.source}: {record.late} of {record.ticks} late, {record.missed} left out"
+        record
         for record in done.meta.ticks
         if record.late + record.missed > max(LATE_LEAST, LATE_SHARE * (record.ticks + record.missed))
     ]
-    if late:
+    slow = [record for record in late if 2 * record.overrun >= record.late + record.missed]
+    if slow:
+        longest_ms = max(record.longest_ns for record in slow) / 1e6
         yield Finding(
             "telemetry-late",
             Severity.NOTE,
-            f"the sampler did not get to read in time ({'; '.join(late)}): the machine had no CPU left for it",
+            f"the sampler did not get to read in time ({_late(slow)}): readings took up to {longest_ms:.0f} ms, as the "
+            "driver answers one after the other",
+        )
+    if len(slow) < len(late):
+        waited = _late([record for record in late if record not in slow])
+        yield Finding(
+            "telemetry-late",
+            Severity.NOTE,
+            f"the sampler did not get to read in time ({waited}): the machine had no CPU left for it",
             "leave a core free, or sample less often (--sample-interval-ms)",
         )
     moved = done.meta.clock.moved_ns
@@ -286,6 +296,12 @@ def telemetry_findings(done: Done, ready: Ready | None) -> Iterator[Finding]:
             f"the machine's UTC was moved by {moved / 1e6:+.3f} ms during the run",
             "times of the run are those of the clock before; run again once the clock is settled",
         )
+
+
+def _late(records: Sequence[TickRecord]) -> str:
+    return "; ".join(
+        f"{record.source}: {record.late} of {record.ticks} late, {record.missed} left out" for record in records
+    )
 
 
 def manifest_record(done: Done) -> dict[str, Any]:

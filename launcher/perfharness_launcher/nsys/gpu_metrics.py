@@ -27,6 +27,10 @@ VISIBLE = "cuda-visible"
 """What newer versions call the GPUs of CUDA_VISIBLE_DEVICES."""
 NOT_SUPPORTED = "Some GPUs are not supported"
 REFUSED = re.compile(r"illegal|insufficient|privilege|permission|not supported|no such gpu|unrecognised", re.IGNORECASE)
+BUSY = re.compile(r"already under profiling", re.IGNORECASE)
+"""What newer versions say behind each GPU that another profiler samples, before or after that none is supported."""
+
+PERMISSION = re.compile(r"privilege|permission", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,15 @@ class GpuSampling:
 
     gpus: str | None
     reason: str = ""
+
+    @property
+    def hint(self) -> str:
+        """What helps against the reason, where that is known."""
+        if BUSY.search(self.reason):
+            return "let the other profiler end, and run `perfharness explain RUN`"
+        if PERMISSION.search(self.reason):
+            return "https://developer.nvidia.com/ERR_NVGPUCTRPERM says how users may read them"
+        return ""
 
 
 def gpu_metrics_hz(expected_s: float | None) -> int:
@@ -50,7 +63,7 @@ def find_gpu_metrics(nsys: NsysInstall, environ: Mapping[str, str]) -> GpuSampli
         return GpuSampling(None, f"nsys {nsys.version_text} has no option for it")
     listing = _run([str(nsys.path), "profile", f"--{nsys.gpu_metrics_option}=help"], environ)
     candidates = list(_candidates(listing.stdout))
-    refusal = _first_line(listing.stdout, "not available|not found|not supported|privilege|permission")
+    refusal = _refusal(listing.stdout, "not available|not found|not supported|privilege|permission")
     for gpus in candidates:
         refusal = _trial(nsys, gpus, environ)
         if refusal is None:
@@ -79,9 +92,9 @@ def _trial(nsys: NsysInstall, gpus: str, environ: Mapping[str, str]) -> str | No
     with tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
         options = ["--trace=nvtx", *gpu_metrics_options(nsys, gpus), f"--output={Path(folder) / 'trial'}"]
         done = _run([str(nsys.path), "profile", *options, program], {**environ, "TMPDIR": folder})
-    if done.returncode == 0 and not REFUSED.search(done.stdout):
+    if done.returncode == 0 and not REFUSED.search(done.stdout) and not BUSY.search(done.stdout):
         return None
-    return _first_line(done.stdout, REFUSED.pattern) or f"a trial ended with exit code {done.returncode}"
+    return _refusal(done.stdout, REFUSED.pattern) or f"a trial ended with exit code {done.returncode}"
 
 
 def _run(command: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -94,7 +107,9 @@ def _run(command: list[str], environ: Mapping[str, str]) -> subprocess.Completed
         return subprocess.CompletedProcess(command, 1, stdout=f"{command[0]}: not available ({error})")
 
 
-def _first_line(text: str, pattern: str) -> str | None:
-    """The first line that says so, without a full stop."""
+def _refusal(text: str, pattern: str) -> str | None:
+    """That another profiler has the GPUs, else the first line that says why not, without a full stop."""
+    if BUSY.search(text):
+        return "another profiler samples it (nsys: Already under profiling)"
     found = [line.strip() for line in text.splitlines() if re.search(pattern, line, re.IGNORECASE)]
     return found[0].rstrip(".") if found else None

@@ -6,7 +6,7 @@ import numpy as np
 
 from perfharness.analysis.diagnosis.host.calls import host_memory, stays_inside
 from perfharness.analysis.diagnosis.host.cpu_time import WINDOW_SHARE
-from perfharness.analysis.diagnosis.host.host_side import awaited_operation, launching_stage
+from perfharness.analysis.diagnosis.host.host_side import working_stage
 from perfharness.analysis.diagnosis.host.host_waits import find_concurrent_stage, find_handover
 from perfharness.analysis.diagnosis.host.issuing import issuing
 from perfharness.analysis.diagnosis.rules.evidence import (
@@ -218,8 +218,8 @@ def _for_other_stages(events: StageEvents, blocking: Int64) -> tuple[float, str 
     queued = np.maximum(queued, 0)
     whose = None
     if len(waits) and waits.sum() >= queued.sum():
-        awaited = awaited_operation(workload, int(blocking[np.argmax(waits)]))
-        whose = launching_stage(workload, awaited) if awaited is not None else None
+        longest = int(np.argmax(waits))
+        whose = working_stage(workload, int(start[longest]), int(end[longest]), events.operation)
     return float(max(waits.sum(), queued.sum())), whose
 
 

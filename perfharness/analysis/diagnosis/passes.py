@@ -81,6 +81,17 @@ KEPT = frozenset({Verdict.GPU_BOUND, Verdict.COPY_BOUND, Verdict.PAGEABLE_COPIES
 """Verdicts that the measured pass alone decides: a slower host makes a busy GPU look idle, and what was in the way in
 the one pass is perhaps not in the other."""
 
+OF_TIMELINE = frozenset(verdict.value for verdict in KEPT)
+OF_CALLS = frozenset(
+    verdict.value
+    for verdict in (
+        Verdict.SMALL_COPIES, Verdict.ALLOCATOR_CHURN, Verdict.IMPLICIT_SYNCHRONIZATION,
+        Verdict.SYNCHRONIZATION_BOUND, Verdict.LAUNCH_BOUND, Verdict.DISPATCH_BOUND,
+    )
+)  # fmt: skip
+"""Causes whose numbers the measured pass has itself, from the GPU's operations, and from all calls where it records
+these: those of the explaining pass, with a slower host, say less of it. That has their lines."""
+
 OF_MEASURED = frozenset({Verdict.FIRST_USE.value, Verdict.RECOMPILATION.value})
 """Causes that stay, as further ones, where the explaining pass lacks them: it found things compiled and loaded."""
 
@@ -103,10 +114,9 @@ def lay_onto(measured: Pass, explaining: Pass) -> Diagnosis:
     """The diagnosis of the measured pass with what the explaining pass adds to its stages."""
     found = {stage.path: stage for stage in explaining.diagnosis.stages}
     paths = [stage.path for stage in measured.diagnosis.stages]
-    comparisons = [
-        _Comparison(_values(measured, own=own), _values(explaining, own=own), paths) for own in (False, True)
-    ]
-    stages = [_explain(stage, found.get(stage.path), *comparisons) for stage in measured.diagnosis.stages]
+    whole, own = (_Comparison(_values(measured, own=own), _values(explaining, own=own), paths) for own in (False, True))
+    counted = OF_TIMELINE if MISSING_CALLS in measured.diagnosis.missing else OF_TIMELINE | OF_CALLS
+    stages = [_explain(stage, found.get(stage.path), whole, own, counted) for stage in measured.diagnosis.stages]
     is_known = MISSING_CALLS not in explaining.diagnosis.missing
     is_known = is_known and all(stage.explained is not None and stage.explained.trusted for stage in stages)
     missing = [one for one in measured.diagnosis.missing if one != MISSING_CALLS or not is_known]
@@ -134,7 +144,11 @@ def _values(one: Pass, *, own: bool) -> dict[Path, Mapping[str, Float64]]:
 
 
 def _explain(
-    stage: StageDiagnosis, found: StageDiagnosis | None, whole: _Comparison, own: _Comparison
+    stage: StageDiagnosis,
+    found: StageDiagnosis | None,
+    whole: _Comparison,
+    own: _Comparison,
+    counted: frozenset[str],
 ) -> StageDiagnosis:
     if stage.cpu_ms is None or found is None or not found.cpu_ms:
         missing = NO_BATCH if stage.cpu_ms is None else NO_STAGE
@@ -156,7 +170,7 @@ def _explain(
     scale = _Scale.between(stage, found)
     gpu = _gpu(stage.gpu, found.gpu)
     known = {(one.gpu, one.source) for one in stage.counters}
-    verdict, causes = _judged(stage, found, scale)
+    verdict, causes = _as_counted(stage, *_judged(stage, found, scale), counted)
     return replace(
         stage,
         verdict=verdict,
@@ -180,6 +194,8 @@ class _Scale:
     own: float
     measured_ms: float
     """Host time of the stage in the measured pass."""
+    idle_ms: tuple[float, float] | None
+    """Of a GPU while the host was in the stage, in the measured and in the explaining pass; None: it used none."""
 
     @classmethod
     def between(cls, stage: StageDiagnosis, found: StageDiagnosis) -> _Scale:
@@ -187,22 +203,32 @@ class _Scale:
         whole = (stage.cpu_ms or 0.0) / (found.cpu_ms or 1.0)
         before, after = _own_share(stage), _own_share(found)
         own = whole if before is None or after is None else whole * before / after
-        return cls(whole, own, stage.cpu_ms or 0.0)
+        idle = _idle_ms(stage), _idle_ms(found)
+        return cls(whole, own, stage.cpu_ms or 0.0, None if idle[0] is None or idle[1] is None else (idle[0], idle[1]))
 
     def of_cause(self, code: str) -> float:
         """Of the times of a cause."""
         return self.whole if Verdict(code) in COMPUTED else self.own
 
     def saving(self, cause: Cause) -> float | None:
-        """What a cause saves: no more than the stage takes of the host, and for the GPU what it was."""
+        """What a cause saves: no more than the stage takes of the host, and for the GPU what it was; what is no more
+        than the time without GPU work there is no more than that here.
+        """
         if cause.saves_ms is None:
             return None
         most = max(self.measured_ms, cause.saves_ms * self.whole)
+        if self.idle_ms is not None and cause.saves_ms <= self.idle_ms[1]:
+            most = min(most, self.idle_ms[0])
         return min(cause.saves_ms * self.of_cause(cause.code), most)
 
     def share(self, share: float) -> float:
         """Of the explaining pass's host time as that of the measured one's."""
         return min(share * self.own / self.whole, 1.0)
+
+
+def _idle_ms(stage: StageDiagnosis) -> float | None:
+    """How long no GPU was at work at most, while the host was in the stage."""
+    return min((one.idle_ms for one in stage.gpu_during), default=None)
 
 
 def _slowdown(stage: StageDiagnosis, found: StageDiagnosis) -> float | None:
@@ -233,6 +259,25 @@ def _judged(stage: StageDiagnosis, found: StageDiagnosis, scale: _Scale) -> tupl
         return stage.verdict, stage.causes
     verdict, causes = _otherwise(stage, found, scale)
     return verdict, [*causes, *(one for one in machine if one not in causes), *_only_measured(stage, causes)]
+
+
+def _as_counted(
+    stage: StageDiagnosis, verdict: StageVerdict, causes: list[Cause], counted: frozenset[str]
+) -> tuple[StageVerdict, list[Cause]]:
+    """With the numbers of the measured pass of what that has counted itself, and without further causes of that kind
+    which it has not.
+    """
+    measured = {cause.code: cause for cause in stage.causes if cause.code in counted}
+    texts = {cause.what: measured[cause.code].what for cause in causes if cause.code in measured}
+    kept = [one for one in causes if one.code not in counted or one.code in {*measured, verdict.verdict.value}]
+    verdict = replace(verdict, evidence=[texts.get(one, one) for one in verdict.evidence])
+    return verdict, [_with_numbers(cause, measured.get(cause.code)) for cause in kept]
+
+
+def _with_numbers(cause: Cause, measured: Cause | None) -> Cause:
+    if measured is None:
+        return cause
+    return replace(cause, what=measured.what, share=measured.share, saves_ms=measured.saves_ms)
 
 
 def _kept_cpu(stage: StageDiagnosis, found: StageDiagnosis) -> list[Cause]:

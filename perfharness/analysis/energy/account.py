@@ -95,8 +95,8 @@ class _GpuAccount:
 
     def _gpu(self) -> GpuEnergy:
         seen, lifetime = self.seen, union_window([process.lifetime for process in self.processes])
-        shown = {metric: seen.explained(metric).shown if seen else NO_WINDOW for metric in METRICS}
-        power = next((shown[metric] for metric in POWERS if shown[metric].joules is not None), Energy(None))
+        total = {metric: seen.explained(metric).total if seen else NO_WINDOW for metric in METRICS}
+        power = next((total[metric] for metric in POWERS if total[metric].joules is not None), Energy(None))
         idle_w = self.idle.power_mean_w
         idle_j = None if idle_w is None or seen is None else idle_w * seen.seconds
         above_j = None if idle_j is None or self.best.joules is None else self.best.joules - idle_j
@@ -104,7 +104,7 @@ class _GpuAccount:
             uuid=self.sensors.uuid,
             run=self._by_sensor(lifetime) if lifetime else self._by_sensor(None, known=False),
             window=self._by_sensor(None),
-            disagreement_j=rounded(disagreement(shown[COUNTER], power)),
+            disagreement_j=rounded(disagreement(total[COUNTER], power)),
             idle=self.idle,
             idle_j=rounded(idle_j),
             energy_above_idle_j=rounded(above_j),

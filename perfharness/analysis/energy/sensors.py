@@ -78,9 +78,11 @@ class Explained:
         read = shown_within(self.steps, start_ns, end_ns)
         if read.joules is None:
             return read
+        is_inside = self.window[0] <= start_ns and end_ns <= self.window[1]
         if self.total.joules is None:
-            return Energy(None, reason=self.total.reason)
-        if self.window[0] <= start_ns and end_ns <= self.window[1]:
+            reason = self.total.reason
+            return Energy(None, reason=reason if is_inside else f"in the measured window alone, {reason}")
+        if is_inside:
             return self._checked(read, self._off(read.joules, (start_ns, end_ns)))
         assert self.shown.joules is not None
         times = (end_ns - start_ns) / (self.window[1] - self.window[0])

@@ -21,8 +21,11 @@ MIN_GROWTH_BYTES = 16 << 20
 NS_PER_S = 1e9
 
 
-def growth(series: Series | None, window: Window | None) -> Growth:
-    """Peak and slope of memory over a window.
+NO_BATCHES = "there is no measured window, and while a program starts its memory grows in any case"
+
+
+def growth(series: Series | None, window: Window | None, *, is_measured: bool = True) -> Growth:
+    """Peak and slope of memory over a window; of one without measured batches only the peak.
 
     `grows`: the slope is above 0 with its whole interval, over the window and over its second half alone (a cache that
     fills up and stays so is no leak), and the growth is at least 2 % of the mean and 16 MiB.
@@ -35,6 +38,8 @@ def growth(series: Series | None, window: Window | None) -> Growth:
     if not len(inside.value):
         return Growth(None, None, None, None, None, "it was not read in the measured window")
     peak = int(inside.value.max())
+    if not is_measured:
+        return Growth(peak, None, None, None, None, NO_BATCHES)
     read = series.select(series.is_read).between(*window)
     edges = np.linspace(window[0], window[1], BLOCKS + 1)
     block = np.clip(np.searchsorted(edges, read.time_unix_ns, side="right") - 1, 0, BLOCKS - 1)

@@ -245,9 +245,9 @@ def _process(log: SampleLog, process: MeasuredProcess, throttling: Mapping[str, 
         gpu_uuid=uuids[0] if len(uuids) == 1 else None,
         gpu_uuids=uuids,
         **seen.over_window(PROCESS_FIGURES, PROCESS_TOTALS),
-        gpu_memory=growth(gpu_memory, seen.window),
+        gpu_memory=growth(gpu_memory, seen.window, is_measured=seen.kind == "measured"),
         gpu_memory_per_batch=batch_peak(gpu_memory, start, end),
-        resident_memory=growth(resident, seen.window),
+        resident_memory=growth(resident, seen.window, is_measured=seen.kind == "measured"),
         resident_memory_per_batch=batch_peak(resident, start, end),
         throttled_batches=throttled_batches(process, of_any(mine)) if mine and len(mine) == len(sensors) else None,
         reason=seen.reason,
@@ -318,9 +318,10 @@ def _of_gpu(gpu: GpuMetrics, rejected: bool) -> Iterator[Finding]:
     where = f"GPU {gpu.uuid}"
     clocks = ((gpu.sm_clock, "SM"), (gpu.memory_clock, "memory"))
     events = [event for event in gpu.clock_events or [] if event.throttles]
-    low = [_low(clock, name) for clock, name in clocks if clock.low_s]
+    is_measured = gpu.window == "measured"  # else the clock of a GPU that has yet to get work is no reference
+    low = [_low(clock, name) for clock, name in clocks if clock.low_s and is_measured]
+    why = "; ".join([*(f"{event.reason} for {event.seconds:.2f} s" for event in events), *low])
     if gpu.throttled_batches:
-        why = "; ".join([*(f"{event.reason} for {event.seconds:.2f} s" for event in events), *low])
         left = "they are excluded from the statistics" if rejected else "they are in the statistics"
         yield Finding(
             "clocks-throttled",
@@ -328,14 +329,21 @@ def _of_gpu(gpu: GpuMetrics, rejected: bool) -> Iterator[Finding]:
             f"{where}: the clocks were not held in {gpu.throttled_batches} batches ({why}); {left}.",
             "Cool the GPU, raise its power limit or lock lower clocks; `--reject-throttled` leaves such batches out.",
         )
-    elif gpu.processes and (events or low):
+    elif gpu.processes and why and gpu.throttled_batches is None:
+        yield Finding(
+            "clocks-throttled",
+            Severity.WARNING,
+            f"{where}: the clocks were not held ({why}); which batches that touched is not known.",
+            "Cool the GPU, raise its power limit or lock lower clocks.",
+        )
+    elif gpu.processes and why:
         yield Finding(
             "clocks-throttled-between-batches",
             Severity.NOTE,
             f"{where}: the clocks were not held for a while, and no batch that counts was touched.",
         )
     for clock, name in clocks:
-        if clock.drop_percent is not None and clock.drop_percent > 100 * MAX_DROP and gpu.processes:
+        if is_measured and clock.drop_percent is not None and clock.drop_percent > 100 * MAX_DROP and gpu.processes:
             yield Finding(
                 "clocks-dropped",
                 Severity.WARNING,

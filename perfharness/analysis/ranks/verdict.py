@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from perfharness.analysis.diagnosis.rules import DESCRIPTIONS
 from perfharness.analysis.diagnosis.rules.evidence import Match, percent, place
+from perfharness.analysis.diagnosis.rules.gpu import GPU_BOUND_SHARE
 from perfharness.analysis.diagnosis.rules.waits import NAMED_WAIT_SHARE
 from perfharness.analysis.ranks.results import RankDelay, RankGroup
 from perfharness.model.diagnosis import Cause, Diagnosis, FunctionTime, Path, StageDiagnosis, StageVerdict, Verdict
@@ -63,7 +64,8 @@ def _judged(
     first = next(iter(stage.causes), None)
     is_larger = first is None or main in DESCRIPTIONS or first.code in SAME_WAIT or cause.share >= first.share
     if not (match.is_verdict and is_larger):
-        return replace(stage, causes=sorted([*others, cause], key=lambda one: (one is not first, -one.share)))
+        kept = [one for one in stage.causes if one in others or one.code == main.value]
+        return replace(stage, causes=sorted([*kept, cause], key=lambda one: (one is not first, -one.share)))
     verdict = StageVerdict(Verdict.WAITING_ON_RANK, match.evidence, match.try_this, stage.verdict.missing)
     return replace(stage, verdict=verdict, causes=[cause, *others])
 
@@ -74,8 +76,9 @@ def _is_at(stage: Path, delay: RankDelay) -> bool:
 
 
 def _is_same_wait(other: Cause, cause: Cause) -> bool:
-    """Whether too little is left of the other, without this one, to be a wait of its own."""
-    return other.code in SAME_WAIT and other.share - cause.share < NAMED_WAIT_SHARE
+    """Whether too little is left of the other, without this one, to be a cause of its own."""
+    enough = GPU_BOUND_SHARE if other.code == Verdict.GPU_BOUND.value else NAMED_WAIT_SHARE
+    return other.code in SAME_WAIT and other.share - cause.share < enough
 
 
 def _match(

@@ -45,6 +45,9 @@ NS_PER_MS = 1e6
 LEAST_BEYOND = 10
 """A percentile needs that many values beyond it."""
 
+PADDING_SHARE = 0.01
+"""Of the executed rows: less is the last batch of an odd number of samples, and costs nothing."""
+
 PERCENTS = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 """That LoadGen reports."""
 
@@ -283,14 +286,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
             f"LoadGen logged {len(result.loadgen_errors)} errors, the first: {result.loadgen_errors[0]}",
             "mlperf_log_detail.txt has all of them",
         )
-    if sut is not None and sut.samples and sut.padding:
-        share = sut.padding / (sut.samples + sut.padding)
-        yield Finding(
-            "mlperf-padding",
-            Severity.NOTE,
-            f"{share:.0%} of the executed rows were padding, for batches had fewer samples than a session takes",
-            "--batch-sizes names the sizes that get a session",
-        )
+    yield from padding_findings(sut)
     wanted = result.settings.get("performance_sample_count")
     if sut is not None and sut.data_samples is not None and wanted is not None and wanted > sut.data_samples:
         yield Finding(
@@ -316,6 +312,20 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         )
     if is_accuracy and result.status == "ok":
         yield from _accuracy_findings(result, plan)
+
+
+def padding_findings(sut: SutRecord | None) -> Iterator[Finding]:
+    """Rows that were executed for nothing, where they are many enough to cost time."""
+    rows = 0 if sut is None else sut.samples + sut.padding
+    if sut is None or sut.padding < PADDING_SHARE * rows or not sut.padding:
+        return
+    yield Finding(
+        "mlperf-padding",
+        Severity.NOTE,
+        f"{sut.padding / rows:.0%} of the executed rows were padding, for batches had fewer samples than a session "
+        "takes",
+        "--batch-sizes names the sizes that get a session",
+    )
 
 
 def _accuracy_findings(result: MlperfResult, plan: MlperfPlan) -> Iterator[Finding]:

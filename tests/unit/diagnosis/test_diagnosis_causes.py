@@ -16,7 +16,15 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.host.cpu_time import CpuTime, ThreadReadings, thread_times
 from perfharness.analysis.diagnosis.rules import RULES, judge
-from perfharness.analysis.diagnosis.rules.evidence import Compiling, Figures, Issuing, KeptCpu, Peer, Recompiling
+from perfharness.analysis.diagnosis.rules.evidence import (
+    MISSING_OS,
+    Compiling,
+    Figures,
+    Issuing,
+    KeptCpu,
+    Peer,
+    Recompiling,
+)
 from perfharness.model.conventions import (
     MARK_COLLECTING,
     MARK_COMPILING,
@@ -604,6 +612,13 @@ def test_computing_is_not_claimed_where_half_of_it_may_be_waiting(
     assert judge(known).verdict.verdict is verdict
     recorded = replace(known, blocked=dict.fromkeys(OsWaitKind, 0))
     assert judge(recorded).verdict.verdict is Verdict.CPU_BOUND
+
+
+@pytest.mark.parametrize(("ready", "is_missing"), [(None, True), (0.94, True), (0.95, False), (1.0, False)])
+def test_what_was_ready_all_the_time_may_not_have_waited(ready: float | None, is_missing: bool) -> None:
+    """It was said to compute 100 % of the time at least, and that computing or waiting is not known."""
+    verdict = judge(figures(uses_gpu=True, ready_share=ready)).verdict
+    assert (verdict.verdict, MISSING_OS in verdict.missing) == (Verdict.CPU_BOUND, is_missing)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from perfharness.analysis.diagnosis.gpu.kernels import LIMITERS, find_residency, kind_of_name
 from perfharness.analysis.diagnosis.gpu.limits import MISSING_COUNTERS
+from perfharness.analysis.diagnosis.rules.gpu import GPU_STEPS
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind, OccupancyLimiter, StageDiagnosis, Verdict
 from perfharness.model.trace import CopyKind, GpuDevice
@@ -164,6 +165,17 @@ def test_small_kernels_beside_each_other_are_not_underfilled(tmp_path: Path) -> 
     assert limits.underfilled_ms == pytest.approx(0.2)  # 100 us before the second, and 100 us after the first
     assert limits.by_name_ms["tensor-core"] == pytest.approx(1.4)
     assert limits.limit is GpuLimit.COMPUTE
+
+
+def test_an_exchange_of_few_blocks_leaves_no_gpu_underfilled(tmp_path: Path) -> None:
+    """NCCL's all-reduce has 24 blocks on an H100, whatever it moves, and waits in them for the other ranks."""
+    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    stage = stage_with(kernels((10, 610, nccl, 24), (620, 820, GEMM, 132)), tmp_path)
+    limits = gpu_of(stage).limits
+    assert (limits.limit, limits.basis) == (GpuLimit.COMMUNICATION, "names")
+    assert (limits.underfilled_ms, limits.by_name_ms["communication"]) == pytest.approx((0.0, 0.6))
+    assert limits.missing == []
+    assert stage.verdict.next_step == GPU_STEPS[GpuLimit.COMMUNICATION]
 
 
 def test_last_waves_by_hand(tmp_path: Path) -> None:

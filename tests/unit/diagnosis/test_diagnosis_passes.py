@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.passes import Pass, _ratio, lay_onto
+from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS
 from perfharness.analysis.diagnosis.rules.host import PROFILE_STEP
 from perfharness.model.diagnosis import (
+    Cause,
     Explained,
     GpuCounters,
+    GpuDuringStage,
     GpuLimit,
     HostProfile,
     KernelGroup,
@@ -290,6 +293,51 @@ def test_a_slow_beginning_of_the_explaining_pass_alone_is_no_verdict(
         replace(one, causes=[cause("cpu-bound"), cause("first-use")]) for one in measured.diagnosis.stages
     ])), a_pass(times(4.4, 6.6), verdict=slow, causes=causes))  # fmt: skip
     assert [one.verdict for one in both.values()] == [slow] * 3
+
+
+def during(idle_ms: float) -> GpuDuringStage:
+    """One GPU, so long idle while the host was in the stage."""
+    return GpuDuringStage(0, 10.0, 10.0, idle_ms, 1.0, None, None, {})
+
+
+def dispatch(what: str, share: float, saves_ms: float, **figures: object) -> Cause:
+    return cause("dispatch-bound", what=what, share=share, saves_ms=saves_ms, **figures)
+
+
+@pytest.mark.parametrize(("missing", "is_counted"), [([], True), ([MISSING_CALLS], False)])
+def test_what_the_measured_pass_counts_itself_has_its_numbers(missing: list[str], is_counted: bool) -> None:
+    """A decoder on an H100: 19.9 us an operation, and 32.7 us in the explaining pass."""
+    fast, slow = (StageVerdict(Verdict.DISPATCH_BOUND, [what], "fewer") for what in ("19.9 us each", "32.7 us each"))
+    own = dispatch("19.9 us each", 0.988, 49.76)
+    found = dispatch("32.7 us each", 0.989, 82.9, where=function("step"), where_reason=None)
+    measured = a_pass(times(30.5, 30.5), gpu_during=[during(50.48)], causes=[own], verdict=fast)
+    explaining = a_pass(times(46.9, 46.9), gpu_during=[during(83.5)], causes=[found], verdict=slow)
+    measured = replace(measured, diagnosis=replace(measured.diagnosis, missing=missing))
+    one = laid(measured, explaining)["batch"]
+    assert one.explained is not None
+    assert one.explained.trusted
+    (said,) = one.causes
+    assert said.where is not None
+    assert said.where.function == "step"
+    if is_counted:
+        assert (said.what, said.share, said.saves_ms) == (own.what, own.share, own.saves_ms)
+    else:  # scaled, it would be more than the GPU was idle
+        assert (said.what, said.share, said.saves_ms) == (found.what, found.share, 50.48)
+    assert one.verdict.evidence == [said.what]
+
+
+def test_what_the_measured_pass_counts_and_has_not_is_no_further_cause() -> None:
+    """A slower host makes launching look expensive: the GPU was busy 85 % of the time, and 68 % there."""
+    busy = StageVerdict(Verdict.GPU_BOUND, ["85 %"], "smaller types")
+    own, slower = cause("gpu-bound", what="85 %", share=0.85), cause("gpu-bound", what="68 %", share=0.68)
+    further = [dispatch("18.2 us each", 0.89, 1.7), cause("file-wait", share=0.2)]
+    measured = a_pass(times(3.0, 3.6), causes=[own], verdict=busy)
+    explaining = a_pass(
+        times(3.7, 4.5), causes=[slower, *further], verdict=replace(busy, evidence=["68 %", "memory 66 %"])
+    )
+    one = laid(measured, explaining)["batch"]
+    assert [(each.code, each.share) for each in one.causes] == [("gpu-bound", 0.85), ("file-wait", pytest.approx(0.2))]
+    assert one.verdict.evidence == ["85 %", "memory 66 %"]
 
 
 def test_after_a_pass_that_is_not_used_nobody_is_sent_to_it() -> None:

@@ -381,6 +381,20 @@ def test_a_wait_for_another_stage_names_it(tmp_path: Path) -> None:
     assert stage_of(diagnosis, "compute").verdict.verdict is Verdict.GPU_BOUND
 
 
+def test_a_stage_that_reads_back_waits_for_the_stage_that_computes(tmp_path: Path) -> None:
+    """The copy ends last, and is its own: `results` was said to wait for what 'results' started."""
+
+    def content(batch: Batch) -> None:
+        batch.kernel(10, 20, 930)
+        batch.kernel(12, 930, 940)
+        batch.copy((40, 946), (941, 943), kind=CopyKind.DEVICE_TO_HOST)
+
+    diagnosis = diagnosed(tmp_path, content, {"compute": (0, 11), "more": (11, 30), "results": (30, 1000)})
+    (cause, *_) = stage_of(diagnosis, "results").causes
+    assert cause.code == "waiting-on-stage"
+    assert "'compute'" in cause.what
+
+
 def test_work_queued_behind_another_stage_waits_for_it(tmp_path: Path) -> None:
     def content(batch: Batch) -> None:
         batch.kernel(10, 20, 500)

@@ -15,6 +15,8 @@ import pytest
 from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
+from perfharness.model.telemetry import ClockTieRecord, TelemetryMeta, TickRecord
+from perfharness.telemetry.protocol import Done
 from perfharness_launcher.companions.companion import (
     Companion,
     CompanionContext,
@@ -22,6 +24,7 @@ from perfharness_launcher.companions.companion import (
     Companions,
     MeasuredProcess,
 )
+from perfharness_launcher.companions.telemetry import telemetry_findings
 from perfharness_launcher.launch import launch
 from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
@@ -280,3 +283,22 @@ def test_a_client_that_fails_ends_the_server_too(tmp_path: Path) -> None:
     manifest = run(plan, [OnlyClient("client", [], fails_in="is_done")])
     assert [finding.code for finding in manifest.findings].count("companion-failed") == 1
     assert manifest.processes[0].ended == "ok"
+
+
+@pytest.mark.parametrize(("overrun", "blames_cpus"), [(4560, False), (14, True), (0, True)])
+def test_late_readings_are_blamed_on_the_cpus_only_where_these_were_late(overrun: int, blames_cpus: bool) -> None:
+    """On a machine of which 7 % of the CPUs were used, GPM was late 4589 times and the quotas, as often read, 14."""
+    meta = TelemetryMeta(
+        period_ns=50_000_000,
+        clock=ClockTieRecord(offset_ns=0, error_ns=1),
+        ticks=[
+            TickRecord(
+                source="gpm", period_ns=20_000_000, ticks=28174, late=1189, missed=3400, overrun=overrun,
+                longest_ns=61_000_000,
+            ),
+            TickRecord(source="quotas", period_ns=20_000_000, ticks=31570, late=11, missed=3),
+        ],
+    )  # fmt: skip
+    (finding,) = telemetry_findings(Done(meta=meta), None)
+    assert finding.code == "telemetry-late"
+    assert bool(finding.hint) == blames_cpus  # to leave a core free

@@ -24,6 +24,12 @@ NONE = "Possible --gpu-metrics-device values are:\n\tNVIDIA GPUs not found, feat
 PERMISSION = (
     "GPU Metrics: insufficient privilege, see https://developer.nvidia.com/ERR_NVGPUCTRPERM\n\nusage: nsys profile\n"
 )
+BUSY = (
+    "Illegal --gpu-metrics-devices usage.\nNone of the installed GPUs are supported:\n"
+    "\tHopper GH100 | NVIDIA H100 80GB HBM3 PCI[0000:00:06.0] - Already under profiling\n"
+    "\nusage: nsys profile [<args>] [application] [<application args>]\n"
+)
+"""Of nsys 2025.3 on a machine of four H100s, on each of which another nsys sampled."""
 
 
 def make_nsys(folder: Path, listing: str, refused: dict[str, str] | None = None) -> NsysInstall:
@@ -66,12 +72,16 @@ def test_a_number_that_is_refused_is_not_the_end(tmp_path: Path) -> None:
         (OLD_CARD, {}, "Some GPUs are not supported"),
         (SEVERAL, {}, "there are several"),
         (ONE + VISIBLE, {"0": PERMISSION, "cuda-visible": PERMISSION}, "ERR_NVGPUCTRPERM"),
+        (BUSY, {}, "another profiler"),
+        (ONE, {"0": BUSY}, "another profiler"),
     ],
 )
 def test_why_not(tmp_path: Path, listing: str, refused: dict[str, str], reason: str) -> None:
     found = find_gpu_metrics(make_nsys(tmp_path, listing, refused), {})
     assert found.gpus is None
     assert reason in found.reason
+    assert ("ERR_NVGPUCTRPERM" in found.hint) == (PERMISSION in refused.values())
+    assert ("perfharness explain" in found.hint) == (reason == "another profiler")
 
 
 def test_an_nsys_without_the_option_and_one_that_cannot_run(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from perfharness.load.mlperf.accuracy import Scoring, read_labels
 from perfharness.load.mlperf.data import DataSet, LoadedSamples, open_data
 from perfharness.load.mlperf.logs import read_answers, read_detail, read_summary, read_trace
 from perfharness.load.mlperf.queries import intended_ns
-from perfharness.load.mlperf.run import _percentiles, plan_mlperf
+from perfharness.load.mlperf.run import _percentiles, padding_findings, plan_mlperf
 from perfharness.load.mlperf.settings import MlperfSettings, check_settings
 from perfharness.load.mlperf.sut import FAILURES_IN_A_ROW, Executor, InlineSut, QueuedSut, Requests, Work
 from perfharness.model.bench import TensorSpec
@@ -303,3 +303,11 @@ def test_accuracy_is_null_where_a_sample_is_missing(tmp_path: Path, missing: str
     figures, _ = Scoring(tmp_path / "labels.txt", ()).score(tmp_path / "log", sut)
     assert figures["top1"].value == value
     assert (figures["top1"].reason is None) == (value is not None)
+
+
+@pytest.mark.parametrize(("samples", "padding", "is_said"), [(24607, 33, False), (960, 40, True), (600, 0, False)])
+def test_an_odd_last_batch_is_no_padding_worth_a_word(samples: int, padding: int, is_said: bool) -> None:
+    """Offline on an H100: 33 of 24640 rows, which was reported as 0 %."""
+    found = list(padding_findings(SutRecord(samples=samples, padding=padding)))
+    assert [one.code for one in found] == ["mlperf-padding"] * is_said
+    assert list(padding_findings(None)) == []

@@ -20,7 +20,7 @@ from perfharness.analysis.metrics.clocks import (
     reasons_in,
 )
 from perfharness.analysis.metrics.figures import counter_total, held, weighted_quantile, window_figures
-from perfharness.analysis.metrics.memory import batch_peak, growth
+from perfharness.analysis.metrics.memory import NO_BATCHES, batch_peak, growth
 from perfharness.analysis.metrics.summary import (
     RequestedClocks,
     metric_findings,
@@ -310,6 +310,21 @@ def test_memory_that_may_be_the_tracer_s_own(nsys_bytes: dict[str, int], codes: 
     builder.readings(subject, "rss_bytes", times, [float(100 * MIB + 5 * MIB * (time - T0) / S) for time in times])
     metrics = summary(builder.build(), process("p", "GPU-a"))
     assert [one.code for one in metric_findings(metrics, rejected=False, nsys_bytes=nsys_bytes)] == codes
+
+
+def test_a_process_that_never_got_to_a_batch_has_no_leak_and_no_slower_clock() -> None:
+    """A load on an H100 that ended while it started: 96 MiB/s of libraries, and a clock that rose from idle."""
+    builder, subject = SampleBuilder(), process_subject("p")
+    times = (T0 - S + np.arange(0, 13_000, 100, dtype=np.int64) * MS).tolist()
+    builder.subject(subject, "process", pid=5)
+    builder.readings(subject, "rss_bytes", times, [float(100 * MIB + 96 * MIB * (time - T0 + S) / S) for time in times])
+    builder.subject("GPU-a", "gpu", name="NVIDIA H100")
+    builder.readings("GPU-a", "sm_clock_mhz", times, [1980.0 if time < T0 + 2 * S else 1755.0 for time in times])
+    metrics = summary(builder.build(), replace(process("p", "GPU-a"), batches=Batches.of([]), reason="no batch"))
+    grown = metrics.processes["p"].resident_memory
+    assert (grown.grows, grown.bytes_per_s, grown.reason) == (None, None, NO_BATCHES)
+    assert grown.peak_bytes == pytest.approx((100 + 96 * 12) * MIB, rel=0.01)
+    assert metric_findings(metrics, rejected=False) == []
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,26 @@ def test_what_else_was_said_of_the_stage(
     assert [each.code for each in after.causes] == codes
 
 
+@pytest.mark.parametrize(
+    ("late_us", "verdict", "codes"),
+    [
+        (200.0, Verdict.WAITING_ON_RANK, ["waiting-on-rank"]),  # 45 % of the batch; without, the GPU has 45 % to do
+        (160.0, Verdict.WAITING_ON_RANK, ["waiting-on-rank"]),
+        (140.0, Verdict.GPU_BOUND, ["gpu-bound", "waiting-on-rank"]),  # 25 %: too little for the verdict
+    ],
+)
+def test_a_gpu_that_waits_for_a_rank_is_not_bound_by_its_work(
+    tmp_path: Path, late_us: float, verdict: Verdict, codes: list[str]
+) -> None:
+    """On four H100s the GPU of rank 2 was at work 90 % of a batch, and half of that in all-reduces that wait."""
+    group, found = judged(tmp_path, [100.0, late_us], apart_us=0)
+    one = stage(found, "batch")
+    before = replace(one, verdict=replace(one.verdict, verdict=Verdict.GPU_BOUND), causes=[cause("gpu-bound", 0.9)])
+    after = with_rank_delays(Diagnosis([before], [], [], []), group, "rank_0").stages[0]
+    assert after.verdict.verdict is verdict
+    assert [each.code for each in after.causes] == codes
+
+
 def codes(group: RankGroup) -> list[str]:
     return [finding.code for finding in rank_findings(group)]
 

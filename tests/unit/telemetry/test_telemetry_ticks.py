@@ -27,16 +27,17 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("work_ms", "oversleep_ms", "begun_ms", "late", "missed", "latest_ms"),
+    ("work_ms", "oversleep_ms", "begun_ms", "late", "missed", "latest_ms", "overrun"),
     [
-        ([1, 30, 49, 0, 7], 0, [0, 50, 100, 150, 200], 0, 0, 0),
-        ([0] * 5, 3, [0, 53, 103, 153, 203], 0, 0, 3),
+        ([1, 30, 49, 0, 7], 0, [0, 50, 100, 150, 200], 0, 0, 0, 0),
+        ([0] * 5, 3, [0, 53, 103, 153, 203], 0, 0, 3, 0),
+        ([1] * 5, 130, [0, 180, 181, 330, 331], 4, 2, 130, 0),  # woken late, never long at work
         # 80: the tick due at 50 begins 30 late; 175: those due at 150 and 200 never begin
-        ([80, 1, 175, 0, 0], 0, [0, 80, 100, 275, 300], 1, 2, 30),
+        ([80, 1, 175, 0, 0], 0, [0, 80, 100, 275, 300], 1, 2, 30, 3),
     ],
 )
 def test_ticks_stay_on_the_grid_however_long_the_work_takes(
-    work_ms: list[int], oversleep_ms: int, begun_ms: list[float], late: int, missed: int, latest_ms: int
+    work_ms: list[int], oversleep_ms: int, begun_ms: list[float], late: int, missed: int, latest_ms: int, overrun: int
 ) -> None:
     clock = Clock()
     clock.oversleep_ns = oversleep_ms * MS
@@ -50,7 +51,14 @@ def test_ticks_stay_on_the_grid_however_long_the_work_takes(
     clock.ending = True
     assert not ticker.next()  # the end wakes the wait
     assert ticker.record() == TickRecord(
-        source="made up", period_ns=50 * MS, ticks=5, late=late, missed=missed, latest_ns=latest_ms * MS
+        source="made up",
+        period_ns=50 * MS,
+        ticks=5,
+        late=late,
+        missed=missed,
+        latest_ns=latest_ms * MS,
+        overrun=overrun,
+        longest_ns=max(work_ms) * MS,
     )
 
 

@@ -80,7 +80,8 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
     )  # fmt: skip
     overlapped_by_group, is_short = _by_group(groups, group, overlapped), time < SHORT_NS
     shorts = _by_group(groups, group[is_short], time[is_short])
-    there, is_small = whole > 0, groups.residency.fill <= FILL_SHARE
+    there, is_exchange = whole > 0, groups.kind == KINDS_OF_KERNELS.index(KernelKind.COMMUNICATION)
+    is_small = (groups.residency.fill <= FILL_SHARE) & ~is_exchange  # an exchange takes few blocks, on purpose
     alone = np.where(is_small, whole - overlapped_by_group, 0.0)
     short = np.where(is_small, _by_group(groups, group[is_short], overlapped[is_short]), shorts)
     named = np.bincount(groups.kind, weights=whole - alone - short, minlength=len(KINDS_OF_KERNELS))
@@ -95,7 +96,7 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
     parts = _Parts(work, float(alone.sum()), float(short.sum()), near_peak or 0.0, by_name, float(last_wave.sum()))
     counted = {gpu: shares for gpu in events.gpus_used if (shares := joined([c for c in counters if c.gpu == gpu]))}
     shares = _mean(list(counted.values()))
-    limit, basis = _by_counters(shares) or _judge(parts)
+    limit, basis = _by_exchange(parts) or _by_counters(shares) or _judge(parts)
     by_counters = basis == "counters"
     shapes_known = not np.isnan(fill).any()
     return GpuLimits(
@@ -112,7 +113,7 @@ def gpu_limits(events: StageEvents, counters: Sequence[GpuCounters] = ()) -> Gpu
         evidence=[*_counted(shares), *_evidence(parts, moved / moving if moving else 0.0, with_names=not by_counters)],
         missing=[
             *_missing(limit, basis, shares, shapes_known=shapes_known, graphs=graphs / (parts.work or 1)),
-            *([] if by_counters else _why_not_counted(counters)),
+            *([] if by_counters or limit is GpuLimit.COMMUNICATION else _why_not_counted(counters)),
         ],
         roofline=[
             point
@@ -165,6 +166,13 @@ def _mean(found: list[Shares]) -> Shares | None:
         found[0], tensor=mean("tensor"), fp32=mean("fp32"), fp16=mean("fp16"), fp64=mean("fp64"), dram=mean("dram"),
         sm_active=mean("sm_active"), occupancy=mean("occupancy"), seconds=seconds,
     )  # fmt: skip
+
+
+def _by_exchange(parts: _Parts) -> tuple[GpuLimit, Basis] | None:
+    """Most of the work is the exchange with other GPUs: what pipes, memory and multiprocessors do then says nothing."""
+    if not parts.work or parts.by_name[KernelKind.COMMUNICATION] < LIMIT_SHARE * parts.work:
+        return None
+    return GpuLimit.COMMUNICATION, "names"
 
 
 def _by_counters(shares: Shares | None) -> tuple[GpuLimit, Basis] | None:
@@ -245,7 +253,9 @@ def _evidence(parts: _Parts, moved_gb_per_s: float, *, with_names: bool) -> list
 def _missing(
     limit: GpuLimit, basis: Basis | None, shares: Shares | None, *, shapes_known: bool, graphs: float
 ) -> list[str]:
-    missing = []
+    missing: list[str] = []
+    if limit is GpuLimit.COMMUNICATION:
+        return missing
     if limit is GpuLimit.CANNOT_TELL and basis == "counters":
         missing.append(MISSING_KERNELS)
     elif limit is GpuLimit.CANNOT_TELL and graphs > 1 - LIMIT_SHARE:

@@ -8,9 +8,12 @@ from perfharness.analysis.diagnosis.gpu.gpu_side import NOT_RECORDED
 from perfharness.analysis.diagnosis.workload import NS_PER_MS, StageEvents, Workload
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES
 from perfharness.model.diagnosis import HostActivity, HostWork, Wait
-from perfharness.model.trace import CopyKind, GpuOperationKind, OsWaitKind
+from perfharness.model.trace import CopyKind, GpuOperationKind, Int64, OsWaitKind
 
 LONGEST_WAITS = 3
+MOST_OPERATIONS = 100
+"""The longest of a wait, of which it is looked up who started them."""
+
 CLOCK_SLACK_NS = 2_000
 """A wait returns after what it waited for; host and GPU clocks are matched to about this (CUPTI interpolates)."""
 
@@ -87,6 +90,19 @@ def operation_name(workload: Workload, operation: int) -> str:
         direction = int(workload.details.copy_kind[operation])
         return f"copy {CopyKind(direction).name.lower().replace('_', '-')}" if 0 < direction < 14 else "copy"
     return GpuOperationKind(kind).name.lower()
+
+
+def working_stage(workload: Workload, start_ns: int, end_ns: int, but: Int64) -> str | None:
+    """The stage that started most of what the GPUs do in that time, without some operations; None: it was in none."""
+    operations = workload.trace.operations
+    at = np.flatnonzero((operations.start_ns < end_ns) & (operations.end_ns > start_ns))
+    at = at[~np.isin(at, but)]
+    time = np.minimum(operations.end_ns[at], end_ns) - np.maximum(operations.start_ns[at], start_ns)
+    found: dict[str | None, int] = {}
+    for place in np.argsort(-time, kind="stable")[:MOST_OPERATIONS].tolist():
+        stage = launching_stage(workload, int(at[place]))
+        found[stage] = found.get(stage, 0) + int(time[place])
+    return max(found, key=lambda stage: found[stage], default=None)
 
 
 def launching_stage(workload: Workload, operation: int) -> str | None:

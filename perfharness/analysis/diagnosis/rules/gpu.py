@@ -32,6 +32,10 @@ GPU_STEPS = {
     GpuLimit.MEMORY: "Move fewer bytes: smaller types; fused kernels (torch.compile), which keep values in registers.",
     GpuLimit.UNDERFILLED: "Give the GPU more work: larger batches, or independent stages on streams of their own.",
     GpuLimit.LATENCY: "Let its kernels wait less: larger batches, more warps (fewer registers), fused kernels.",
+    GpuLimit.COMMUNICATION: (
+        "Exchange less between the GPUs: smaller types, fewer and larger collectives, or exchange while it computes; a "
+        "rank that comes late makes the others wait in them."
+    ),
     GpuLimit.CANNOT_TELL: "Look at its top kernels: smaller types, fused kernels, larger batches, less work.",
 }
 TURNS_STEP = "Its GPUs take turns, and none is at work most of the time: give each a batch of its own meanwhile."

@@ -154,7 +154,9 @@ def cpu_bound(f: Figures) -> Match | None:
     if f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
         whose = "Other processes" if f.host is not None else "Other processes, or threads of its own,"
         evidence.append(f"{whose} had the CPUs for {percent(f.others_ns, f.wall)} of it.")
-    unknown = [] if f.blocked is not None or f.host is not None else [MISSING_OS]
+    is_known = f.blocked is not None or f.host is not None
+    is_known = is_known or (f.ready_share is not None and f.ready_share >= 1 - FURTHER_SHARE)
+    unknown = [] if is_known else [MISSING_OS]
     return Match(
         Verdict.CPU_BOUND, computing, f.wall, evidence, next_step, saves_ns=saves_ns, where=line,
         where_reason=f.no_line, missing=[*f.missing_calls, *unknown] if f.uses_gpu else unknown,
