@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.analysis.comparison.launches import mean_of_launches
-from perfharness.analysis.comparison.verdicts import ALPHA, Pair, Reason, Rule, compare
+from perfharness.analysis.comparison.verdicts import ALPHA, Judgement, Pair, Reason, Rule, compare
 from perfharness.analysis.statistics import figure
 from perfharness.errors import UsageError
 from perfharness.model.checks import MaskedArguments
@@ -278,8 +278,18 @@ def _row(
         high=_figure(high),
         grade=grade,
         reason=reason,
-        launches_needed=judged.launches_needed if grade == "undecided" else None,
+        launches_needed=_launches_needed(pair, judged) if grade == "undecided" else None,
     )
+
+
+def _launches_needed(pair: Pair, judged: Judgement) -> int | None:
+    """Of each kind, with which the interval probably lies on one side of 10 %; None: not known.
+
+    That a pair is the same is judged by one end of an interval of 90 %, and `fine` by that of 95 %.
+    """
+    if judged.ratio is not None and judged.ratio <= 1 + WARN_ABOVE:
+        (judged,) = compare([pair], Rule(alpha=ALPHA / 2, min_effect=WARN_ABOVE))
+    return judged.launches_needed
 
 
 def _grade(

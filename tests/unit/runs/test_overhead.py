@@ -73,9 +73,13 @@ def test_grades(tmp_path: Path, factors: tuple[float, ...], grade: str, codes: l
 
 
 def test_an_undecided_stage_says_how_many_launches_would_decide_it(tmp_path: Path) -> None:
-    needed = measured(tmp_path, BASE, [8.0, 10.1, 21.8, 16.1]).stages[BATCH].launches_needed
-    assert needed is not None
-    assert needed > len(BASE)
+    traced = {"wide": [8.0, 10.1, 21.8, 16.1], "nearly fine": [10.3, 10.9, 9.8, 10.45]}
+    found = {name: measured(tmp_path / name, BASE, times).stages[BATCH] for name, times in traced.items()}
+    for row in found.values():
+        assert row.grade == "undecided"
+        assert row.launches_needed is not None
+        assert row.launches_needed > len(BASE)
+    assert found["nearly fine"].launches_needed < found["wide"].launches_needed  # type: ignore[operator]
 
 
 def test_small_figures_keep_their_digits(tmp_path: Path) -> None:
