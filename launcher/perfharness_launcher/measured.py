@@ -33,6 +33,14 @@ _LARGEST_GAP = 1 << 14
 """So many pids are not given within a tick; the smallest limit of pids (/proc/sys/kernel/pid_max) is twice that."""
 
 
+_Key = tuple[int, int]
+"""The pid that a trace has of a process, and how many processes of that pid were found before it."""
+
+
+_DECLARED_BEFORE_NS = 1_000_000
+"""A process stamps its start as its first recorder, which it has declared in the trace, is registered."""
+
+
 @dataclass
 class _Process:
     """What is known of one process; `traced`: what a trace holds of it."""
@@ -141,20 +149,43 @@ def _arrange(run_dir: Path, record: ProcessRecord, *, share_trace: bool) -> list
     if share_trace and record.trace is not None:
         for one in found.values():
             one.trace = folder / record.trace
-    measured = {pid: one for pid, one in found.items() if one.has_measured}
-    _remove_empty(folder, [one for pid, one in found.items() if pid != launched_pid and pid not in measured])
-    itself = measured.pop(launched_pid, None)
-    ranks = _ranks(measured if itself is None else {**measured, launched_pid: itself})
-    names = _names(measured, {pid: rank for pid, rank in ranks.items() if pid in measured})
+    launched = (launched_pid, 0)
+    measured = {key: one for key, one in found.items() if one.has_measured}
+    _remove_empty(folder, [one for key, one in found.items() if key != launched and key not in measured])
+    itself = measured.pop(launched, None)
+    ranks = _ranks(measured if itself is None else {**measured, launched: itself})
+    names = _names(measured, {key: rank for key, rank in ranks.items() if key in measured})
     listed = []
     if itself is not None or not measured:
-        itself = itself or found.get(launched_pid) or _Process(launched_pid)
-        listed.append(_record(record, record.folder, itself, record.trace, ranks.get(launched_pid)))
-    traces = {pid: _trace_name(folder, name, measured[pid]) for pid, name in names.items()}
-    _move(folder, {pid: (name, measured[pid]) for pid, name in names.items()})
-    for pid, name in names.items():
-        listed.append(_record(record, f"{record.folder}/{name}", measured[pid], traces[pid], ranks.get(pid)))
-    return listed
+        itself = itself or found.get(launched) or _Process(launched_pid)
+        listed.append(_record(record, record.folder, itself, record.trace, ranks.get(launched)))
+    traces = {key: _trace_name(folder, name, measured[key]) for key, name in names.items()}
+    _move(folder, {key: (name, measured[key]) for key, name in names.items()})
+    for key, name in names.items():
+        listed.append(_record(record, f"{record.folder}/{name}", measured[key], traces[key], ranks.get(key)))
+    return _with_own_times(listed)
+
+
+def _with_own_times(listed: Sequence[MeasuredProcess]) -> list[MeasuredProcess]:
+    """Of processes that had one pid, one after another, when the rows of a trace that they share are whose."""
+    found = []
+    for one in listed:
+        same = [
+            other.started_ns
+            for other in listed
+            if other is not one and (other.trace, other.pid) == (one.trace, one.pid) and one.trace is not None
+        ]
+        starts = [start for start in same if start is not None]
+        if starts and one.started_ns is not None:
+            later = [start for start in starts if start > one.started_ns]
+            own_times = {
+                "trace_from_ns": None if len(later) == len(starts) else one.started_ns - _DECLARED_BEFORE_NS,
+                "trace_until_ns": min(later) - _DECLARED_BEFORE_NS if later else None,
+            }
+            found.append(one.model_copy(update=own_times))
+        else:
+            found.append(one)
+    return found
 
 
 def _record(
@@ -178,12 +209,17 @@ def _record(
     )
 
 
-def _find(folder: Path, launched_pid: int, trace: str | None) -> dict[int, _Process]:
-    """All processes that left a journal or a trace, by the pid that a trace has of them."""
-    found: dict[int, _Process] = {}
+def _find(folder: Path, launched_pid: int, trace: str | None) -> dict[_Key, _Process]:
+    """All processes that left a journal or a trace. Those of one pid are told by when the kernel started them."""
+    of_pid: dict[int, list[_Process]] = {}
 
-    def process(pid: int) -> _Process:
-        return found.setdefault(pid & ID_MASK, _Process(pid))
+    def process(pid: int, facts: ProcessFacts | None) -> _Process:
+        there, ticks = of_pid.setdefault(pid & ID_MASK, []), None if facts is None else facts.start_ticks
+        same = [one for one in there if None in (ticks, one.start_ticks) or one.start_ticks == ticks]
+        if not same:
+            same = [_Process(pid)]
+            there += same
+        return max(same, key=lambda one: one.start_ticks == ticks)  # one that is known to be it, rather than any
 
     below = [one for one in sorted(folder.iterdir()) if CHILD_FOLDER.fullmatch(one.name) and is_plain_folder(one)]
     journals = [
@@ -194,7 +230,7 @@ def _find(folder: Path, launched_pid: int, trace: str | None) -> dict[int, _Proc
     for path in journals:
         with contextlib.suppress(OSError, ValidationError):
             journal = RecorderJournal.model_validate_json(read_regular(path, follow=False))
-            one = process(journal.pid)
+            one = process(journal.pid, journal)
             one.journal, one.journal_path = journal, path
     own = [path for path in sorted(folder.iterdir()) if CHILD_TRACE.fullmatch(path.name)]
     own += [path for one in below if (path := one / TRACE_NAME).exists()]
@@ -203,38 +239,44 @@ def _find(folder: Path, launched_pid: int, trace: str | None) -> dict[int, _Proc
             continue
         with contextlib.suppress(TraceError):
             in_it = find_processes(path)
-            counted = [one for one in found.values() if one.has_measured]
+            counted = [one for there in of_pid.values() for one in there if one.has_measured]
             is_launched = trace is not None and path == folder / trace
-            if is_launched and len(in_it) == len(counted) == 1 and in_it[0].pid not in (*found, launched_pid):
+            if is_launched and len(in_it) == len(counted) == 1 and in_it[0].pid not in (*of_pid, launched_pid):
                 counted[0].trace, counted[0].traced = path, in_it[0]  # in a container, pids may differ
                 continue
             for traced in in_it:
-                one = process(traced.pid)
-                one.trace, one.traced = path, traced
+                owners = [one for one in of_pid.get(traced.pid, ()) if one.has_measured] if is_launched else []
+                for one in owners or [process(traced.pid, traced.facts)]:  # in a trace of all, a pid may have several
+                    one.trace, one.traced = path, traced
             if not in_it and (of_child := CHILD_TRACE.fullmatch(path.name)):
-                process(int(of_child[1])).trace = path
-    return found
+                process(int(of_child[1]), None).trace = path
+    return {
+        (pid, number): one
+        for pid, there in of_pid.items()
+        for number, one in enumerate(sorted(there, key=lambda one: (one.start_ticks or 0, one.started_ns or 0)))
+    }
 
 
-def _ranks(measured: Mapping[int, _Process]) -> dict[int, RankRecord]:
-    """The rank of each process that is one, by pid.
+def _ranks(measured: Mapping[_Key, _Process]) -> dict[_Key, RankRecord]:
+    """The rank of each process that is one.
 
     What a rank starts inherits its environment, so of the processes that claim one rank it is the one above the others;
     of several of which none is, as workers of a rank that measured nothing itself, it is none. Where ranks failed and
     were started again, they are those of the last start.
     """
     last = max((one.rank.attempt for one in measured.values() if one.rank is not None), default=0)
-    measured = {pid: one for pid, one in measured.items() if one.rank is not None and one.rank.attempt == last}
-    claims: dict[int, list[int]] = {}
-    for pid, one in measured.items():
+    measured = {key: one for key, one in measured.items() if one.rank is not None and one.rank.attempt == last}
+    claims: dict[int, list[_Key]] = {}
+    for key, one in measured.items():
         if one.rank is not None and not _is_below(one, _claiming(measured, one.rank.rank)):
-            claims.setdefault(one.rank.rank, []).append(pid)
-    alone = [pids[0] for pids in claims.values() if len(pids) == 1]
-    return {pid: rank for pid in alone if (rank := measured[pid].rank) is not None}
+            claims.setdefault(one.rank.rank, []).append(key)
+    alone = [keys[0] for keys in claims.values() if len(keys) == 1]
+    return {key: rank for key in alone if (rank := measured[key].rank) is not None}
 
 
-def _claiming(measured: Mapping[int, _Process], rank: int) -> set[int]:
-    return {pid for pid, one in measured.items() if one.rank is not None and one.rank.rank == rank}
+def _claiming(measured: Mapping[_Key, _Process], rank: int) -> set[int]:
+    """Their pids."""
+    return {pid for (pid, _), one in measured.items() if one.rank is not None and one.rank.rank == rank}
 
 
 def _is_below(process: _Process, pids: Collection[int]) -> bool:
@@ -250,32 +292,33 @@ def _remove_empty(folder: Path, processes: Sequence[_Process]) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _names(measured: Mapping[int, _Process], ranks: Mapping[int, RankRecord]) -> dict[int, str]:
-    """Folders of the processes by pid: ranks by number, then the others by start."""
-    names = {pid: f"rank_{ranks[pid].rank}" for pid in sorted(ranks, key=lambda pid: ranks[pid].rank)}
-    others = _in_order_of_start({pid: one for pid, one in measured.items() if pid not in ranks})
-    return {**names, **{pid: f"child_{number}" for number, pid in enumerate(others)}}
+def _names(measured: Mapping[_Key, _Process], ranks: Mapping[_Key, RankRecord]) -> dict[_Key, str]:
+    """Folders of the processes: ranks by number, then the others by start."""
+    names = {key: f"rank_{ranks[key].rank}" for key in sorted(ranks, key=lambda key: ranks[key].rank)}
+    others = _in_order_of_start({key: one for key, one in measured.items() if key not in ranks})
+    return {**names, **{key: f"child_{number}" for number, key in enumerate(others)}}
 
 
-def _in_order_of_start(processes: Mapping[int, _Process]) -> list[int]:
-    """Their pids. A process stamps itself once it runs, so of two that start within milliseconds either may be first.
+def _in_order_of_start(processes: Mapping[_Key, _Process]) -> list[_Key]:
+    """A process stamps itself once it runs, so of two that start within milliseconds either may be first.
 
     The kernel counts their starts in ticks of 10 ms, and gives pids in turn to those of one tick. The processes of
     which that is known are in this order among themselves, the others by their stamps.
     """
-    order = sorted(processes, key=lambda pid: (processes[pid].started_ns or 0, pid))
-    ticks: dict[int, list[int]] = {}
-    for pid in order:
-        if (tick := processes[pid].start_ticks) is not None:
-            ticks.setdefault(tick, []).append(pid)
-    known = iter([pid for tick in sorted(ticks) for pid in _in_turn(ticks[tick])])
-    return [pid if processes[pid].start_ticks is None else next(known) for pid in order]
+    order = sorted(processes, key=lambda key: (processes[key].started_ns or 0, key))
+    ticks: dict[int, list[_Key]] = {}
+    for key in order:
+        if (tick := processes[key].start_ticks) is not None:
+            ticks.setdefault(tick, []).append(key)
+    known = iter([key for tick in sorted(ticks) for key in _in_turn(ticks[tick])])
+    return [key if processes[key].start_ticks is None else next(known) for key in order]
 
 
-def _in_turn(pids: Collection[int]) -> list[int]:
-    """Pids as the kernel gave them within a tick: the smallest may follow the largest that there is."""
-    ordered = sorted(pids)
-    first = next((place for place in range(1, len(ordered)) if ordered[place] - ordered[place - 1] > _LARGEST_GAP), 0)
+def _in_turn(keys: Collection[_Key]) -> list[_Key]:
+    """As the kernel gave their pids within a tick: the smallest may follow the largest that there is."""
+    ordered = sorted(keys)
+    pids = [pid for pid, _ in ordered]
+    first = next((place for place in range(1, len(pids)) if pids[place] - pids[place - 1] > _LARGEST_GAP), 0)
     return ordered[first:] + ordered[:first]
 
 
@@ -286,15 +329,15 @@ def _trace_name(folder: Path, name: str, process: _Process) -> str | None:
     return TRACE_NAME if process.trace == folder / TRACE_NAME else f"{name}/{TRACE_NAME}"
 
 
-def _move(folder: Path, processes: Mapping[int, tuple[str, _Process]]) -> None:
+def _move(folder: Path, processes: Mapping[_Key, tuple[str, _Process]]) -> None:
     """Have the files of each process in its folder; in two steps, for one may be where another's belong."""
     moves = []
-    for pid, (name, process) in processes.items():
+    for (pid, number), (name, process) in processes.items():
         (folder / name).mkdir(exist_ok=True)
         own_trace = None if process.trace == folder / TRACE_NAME else process.trace
         for path, file in ((process.journal_path, JOURNAL_NAME), (own_trace, TRACE_NAME)):
             if path is not None and path != folder / name / file:
-                aside = folder / f".{pid}.{file}"
+                aside = folder / f".{pid}_{number}.{file}"
                 path.replace(aside)
                 moves.append((aside, folder / name / file))
     for aside, target in moves:

@@ -60,6 +60,11 @@ class Analysis:
         return stage_times(self.stages, self.table, self.options.warmup_batches)
 
     @property
+    def runs_batches(self) -> bool:
+        """Whether any range is a batch."""
+        return bool(self.stages.is_batch.any())
+
+    @property
     def findings(self) -> list[Finding]:
         """Findings about the numbers."""
         judged = stage_findings(self.stages, self.stage_times, self.options.warmup_batches)

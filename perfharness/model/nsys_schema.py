@@ -6,6 +6,16 @@ Facts read off exports of nsys 2022.4 to 2025.3 (schema versions 2.x and 3.x). D
 from __future__ import annotations
 
 TRACE_NAME = "trace.sqlite"
+
+
+def child_trace_name(pid: int, start_ticks: int | None) -> str:
+    """Name of the trace of a process that a launched one started, until it has a folder of its own.
+
+    Pids come again; a pid and when the kernel started it (`ranks.start_ticks`) do not.
+    """
+    return f"trace_{pid}.sqlite" if start_ticks is None else f"trace_{pid}_{start_ticks}.sqlite"
+
+
 """What a launch calls the trace of a process; journals next to a file of another name may belong to another trace."""
 
 NVTX_CATEGORY_EVENT = 33

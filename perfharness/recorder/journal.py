@@ -141,7 +141,7 @@ class Journal:
 
     def _claim(self, text: str) -> Path:
         """The first write: to `recorder.json`, or `recorder_PID.json` where another process of this launch has that."""
-        own = self.folder / f"recorder_{os.getpid()}.json"
+        own = _own_path(self.folder, self._start_ticks)
         if self.forked:
             _replace(own, text)
             return own
@@ -150,7 +150,7 @@ class Journal:
         try:
             os.link(written, target)  # unlike a replace, fails where the file exists: others may get here concurrently
         except OSError:  # it exists, or the file system has no links
-            if _of_another_process(target):
+            if _of_another_process(target, self._start_ticks):
                 target = own
             written.replace(target)
         else:
@@ -242,9 +242,23 @@ def _recorder_to_json(core: RecorderCore, args: dict[str, Any]) -> dict[str, Any
 
 def _left_by_exec(folder: Path) -> list[dict[str, Any]]:
     """What recorders had counted in this process, when it was another program until `os.exec…`."""
-    found = (_content_of(folder / name) for name in (FILE_NAME, f"recorder_{os.getpid()}.json"))
-    own = next((one for one in found if one.get("pid") == os.getpid() and one.get("ended") == EXEC), {})
+    ticks = ranks.start_ticks()
+    found = (_content_of(path) for path in (folder / FILE_NAME, _own_path(folder, ticks)))
+    own = next((one for one in found if _is_own(one, ticks) and one.get("ended") == EXEC), {})
     return list(own.get("recorders", ()))
+
+
+def _own_path(folder: Path, start_ticks: int | None) -> Path:
+    """Where the journal of a further process is: named by its pid, and by its start too where another had that pid."""
+    path = folder / f"recorder_{os.getpid()}.json"
+    earlier = _content_of(path)
+    return path if not earlier or _is_own(earlier, start_ticks) else path.with_stem(f"{path.stem}_{start_ticks}")
+
+
+def _is_own(content: dict[str, Any], start_ticks: int | None) -> bool:
+    """Whether a journal is of this process, maybe of another program in it, and not of an earlier one of its pid."""
+    ticks = content.get("start_ticks")
+    return content.get("pid") == os.getpid() and (ticks == start_ticks or None in (ticks, start_ticks))
 
 
 def _content_of(path: Path) -> dict[str, Any]:
@@ -304,7 +318,7 @@ def _replace(target: Path, text: str) -> None:
     _temporary(target, text).replace(target)
 
 
-def _of_another_process(path: Path) -> bool:
+def _of_another_process(path: Path, start_ticks: int | None) -> bool:
     """Whether the file must be kept: of another process of the same launch, whether it has ended or not.
 
     The folder of a launch is new. In one that was set by hand an older run may have left its file: kept is that of a
@@ -315,7 +329,7 @@ def _of_another_process(path: Path) -> bool:
         pid, parent = int(content["pid"]), content.get("parent_pid")
     except (ValueError, KeyError, TypeError):
         return False
-    if pid == os.getpid():
+    if _is_own(content, start_ticks):
         return False
     return environment.NUM_PROCESSES in os.environ or parent == os.getppid() or _alive(pid)
 

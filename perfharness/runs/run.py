@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.slowest.results import Slowest
+from perfharness.analysis.stages.journal_check import with_checks
+from perfharness.analysis.stages.stage_findings import without_consequences
 from perfharness.analysis.timeline.activity import ProcessActivity, process_activity
 from perfharness.analysis.timeline.trace_clock import tie_trace_clock
 from perfharness.errors import ResultError, TraceError, UsageError
@@ -34,6 +36,7 @@ from perfharness.model.trace import (
 )
 from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
+from perfharness.runs.files.helpers import Helpers
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.journals import host_probe_of, journals_of
 from perfharness.runs.files.json_files import read_results
@@ -115,14 +118,15 @@ class Process:
         trace_path: Path | None,
         record: ProcessRecord | None,
         options: AnalysisOptions,
-        traces: ProcessTraces | None = None,
+        helpers: Helpers | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
         self.trace_path = trace_path
         self.record = record
         self._options = options
-        self._traces = traces
+        self._helpers = helpers
+        self._traces = None if helpers is None else helpers.traces
 
     def __repr__(self) -> str:
         return f"<Process {self.name}>"
@@ -189,7 +193,13 @@ class Process:
     @property
     def findings(self) -> list[Finding]:
         """Doubts about the numbers of the trace, and where it lacks what the recorders counted."""
-        found = [] if self.analysis is None else [*self.analysis.findings, *self.journal_findings]
+        if self.analysis is None:
+            return []
+        found = with_checks(self.analysis.findings, self.journal_findings)
+        if self._helpers is not None and self.record is not None:
+            self._helpers.note(self.record, runs_batches=self.analysis.runs_batches)
+            found = without_consequences(found, ended_well=self.record.ended == "ok")
+            found = self._helpers.expected(self.record, found)
         return [replace(finding, process=self.name) for finding in found]
 
 
@@ -329,10 +339,10 @@ def open_located(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Run:
     for run_dir in located.runs:
         manifest = read_manifest(run_dir)
         options = read_as.options(manifest)
-        traces = ProcessTraces(run_dir)
+        helpers = Helpers(ProcessTraces(run_dir), manifest, options)
         for name, record in located.processes_of(run_dir, manifest):
             path = record.trace_path(run_dir)
-            processes.append(Process(name, run_dir / record.folder, path, record, options, traces))
+            processes.append(Process(name, run_dir / record.folder, path, record, options, helpers))
         if located.process is None:
             before = f"{run_dir.name}/" if located.is_series else ""
             found = [record.to_finding() for record in manifest.findings]

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.measured import ProcessFacts
-from perfharness.model.trace import ID_MASK, PROCESS_MASK, Int64, Trace, pid_of
+from perfharness.model.trace import ID_MASK, PROCESS_MASK, Bool, Int64, Trace, pid_of
 from perfharness.trace.columns import rows_of
 from perfharness.trace.devices import read_devices
 from perfharness.trace.events import OPERATION_TABLES
@@ -130,21 +130,38 @@ def _lost_events(source: TraceSource) -> bool:
     return any(name == schema.META_LOST_EVENTS and value != "0" for name, value in rows)
 
 
-def part_of_process(trace: Trace, pid: int) -> Trace:
+def part_of_process(trace: Trace, pid: int, from_ns: int | None = None, until_ns: int | None = None) -> Trace:
     """What a trace has of one process; the trace itself where it holds no other.
 
     What the process left open ends with its own last event, not with that of another.
+
+    Args:
+        from_ns, until_ns: on the trace's clock, where others had its pid before or after it: what begins from the one
+            on and before the other is its own.
     """
+
+    def own(table: _Columns, process: Int64, begin_ns: Int64) -> _Columns:
+        return rows_of(table, is_own(process, begin_ns))
+
+    def is_own(process: Int64, begin_ns: Int64) -> Bool:
+        found: Bool = pid_of(process) == pid
+        if from_ns is not None:
+            found &= begin_ns >= from_ns
+        if until_ns is not None:
+            found &= begin_ns < until_ns
+        return found
+
     threads = (trace.ranges.thread, trace.marks.thread, trace.api.thread, trace.operations.process)
-    if all((pid_of(one) == pid).all() for one in threads):
+    if from_ns is until_ns is None and all((pid_of(one) == pid).all() for one in threads):
         return trace
-    ranges = _of(trace.ranges, trace.ranges.thread, pid)
-    marks, api = _of(trace.marks, trace.marks.thread, pid), _of(trace.api, trace.api.thread, pid)
-    is_own = pid_of(trace.operations.process) == pid
-    operations, details = rows_of(trace.operations, is_own), rows_of(trace.details, is_own)
+    ranges = own(trace.ranges, trace.ranges.thread, trace.ranges.start_ns)
+    marks = own(trace.marks, trace.marks.thread, trace.marks.time_ns)
+    api = own(trace.api, trace.api.thread, trace.api.start_ns)
+    of_gpu = is_own(trace.operations.process, trace.operations.start_ns)
+    operations, details = rows_of(trace.operations, of_gpu), rows_of(trace.details, of_gpu)
     ends = (known_ends(ranges), marks.time_ns, api.end_ns, operations.end_ns)
     end_ns = max(int(column.max(initial=0)) for column in ends)
-    os_calls, locks = trace.os_calls, trace.lock_events
+    waits, os_calls, locks = trace.synchronizations, trace.os_calls, trace.lock_events
     return replace(
         trace,
         ranges=closed(ranges, end_ns),
@@ -152,12 +169,8 @@ def part_of_process(trace: Trace, pid: int) -> Trace:
         api=api,
         operations=operations,
         details=details,
-        synchronizations=_of(trace.synchronizations, trace.synchronizations.process, pid),
-        os_calls=None if os_calls is None else _of(os_calls, os_calls.thread, pid),
-        lock_events=None if locks is None else _of(locks, locks.thread, pid),
+        synchronizations=own(waits, waits.process, waits.start_ns),
+        os_calls=None if os_calls is None else own(os_calls, os_calls.thread, os_calls.start_ns),
+        lock_events=None if locks is None else own(locks, locks.thread, locks.start_ns),
         end_ns=end_ns,
     )
-
-
-def _of(table: _Columns, thread: Int64, pid: int) -> _Columns:
-    return rows_of(table, pid_of(thread) == pid)

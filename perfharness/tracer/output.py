@@ -57,8 +57,8 @@ def write_trace(session: Session) -> Path:
     return path
 
 
-def complete_traces(folder: Path, launched_pid: int | None = None, *, of_running: bool = True) -> dict[int, Path]:
-    """Turn the logs that processes left in a folder into traces, one a process; all traces there are, by pid.
+def complete_traces(folder: Path, launched_pid: int | None = None, *, of_running: bool = True) -> list[Path]:
+    """Turn the logs that processes left in a folder into traces, one a process; all traces there are, by name.
 
     For processes that were killed, or left that to the launcher. May be called again at any time: a log is taken once.
     Raises OSError or sqlite3.Error where a trace cannot be written.
@@ -68,21 +68,21 @@ def complete_traces(folder: Path, launched_pid: int | None = None, *, of_running
         of_running: take the logs of running processes too; events that they record later are lost.
     """
     _remove_gpu_records(folder)
-    logs: dict[int, list[Path]] = {}
+    logs: dict[tuple[int, int | None], list[Path]] = {}
     for log in log_paths(folder):
         if of_running or not _is_alive(log):
-            logs.setdefault(_pid_of(log), []).append(log)
+            facts = _facts(log)
+            logs.setdefault((_pid_of(log), None if facts is None else facts.start_ticks), []).append(log)
     path = folder / schema.TRACE_NAME
     if path.is_symlink():
         raise OSError(f"{path} is a link")
     if launched_pid is None and not path.exists():
-        launched_pid = next(iter(logs), None)
-    for pid, own in logs.items():
-        _complete(path if pid == launched_pid else folder / child_trace_name(pid), own)
-    traces = {int(found[1]): one for one in folder.iterdir() if (found := CHILD_TRACE.fullmatch(one.name))}
-    if launched_pid is not None and path.exists():
-        traces[launched_pid] = path
-    return traces
+        launched_pid = next((pid for pid, _ in logs), None)
+    launched = next((one for one in logs if one[0] == launched_pid), None)  # one that has its pid later is another
+    for process, own in logs.items():
+        _complete(path if process == launched else folder / schema.child_trace_name(*process), own)
+    traces = sorted(one for one in folder.iterdir() if CHILD_TRACE.fullmatch(one.name))
+    return [path, *traces] if launched_pid is not None and path.exists() else traces
 
 
 def _complete(path: Path, paths: list[Path]) -> None:
@@ -119,12 +119,7 @@ def _complete(path: Path, paths: list[Path]) -> None:
     _remove(paths)
 
 
-CHILD_TRACE = re.compile(r"trace_(\d{1,9})\.sqlite", re.ASCII)
-
-
-def child_trace_name(pid: int) -> str:
-    """Name of the trace of a process that a launched one started, until it has a folder of its own."""
-    return f"trace_{pid}.sqlite"
+CHILD_TRACE = re.compile(r"trace_(\d{1,9})(?:_\d{1,19})?\.sqlite", re.ASCII)
 
 
 def log_paths(folder: Path) -> list[Path]:
@@ -192,12 +187,14 @@ def _pid_of(log: Path) -> int:
 
 
 def _is_alive(log: Path) -> bool:
-    """Whether the process that writes this log still runs."""
+    """Whether the process that writes this log still runs; another may have its pid by now."""
     try:
-        state = Path(f"/proc/{_pid_of(log)}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
+        stat = Path(f"/proc/{_pid_of(log)}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        state, ticks = stat[0], int(stat[19])
+    except (OSError, IndexError, ValueError):
         return False
-    return state not in "ZX"
+    facts = _facts(log)
+    return state not in "ZX" and (facts is None or facts.start_ticks in (None, ticks))
 
 
 def _fill(file: TraceFile, session: Session) -> None:

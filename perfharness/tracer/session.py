@@ -12,7 +12,7 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from perfharness.model import environment, range_log
+from perfharness.model import environment, range_log, ranks
 from perfharness.model import nsys_schema as schema
 from perfharness.script import end_by_signal, is_safe_path, own_imports
 from perfharness.tracer import nvtx_hook, unfollowed
@@ -175,7 +175,7 @@ class Session:
     def _become_child(self) -> None:
         self.pid = os.getpid()
         self.is_launched = False
-        self.trace_name = f"trace_{self.pid}.sqlite"
+        self.trace_name = schema.child_trace_name(self.pid, ranks.start_ticks())
         self._finished, self._exit_signal = False, None
 
     def _begin_in_child(self) -> None:

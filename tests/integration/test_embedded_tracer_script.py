@@ -324,10 +324,9 @@ if __name__ == "__main__":
     assert plain.stdout == "[0, 2, 4, 6]\n0\n"
     traces = complete_traces(runner.trace.parent)
     assert range_names(runner.trace) == ["stage"]
-    assert {path.name for path in traces.values()} == {f"trace_{pid}.sqlite" for pid in traces}
-    assert [pids(path) for path in traces.values()] == [{pid} for pid in traces]
-    assert [name for path in traces.values() for name in range_names(path)] == ["stage"] * 5
-    assert sorted(runner.trace.parent.iterdir()) == sorted([runner.trace, *traces.values()])
+    assert [pids(path) for path in traces] == [{int(path.name.split("_")[1])} for path in traces]
+    assert [name for path in traces for name in range_names(path)] == ["stage"] * 5
+    assert sorted(runner.trace.parent.iterdir()) == sorted([runner.trace, *traces])
 
 
 def test_a_forked_child_that_is_terminated_at_once_ends(runner: Runner) -> None:
@@ -365,7 +364,7 @@ mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
 libc.pthread_mutex_lock(mutex), libc.pthread_mutex_lock(mutex)
 """
     assert runner.both(runner.write(source)).exit_code == -signal.SIGTERM
-    assert list(complete_traces(runner.trace.parent).values()) == [runner.trace]
+    assert complete_traces(runner.trace.parent) == [runner.trace]
     assert range_names(runner.trace) == ["stage"]
     assert "-I" in meta(runner.trace)[schema.META_DIAGNOSTIC]
 
@@ -404,7 +403,7 @@ def test_a_process_that_is_killed_leaves_what_it_recorded(runner: Runner, end: s
     runner.run("-m", "perfharness.tracer", runner.write(f"import os, signal\n{RECORD}\n{end}"))
     assert not runner.trace.exists()
     (runner.trace.parent / ".gpu_4194305.records").write_bytes(b"of no process")
-    assert list(complete_traces(runner.trace.parent).values()) == [runner.trace]
+    assert complete_traces(runner.trace.parent) == [runner.trace]
     assert [path.name for path in runner.trace.parent.iterdir()] == ["trace.sqlite"]
     assert range_names(runner.trace) == ["stage"]
     assert meta(runner.trace)[schema.META_CUDA_TRACED] == "no"
@@ -431,13 +430,14 @@ os.read(reader, 1)
     names = left.with_suffix(".names")
     kept = left.read_bytes(), names.read_bytes()
     pid = read_log(left).facts.pid
-    assert complete_traces(runner.trace.parent, of_running=False) == {}
+    assert complete_traces(runner.trace.parent, of_running=False) == []
     os.kill(pid, signal.SIGKILL)
-    trace = complete_traces(runner.trace.parent)[pid]
+    (trace,) = complete_traces(runner.trace.parent)
+    assert pids(trace) == {pid}
     assert range_names(trace) == ["stage"]
     left.write_bytes(kept[0])  # as if it had been killed before it could remove them
     names.write_bytes(kept[1])
-    assert complete_traces(runner.trace.parent) == {pid: trace}
+    assert complete_traces(runner.trace.parent) == [trace]
     assert range_names(trace) == ["stage"]
     assert range_names(runner.trace) == ["stage"]
     assert log_paths(runner.trace.parent) == []

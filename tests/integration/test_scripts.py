@@ -180,6 +180,17 @@ def trace(path: Path, kernels: int, copies: int) -> Path:
 Found = dict[str, list[int]]
 
 
+def test_results_are_found_whatever_the_number_of_the_gpu(
+    gpu_check: ModuleType, explain_check: ModuleType, tmp_path: Path
+) -> None:
+    folder = tmp_path / "explain" / "proc_0_gpu_3"
+    folder.mkdir(parents=True)
+    (folder / "benchmark.json").write_text('{"data": {}}')
+    (folder / "trace.sqlite").touch()
+    assert gpu_check.result_of(tmp_path / "explain", 0) == {"data": {}}
+    assert gpu_check.trace_of(tmp_path / "explain", 0) == explain_check.trace_of(tmp_path) == folder / "trace.sqlite"
+
+
 @pytest.mark.parametrize(
     ("embedded_kernels", "embedded_stages", "failures"),
     [

@@ -1,9 +1,12 @@
 """Where a series of numbers steps to another level, at a stated rate of false alarms.
 
 Binary segmentation with a permutation test: in the ranks of the numbers, the largest standardised difference between
-the points before and after any place is compared with those of the same ranks in random order. Where it is rarely as
-large, the series is cut there, and both parts are tested at half the rate. Nothing is assumed of the distribution but
-that points of one level could have come in any order: a drift, or a machine that is fast for days, is a change to it.
+the points before and after any place, or between those inside and outside of any two, is compared with those of the
+same ranks in random order. Where it is rarely as large, the series is cut there, and the parts are tested at their
+shares of the rate. Two places at a time find a level that comes back, of whose steps each hides the other (circular
+binary segmentation: Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). Nothing is assumed of the
+distribution but that points of one level could have come in any order: a drift, or a machine that is fast for days, is
+a change to it.
 """
 
 from __future__ import annotations
@@ -32,6 +35,15 @@ EXACT_UP_TO = 8
 
 SEED = 20_260_101
 """The same numbers give the same answer."""
+
+SHARE_OF_RETURNS = 0.2
+"""Of the rate, what levels that come back may take: the less, the more of the single steps are found."""
+
+LEAST_OF_RETURNS = 6
+"""Times the points of the shortest level: fewer points cannot show a level that comes back at a share of 1 %."""
+
+LENGTH_STEP = 0.1
+"""Levels that come back are looked for in lengths so far apart, relative: all of them would take too long."""
 
 AT_ONCE = 1_000_000
 """Numbers that are permuted at once."""
@@ -95,24 +107,31 @@ def _with_levels(series: Float64, found: Sequence[tuple[int, float]]) -> list[Ch
 def _steps(series: Float64, begin: int, end: int, alpha: float, least: int) -> Iterator[tuple[int, float]]:
     if end - begin < 2 * least:
         return
-    place, p_value = largest_step(series[begin:end], least)
+    places, p_value = largest_step(series[begin:end], least)
     if p_value > alpha:
         return
-    yield begin + place, p_value
-    yield from _steps(series, begin, begin + place, alpha / 2, least)
-    yield from _steps(series, begin + place, end, alpha / 2, least)
+    yield from ((begin + place, p_value) for place in places)
+    ends = [begin, *(begin + place for place in places), end]
+    for first, last in itertools.pairwise(ends):
+        yield from _steps(series, first, last, alpha / len(ends[1:]), least)
 
 
-def largest_step(values: Float64, least: int = LEAST) -> tuple[int, float]:
-    """The place of the largest step, and how often the same numbers in any order have one as large."""
+def largest_step(values: Float64, least: int = LEAST) -> tuple[tuple[int, ...], float]:
+    """The place of the largest step, or the two of the clearest level that comes back, where that is clearer; and how
+    often the same numbers in any order have one as clear.
+    """
     ranks = stats.rankdata(values) - (len(values) + 1) / 2
-    sizes = _step_sizes(ranks[np.newaxis], least)[0]
-    largest = sizes.max()
-    maxima = _largest_by_chance(tuple(np.sort(ranks).tolist()), least)
-    as_large = len(maxima) - int(np.searchsorted(maxima, largest * (1 - 1e-9)))
-    is_exact = len(values) <= EXACT_UP_TO
-    p_value = as_large / len(maxima) if is_exact else (1 + as_large) / (1 + len(maxima))
-    return least + int(sizes.argmax()), p_value
+    sums, (of_steps, of_returns) = _sums(ranks[np.newaxis]), _by_chance(tuple(np.sort(ranks).tolist()), least)
+    sizes = _step_sizes(sums, least)[0]
+    step = (least + int(sizes.argmax()),)
+    p_value = _share(of_steps, float(sizes.max()))
+    if not len(of_returns):
+        return step, p_value
+    length, inside = max(_returns(sums, least), key=lambda found: float(found[1].max()))
+    p_returns = _share(of_returns, float(inside.max())) / SHARE_OF_RETURNS
+    p_value /= 1 - SHARE_OF_RETURNS
+    first = least + int(inside[0].argmax())
+    return (step, min(p_value, 1.0)) if p_value <= p_returns else ((first, first + length), min(p_returns, 1.0))
 
 
 def least_rate(count: int, least: int = LEAST) -> float:
@@ -120,27 +139,61 @@ def least_rate(count: int, least: int = LEAST) -> float:
     return 1.0 if count < 2 * least else largest_step(np.arange(count, dtype=np.float64), least)[1]
 
 
+def _share(maxima: Float64, largest: float) -> float:
+    """How many of these, in rising order, are as large; where not all orders were taken, with the one that was seen."""
+    as_large = len(maxima) - int(np.searchsorted(maxima, largest * (1 - 1e-9)))
+    return as_large / len(maxima) if len(maxima) != PERMUTATIONS else (1 + as_large) / (1 + len(maxima))
+
+
 @functools.lru_cache(maxsize=256)
-def _largest_by_chance(ranks: tuple[float, ...], least: int) -> Float64:
-    """The largest step of the ranks in every order, or in random ones; in rising order."""
+def _by_chance(ranks: tuple[float, ...], least: int) -> tuple[Float64, Float64]:
+    """The largest step of the ranks and the largest level that comes back, in every order or in random ones; each in
+    rising order. The second is empty where there are too few points.
+    """
     if len(ranks) <= EXACT_UP_TO:
-        orders = np.array(list(itertools.permutations(ranks)))
-        return np.sort(_step_sizes(orders, least).max(axis=1))
-    drawn = np.random.default_rng(SEED)
-    rows = max(1, AT_ONCE // len(ranks))
-    found = []
-    for begin in range(0, PERMUTATIONS, rows):
-        orders = drawn.permuted(np.tile(ranks, (min(rows, PERMUTATIONS - begin), 1)), axis=1)
-        found.append(_step_sizes(orders, least).max(axis=1))
-    return np.sort(np.concatenate(found))
+        found = [_largest(np.array(list(itertools.permutations(ranks))), least)]
+    else:
+        drawn = np.random.default_rng(SEED)
+        rows = max(1, AT_ONCE // len(ranks))
+        found = [
+            _largest(drawn.permuted(np.tile(ranks, (min(rows, PERMUTATIONS - begin), 1)), axis=1), least)
+            for begin in range(0, PERMUTATIONS, rows)
+        ]
+    of_steps, of_returns = (np.sort(np.concatenate(part)) for part in zip(*found, strict=True))
+    return of_steps, of_returns
 
 
-def _step_sizes(ranks: Float64, least: int) -> Float64:
+def _largest(ranks: Float64, least: int) -> tuple[Float64, Float64]:
+    """Of each row."""
+    sums = _sums(ranks)
+    of_returns = np.zeros(len(ranks) if ranks.shape[1] >= LEAST_OF_RETURNS * least else 0)
+    for _, sizes in _returns(sums, least) if len(of_returns) else ():
+        of_returns = np.maximum(of_returns, sizes.max(axis=1))
+    return _step_sizes(sums, least).max(axis=1), of_returns
+
+
+def _sums(ranks: Float64) -> Float64:
+    """Of the points before each place, from none to all; one row an order."""
+    return np.pad(np.cumsum(ranks, axis=1), ((0, 0), (1, 0)))
+
+
+def _step_sizes(sums: Float64, least: int) -> Float64:
     """Standardised differences of the means before and after each place, one row an order."""
-    count = ranks.shape[1]
+    count = sums.shape[1] - 1
     before = np.arange(least, count - least + 1)
-    sums = np.abs(np.cumsum(ranks, axis=1)[:, before - 1])  # the sum of all centred ranks is 0
-    return np.asarray(sums / np.sqrt(before * (count - before) / count), dtype=np.float64)
+    sizes = np.abs(sums[:, before])  # the sum of all centred ranks is 0
+    return np.asarray(sizes / np.sqrt(before * (count - before) / count), dtype=np.float64)
+
+
+def _returns(sums: Float64, least: int) -> Iterator[tuple[int, Float64]]:
+    """Lengths of a level between two of another one; and the standardised differences of the means in it and outside,
+    for each place at which it may begin, one row an order.
+    """
+    count, length = sums.shape[1] - 1, least
+    while length <= count - 2 * least:
+        inside = sums[:, least + length : count - least + 1] - sums[:, least : count - least - length + 1]
+        yield length, np.abs(inside) / np.sqrt(length * (count - length) / count)
+        length += max(1, int(LENGTH_STEP * length))
 
 
 def is_autocorrelated(values: Sequence[float] | Float64, places: Sequence[int] = (), alpha: float = ALPHA) -> bool:

@@ -34,7 +34,7 @@ class GpmReadings:
 
     `values` has shares of the peak (0 to 1) and rates in bytes per second, by metric of telemetry.parquet; NaN: not
     read. `missing` has why a metric was never read, under `GPM_WINDOW` why none was. `edge_error_ns` is how far the
-    ends of the windows may lie from where they seem.
+    ends of the windows may lie from where they seem; `clock_error_ns` is the part of it that the trace's clock has.
     """
 
     start_ns: Int64
@@ -44,6 +44,7 @@ class GpmReadings:
     """The clock of the multiprocessors at the end of each window; NaN: not read."""
     missing: Mapping[str, str]
     edge_error_ns: int
+    clock_error_ns: int = 0
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -97,7 +98,7 @@ def on_trace_clock(readings: Mapping[str, GpmReadings], meta: TraceMeta) -> dict
         nothing = np.zeros(0, dtype=np.int64)
         return {uuid: GpmReadings(nothing, nothing, {}, np.zeros(0), missing, 0) for uuid in readings}
     error_ns = 0 if clock is None else clock.error_ns
-    return {uuid: one.moved(-utc, error_ns) for uuid, one in readings.items()}
+    return {uuid: replace(one.moved(-utc, error_ns), clock_error_ns=error_ns) for uuid, one in readings.items()}
 
 
 def gpm_readings(log: SampleLog, uuid: str) -> GpmReadings | None:

@@ -17,7 +17,7 @@ from perfharness.analysis.energy.kinds import BusyShares, KnownWork
 from perfharness.analysis.energy.results import AttributionMethod, JointEnergy, StageAttribution, StageEnergy
 from perfharness.analysis.energy.sensors import MIN_UPDATES, Explained
 from perfharness.analysis.energy.steps import NS_PER_MS, NS_PER_S, Energy, Steps, per, rounded
-from perfharness.analysis.statistics import student_t
+from perfharness.analysis.statistics import figure, student_t
 from perfharness.model.trace import Int64
 
 WAITING = "waiting"
@@ -131,7 +131,7 @@ def _finished(
     joules = one.energy_j
     return replace(
         one,
-        busy_s=round(one.busy_s, 6),
+        busy_s=figure(one.busy_s),
         energy_j=rounded(joules),
         energy_j_low=rounded(one.energy_j_low),
         energy_j_high=rounded(one.energy_j_high),
@@ -194,8 +194,8 @@ def _joint(fits: Sequence[Fit], found: list[StageEnergy]) -> list[JointEnergy]:
     names = [found[at].stage for at in mine]
     for at in mine:
         found[at] = replace(found[at], together=[name for name in names if name != found[at].stage])
-    value, low, high = (round(joules, 6) for joules in _between(fits, mine))
-    return [JointEnergy(names, round(sum(found[at].busy_s for at in mine), 6), value, low, high, None)]
+    value, low, high = (figure(joules) for joules in _between(fits, mine))
+    return [JointEnergy(names, figure(sum(found[at].busy_s for at in mine)), value, low, high, None)]
 
 
 def awake_power(steps: Steps, inside: Int64, busy: BusyShares, beyond_ns: float) -> Energy:

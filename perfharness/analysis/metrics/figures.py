@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.metrics.results import MetricFigures
-from perfharness.analysis.statistics import min_count
+from perfharness.analysis.statistics import figure, min_count
 from perfharness.model.result import Float64
 from perfharness.model.telemetry import Series
 from perfharness.model.trace import Bool, Int64
@@ -104,11 +104,11 @@ def window_figures(
     value, weight = inside.value * scale, inside.weight
     return MetricFigures(
         new_readings=count,
-        mean=_rounded(np.average(value, weights=weight)),
-        min=_rounded(value.min()),
-        p50=_rounded(weighted_quantile(value, weight, 0.5)),
-        p95=_rounded(weighted_quantile(value, weight, 0.95)) if count >= min_count(95) else None,
-        max=_rounded(value.max()),
+        mean=figure(np.average(value, weights=weight)),
+        min=figure(value.min()),
+        p50=figure(weighted_quantile(value, weight, 0.5)),
+        p95=figure(weighted_quantile(value, weight, 0.95)) if count >= min_count(95) else None,
+        max=figure(value.max()),
         update_period_ms=period_ms,
         reason=None,
     )
@@ -126,7 +126,7 @@ def counter_total(series: Series | None, window: Window | None, scale: float = 1
     first, last = np.interp(
         np.asarray(window) - read.time_unix_ns[0], read.time_unix_ns - read.time_unix_ns[0], read.value
     )
-    return _rounded((last - first) * scale)
+    return figure((last - first) * scale)
 
 
 def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float:
@@ -135,7 +135,3 @@ def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float
     reached = np.cumsum(weight[order])
     at = int(np.searchsorted(reached, quantile * reached[-1] * (1 - 1e-12)))
     return float(value[order][min(at, len(value) - 1)])
-
-
-def _rounded(value: float) -> float:
-    return round(float(value), 6)

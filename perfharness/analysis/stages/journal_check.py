@@ -62,6 +62,12 @@ def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_chil
     return [*findings, *_compiled(journals), *_captured(journals), *_untraced_cuda(journals, trace)]
 
 
+def with_checks(findings: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
+    """Findings of a trace, then those of its check, without `no-ranges` where ranges were made and are missing."""
+    unmade = "no-ranges" if any(finding.code == MISSING_RANGES for finding in checked) else None
+    return [*(finding for finding in findings if finding.code != unmade), *checked]
+
+
 def _compiled(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
     names = sorted({name for journal in journals for name in journal.compiled_ranges})
     if names:

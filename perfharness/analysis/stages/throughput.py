@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from perfharness.analysis.statistics import figure
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.result import BatchLoop, Float64, Path, path_text
 from perfharness.model.trace import Bool, Int64
@@ -357,7 +358,7 @@ def _rate(processes: Sequence[_Steady], window: BusyLine) -> dict[str, Any]:
     known = [count for count in counts if count is not None]
     items = sum(known) if len(known) == len(counts) else None
     return {
-        "items_per_second": round(items / window.length * NS_PER_S, 6) if items is not None else None,
+        "items_per_second": figure(items / window.length * NS_PER_S) if items is not None else None,
         "unit": "items/s",
         "window_ms": round(window.length / 1e6, 6),
         "items": round(items, 6) if items is not None else None,
@@ -397,5 +398,5 @@ def _part(found: _Steady, window: BusyLine, total: float | None) -> dict[str, An
         "share": min(round(items / total, 6), 1.0) if items is not None and total else None,
         "in_window": None
         if items is None
-        else {"items": round(items, 6), "items_per_second": round(items / window.length * NS_PER_S, 6)},
+        else {"items": round(items, 6), "items_per_second": figure(items / window.length * NS_PER_S)},
     }

@@ -16,7 +16,7 @@ SENTENCES = {
     "fine": "tracing costs less than 10 %: the traced times can be taken",
     "warn": "tracing costs more than 10 %: take the untraced times",
     "distrust": "tracing costs more than 20 %: do not trust the traced times, nor what they say limits a stage",
-    "undecided": "what tracing costs is not known well enough",
+    "undecided": "whether tracing costs more than 10 % is not known: take the untraced times",
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -26,7 +26,7 @@ from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
 from perfharness.analysis.ranks.results import RunRanks
 from perfharness.analysis.stages.combine import combine
-from perfharness.analysis.stages.journal_check import MISSING_RANGES
+from perfharness.analysis.stages.journal_check import with_checks
 from perfharness.analysis.stages.outside import outside_tree
 from perfharness.analysis.stages.stage_findings import without_consequences
 from perfharness.analysis.stages.startup import first_cuda, startup
@@ -55,6 +55,7 @@ from perfharness.runs.explain import (
     usable_processes,
     with_explained,
 )
+from perfharness.runs.files.helpers import Helpers
 from perfharness.runs.files.journals import Journals, host_probe_of, journals_of
 from perfharness.runs.files.meta import mean_meta, process_meta
 from perfharness.runs.files.process_traces import ProcessTraces
@@ -285,8 +286,7 @@ def analyze_run(
         if analysed is not None:
             all_analysed[process.folder] = analysed
     results = {folder: analysed.result for folder, analysed in all_analysed.items()}
-    helpers = _helpers(manifest, results)
-    findings = [one for one in findings if one.code != "no-batches" or one.process not in helpers]
+    helpers = analyzer.helpers_of(results)
     ranks = analyzer.compare_ranks()
     results, found = with_ranks(results, ranks)
     findings.extend(found)
@@ -425,6 +425,7 @@ class ProcessAnalyzer:
         self.telemetry = RunTelemetry(run_dir, manifest)
         self._manifest = manifest
         self._traces = ProcessTraces(run_dir)
+        self._helpers = Helpers(self._traces, manifest, self.options)
         self._sharing = GpuSharing(self._traces, manifest)
 
     def analyze(self, process: ProcessRecord) -> tuple[Analysed | None, list[Finding]]:
@@ -452,9 +453,16 @@ class ProcessAnalyzer:
         except TraceError as error:
             unreadable = Finding("trace-unreadable", Severity.ERROR, str(error), process=process.folder)
             return None, [unreadable]
+        self._helpers.note(process, runs_batches=bool(result.loops))
         own = without_consequences(result.findings, ended_well=process.ended == "ok")
+        own = self._helpers.expected(process, own)
         findings = [replace(finding, process=process.folder) for finding in own]
         return Analysed(result, trace_meta, journals, size_of(path)), findings
+
+    def helpers_of(self, results: Collection[str]) -> frozenset[str]:
+        """Of the processes that were analysed, by their folders, those that work for others."""
+        processes = (one for one in self._manifest.measured_processes if one.folder in results)
+        return frozenset(one.folder for one in processes if self._helpers.is_helper(one))
 
     def _see(self, process: ProcessRecord, analysis: Analysis) -> None:
         self._ranks.visit(process, analysis)
@@ -523,15 +531,10 @@ def analyze_opened(
         None if sharing is None else diagnose(analysis, sharing, gpm, used_cpu)
     )  # first: it takes the most memory
     result = tabulate(analysis, throttling)
-    checked = journals.findings(trace)
-    unmade = "no-ranges" if any(finding.code == MISSING_RANGES for finding in checked) else None  # they were made
+    checked = with_checks(result.findings, journals.findings(trace))
     result = replace(
         result,
-        findings=[
-            *(finding for finding in result.findings if finding.code != unmade),
-            *checked,
-            *clock_findings(trace.meta.clock),
-        ],
+        findings=[*checked, *clock_findings(trace.meta.clock)],
         first_cuda=first_cuda(trace),
         diagnosis=diagnosis,
         gpu_work=() if gpu_work_on is None else gpu_work(analysis, gpu_work_on),
@@ -563,21 +566,6 @@ def _no_trace(manifest: RunManifest, process: ProcessRecord) -> list[Finding]:
             process.folder,
         )
     ]
-
-
-def _helpers(manifest: RunManifest, results: Mapping[str, ProcessResult]) -> frozenset[str]:
-    """Processes without batches in a tree of which others run some: workers of a loader, and what starts workers.
-
-    A rank is none: it was to do the same as the others.
-    """
-    found = set()
-    for launched in manifest.processes:
-        tree = [one for one in manifest.measured_processes if one.launched_folder == launched.folder]
-        mine = {one.folder: one for one in tree if one.folder in results}
-        idle = {name for name in mine if not results[name].loops}
-        if len(idle) < len(mine):
-            found |= {name for name in idle if (one := mine[name].measured_self) is None or one.rank is None}
-    return frozenset(found)
 
 
 def _failed(manifest: RunManifest) -> dict[str, str]:

@@ -12,7 +12,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.analysis.comparison.launches import mean_of_launches
-from perfharness.analysis.comparison.verdicts import ALPHA, Pair, Reason, Rule, compare
+from perfharness.analysis.comparison.verdicts import ALPHA, Judgement, Pair, Reason, Rule, compare
+from perfharness.analysis.statistics import figure
 from perfharness.errors import UsageError
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.findings import Finding, Severity
@@ -40,8 +41,8 @@ WARN_ABOVE, DISTRUST_ABOVE = 0.10, 0.20
 TIME = "cpu_time"
 
 Grade = Literal["fine", "warn", "distrust", "undecided"]
-"""By the estimate: `warn` above 10 %, `distrust` above 20 %. `fine`: the whole interval is below 10 %; `undecided`: it
-is not, or traced launches were faster by more than 10 %, or there is no interval.
+"""Where the whole interval lies: `distrust` above 20 %, `warn` above 10 %, `fine` below 10 %. `undecided`: it reaches
+over 10 %, or traced launches were faster by more than 10 %, or there is no interval.
 """
 
 RANK: tuple[Grade, ...] = ("distrust", "warn", "undecided", "fine")
@@ -277,8 +278,18 @@ def _row(
         high=_figure(high),
         grade=grade,
         reason=reason,
-        launches_needed=judged.launches_needed if grade == "undecided" else None,
+        launches_needed=_launches_needed(pair, judged) if grade == "undecided" else None,
     )
+
+
+def _launches_needed(pair: Pair, judged: Judgement) -> int | None:
+    """Of each kind, with which the interval probably lies on one side of 10 %; None: not known.
+
+    That a pair is the same is judged by one end of an interval of 90 %, and `fine` by that of 95 %.
+    """
+    if judged.ratio is not None and judged.ratio <= 1 + WARN_ABOVE:
+        (judged,) = compare([pair], Rule(alpha=ALPHA / 2, min_effect=WARN_ABOVE))
+    return judged.launches_needed
 
 
 def _grade(
@@ -292,12 +303,12 @@ def _grade(
     if low is None or high is None:
         one = "one launch of each kind does not show how launches differ; measure more (--repeat)"
         return "undecided", one if why is Reason.ONE_LAUNCH else "the launches differ too much for an interval"
-    if overhead > DISTRUST_ABOVE:
+    if low > DISTRUST_ABOVE:
         return "distrust", None
-    if overhead > WARN_ABOVE:
+    if low > WARN_ABOVE:
         return "warn", None
     if high > WARN_ABOVE:
-        return "undecided", "the interval reaches beyond 10 %: the launches differ too much, or are too few"
+        return "undecided", "the interval reaches over 10 %: the launches differ too much, or are too few"
     if overhead < -WARN_ABOVE:
         return "undecided", "traced launches were faster, so launches differ by more than tracing costs"
     return "fine", None
@@ -324,7 +335,7 @@ def _findings(stages: Mapping[str, OverheadRow]) -> list[Finding]:
 
 
 def _figure(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
+    return None if value is None else figure(value)
 
 
 def _has_numbers(found: Overhead) -> bool:

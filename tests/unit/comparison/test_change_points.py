@@ -26,7 +26,7 @@ def places(values: Sequence[float], **options: float) -> list[int]:
     ],
 )
 def test_the_rate_of_few_points_is_counted(values: list[float], place: int, p_value: float) -> None:
-    assert largest_step(np.asarray(values, dtype=np.float64)) == (place, p_value)
+    assert largest_step(np.asarray(values, dtype=np.float64)) == ((place,), p_value)
 
 
 def size(ranks: Sequence[float], least: int = 3) -> float:
@@ -60,6 +60,9 @@ def noisy(levels: Sequence[tuple[int, float]], seed: int = 1, spread: float = 0.
         ([(10, 10.0), (10, 11.0)], [10]),
         ([(15, 10.0), (15, 11.0), (15, 9.0)], [15, 30]),
         ([(15, 10.0), (15, 11.0), (15, 10.0)], [15, 30]),
+        ([(10, 10.0), (10, 12.0), (10, 10.0)], [10, 20]),
+        ([(20, 10.0), (10, 12.0), (5, 10.0)], [20, 30]),
+        ([(20, 10.0), (10, 12.0), (10, 10.0), (10, 9.0)], [20, 30, 40]),
         ([(5, 10.0)], []),
         ([], []),
     ],

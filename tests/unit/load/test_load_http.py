@@ -356,6 +356,51 @@ def test_servers_that_never_say_done() -> None:
     assert streamed_answer(body % b"null", done=False).error == "cut-off"
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_stream_ends_with_done_also_where_the_connection_stays_open(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is used again where the body ends soon after, and closed where it does not."""
+    monkeypatch.setattr("perfharness.load.targets.http.client.END_S", 60 if ends else 0.001)
+    connections = 0
+
+    async def run() -> None:
+        answered = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal connections
+            connections += 1
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+                    await reader.readexactly(int(length.partition(b":")[2]))
+                    part = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n'
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
+                    writer.write(b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(part), part))
+                    if ends:
+                        await answered.wait()
+                        writer.write(b"0\r\n\r\n")
+            writer.close()
+
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1/chat/completions"
+        target = target_of(HttpSettings(url=url, model="m"))
+        async with listening:
+            await target.protocol.prepare(target.client)
+            for _ in range(2):
+                answered.clear()
+                found = await asyncio.wait_for(target.call_async(LoadRequest(0, 1, None, "p", 0)), 60)
+                assert (found.error, found.tokens) == (None, 1)
+                assert found.done_ns is not None
+                answered.set()
+                await asyncio.gather(*target.client._ending)
+            await target.close_async()
+
+    asyncio.run(run())
+    assert connections == (1 if ends else 2)
+
+
 def streamed_answer(body: bytes, **settings: Any) -> Answer:
     async def run() -> Answer:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

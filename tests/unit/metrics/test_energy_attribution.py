@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.energy.attribution import WAITING, attribute
+from perfharness.analysis.energy.attribution import WAITING, _finished, _joint, _stage, attribute
+from perfharness.analysis.energy.fits import Fit
 from perfharness.analysis.energy.kinds import BusyShares, KnownWork
 from perfharness.analysis.energy.results import StageAttribution, StageEnergy
 from perfharness.analysis.energy.sensors import Explained
@@ -171,6 +174,15 @@ def test_stages_of_milliseconds_have_one_number_together() -> None:
     assert {(one.method, one.energy_j) for one in found.stages} == {("bounds", None)}
     assert found.stages[0].together == ["copy", WAITING]
     assert found.awake.power_mean_w is None
+
+
+def test_a_joint_energy_below_a_millijoule_keeps_its_digits() -> None:
+    fit = SimpleNamespace(energy=lambda seconds: (1.234564e-5, 1e-7), seconds_of=lambda owners: np.zeros(1))
+    classes = [_stage(name, 1.234564e-5, "bounds") for name in ("a", "b")]
+    (joint,) = _joint([cast(Fit, fit)], classes)
+    assert (joint.energy_j, joint.energy_j_low, joint.energy_j_high) == (1.23456e-5, 1.22456e-5, 1.24456e-5)
+    assert joint.busy_s == 2.46913e-5
+    assert _finished(classes[0], None, None, 1, None).busy_s == 1.23456e-5
 
 
 def rarely_busy(stages: dict[str, tuple[float, float]]) -> Pieces:

@@ -10,12 +10,15 @@ import pytest
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.counters.fits import WorkInWindows
-from perfharness.analysis.counters.readings import GpmReadings, gpm_readings
+from perfharness.analysis.counters.readings import GpmReadings, gpm_readings, on_trace_clock
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose
+from perfharness.analysis.diagnosis.gpu.sampled_counters import _unclear_ends
 from perfharness.analysis.energy.kinds import BusyShares
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import Diagnosis, GpuCounters
-from perfharness.model.telemetry import GPM_WINDOW
+from perfharness.model.telemetry import GPM_EDGE_ERROR, GPM_WINDOW
+from perfharness.model.trace import TraceMeta
+from perfharness.model.trace_clock import TraceClock
 from perfharness.testing.made_batches import stage_of
 from perfharness.testing.sample_builder import SampleBuilder
 from perfharness.testing.trace_builder import H200
@@ -187,6 +190,28 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
             found = fits.of([which])
             misses += not found.low <= profile.mean() <= found.high
     assert misses <= 26
+
+
+@pytest.mark.parametrize(
+    ("seen_ms", "clock_ns", "figures"),
+    [(11.7, 500, ("50 ms", "11.7 ms", "0.5 µs")), (0.2, 9_000_000, ("0.2 ms", "9000.0 µs")), (4.9, 500, None)],
+)
+def test_what_is_not_known_of_the_windows_is_told_by_its_parts(
+    seen_ms: float, clock_ns: int, figures: tuple[str, ...] | None
+) -> None:
+    log = SampleBuilder()
+    ends = [T0 + 100 * MS, T0 + 150 * MS, T0 + 200 * MS]
+    log.readings(UUID, GPM_WINDOW, ends, [50.0 * MS] * 3, read_ns=80_000)
+    log.readings(UUID, GPM_EDGE_ERROR, ends, [seen_ms * MS] * 3)
+    read = gpm_readings(log.build(), UUID)
+    assert read is not None
+    origin = np.zeros(1, dtype=np.int64)
+    meta = TraceMeta("nsys", None, "traced", "", T0, clock=TraceClock("marks", origin, origin + T0, clock_ns))
+    found = on_trace_clock({UUID: read}, meta)[UUID]
+    assert (found.edge_error_ns, found.clock_error_ns) == (round(seen_ms * MS) + clock_ns, clock_ns)
+    unclear = _unclear_ends(found)
+    assert (unclear is None) == (figures is None)
+    assert all(figure in (unclear or "") for figure in figures or ())
 
 
 def test_readings_are_shares_bytes_per_second_and_windows_by_hand() -> None:

@@ -56,6 +56,8 @@ BASE = [10.0, 10.1, 9.9, 10.05]
         ((1.05, 1.05, 1.05, 1.05), "fine", []),
         ((1.15, 1.15, 1.15, 1.15), "warn", ["tracing-costs-some"]),
         ((1.3, 1.3, 1.3, 1.3), "distrust", ["tracing-costs-much"]),
+        ((1.15, 1.3, 1.4, 1.25), "warn", ["tracing-costs-some"]),  # 27 %, and 11 % at least
+        ((0.8, 1.0, 2.2, 1.6), "undecided", []),  # 29 %, of launches that differ too much to say so
         ((0.7, 1.0, 1.4, 1.1), "undecided", []),
         ((0.7, 0.7, 0.7, 0.7), "undecided", []),
     ],
@@ -66,6 +68,23 @@ def test_grades(tmp_path: Path, factors: tuple[float, ...], grade: str, codes: l
     assert [finding.code for finding in found.findings] == codes
     assert found.stages[f"{BATCH}/load"].overhead == found.stages[BATCH].overhead
     assert (found.stages[BATCH].reason is not None) == (grade == "undecided")
+    if grade != "undecided":
+        assert found.stages[BATCH].launches_needed is None
+
+
+def test_an_undecided_stage_says_how_many_launches_would_decide_it(tmp_path: Path) -> None:
+    traced = {"wide": [8.0, 10.1, 21.8, 16.1], "nearly fine": [10.3, 10.9, 9.8, 10.45]}
+    found = {name: measured(tmp_path / name, BASE, times).stages[BATCH] for name, times in traced.items()}
+    for row in found.values():
+        assert row.grade == "undecided"
+        assert row.launches_needed is not None
+        assert row.launches_needed > len(BASE)
+    assert found["nearly fine"].launches_needed < found["wide"].launches_needed  # type: ignore[operator]
+
+
+def test_small_figures_keep_their_digits(tmp_path: Path) -> None:
+    row = measured(tmp_path, BASE, [base * 1.0000123456 for base in BASE]).stages[BATCH]
+    assert row.overhead == pytest.approx(1.23456e-5, rel=1e-5)
 
 
 @settings(max_examples=25)  # each writes up to 16 launches

@@ -19,16 +19,20 @@ from perfharness.files import locked
 from perfharness.model import conventions
 from perfharness.model.findings import Severity
 from perfharness.model.manifest import (
+    MANIFEST_NAME,
     FindingRecord,
     RunManifest,
     TracerRecord,
 )
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.range_log import OP_BITS, POP, RangeAttributes, RangeLog
+from perfharness.render.timeline.chrome import write_chrome_trace
 from perfharness.run_swap import has_numbers
 from perfharness.runs.files import json_files as files
 from perfharness.runs.files.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.runs.run import open_run
+from perfharness.runs.slowest import slowest
+from perfharness.runs.tables.files import write_tables
 from perfharness.testing.trace_builder import TraceBuilder
 from tests.schemas import valid
 from tests.unit.file_faults import fault
@@ -155,7 +159,9 @@ def test_a_run_in_which_a_process_did_not_end_well_has_no_throughput(
     assert summary.mean["throughput"]["reason"].startswith("proc_1_gpu_0: ")
 
 
-def test_workers_without_batches_have_no_part_in_the_throughput(tmp_path: Path) -> None:
+def test_workers_without_batches_have_no_part_in_the_throughput(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Their stages are in the table, outside of the batches of the process that they work for."""
     folder = tmp_path / "proc_0_gpu_0"
     write_trace(folder)
@@ -170,7 +176,9 @@ def test_workers_without_batches_have_no_part_in_the_throughput(tmp_path: Path) 
         MeasuredProcess(folder=folder.name, launched_index=0, pid=100, trace="trace.sqlite"),
         MeasuredProcess(folder=f"{folder.name}/child_0", launched_index=0, pid=100, trace="child_0/trace.sqlite"),
     ]
-    summary = analyze_run(tmp_path, manifest_of(process(0, measured=measured)))
+    manifest = manifest_of(process(0, measured=measured))
+    (tmp_path / MANIFEST_NAME).write_text(manifest.model_dump_json())
+    summary = analyze_run(tmp_path, manifest)
     mean = valid("benchmark_mean", tmp_path / "benchmark_mean.json")
     assert mean["throughput"]["items_per_second"] == pytest.approx(40)
     assert [(stage["path"], stage["count"], stage["where"]) for stage in mean["outside_batches"]] == [
@@ -179,6 +187,15 @@ def test_workers_without_batches_have_no_part_in_the_throughput(tmp_path: Path) 
     assert load(folder / "child_0" / "benchmark.json")["outside_batches"] == []
     assert summary.findings == []
     assert summary.mean_of(f"{folder.name}/child_0")["throughput"]["items_per_second"] is None
+
+    opened = open_run(tmp_path)
+    assert [one.findings for one in opened.processes] == [[], []]
+    assert open_run(folder / "child_0").findings == []
+    assert slowest(opened).findings == []
+    assert write_tables(opened, ["stages"], "csv", tmp_path / "stages.csv")[0] == []
+    assert write_chrome_trace(opened, tmp_path / "timeline.json") == []
+    assert run(["diagnose", str(tmp_path), "--format", "json"]) == 0
+    assert "no-batches" not in capsys.readouterr().err
 
     alone = manifest_of(process(0, measured=measured[1:]))
     assert [finding.code for finding in analyze_run(tmp_path, alone).findings] == ["no-batches"]

@@ -10,6 +10,7 @@ import tracemalloc
 import warnings
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,7 @@ def test_a_deep_trace_stays_small(tmp_path: Path, pops: int) -> None:
         log.writer().event(head)
     for _ in range(pops):
         log.writer().event(keys[0] | POP)
-    (trace,) = complete_traces(tmp_path).values()
+    (trace,) = complete_traces(tmp_path)
     assert trace.stat().st_size < 2_000_000
     with closing(sqlite3.connect(trace)) as connection:
         found = connection.execute(f"SELECT count(*), count(end) FROM {schema.TABLE_NVTX} WHERE eventType = 59")
@@ -365,9 +366,25 @@ def test_a_log_that_cannot_be_read_now_is_kept(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(OSError, match="Too many"):
             complete_traces(tmp_path)
         assert len(log_paths(tmp_path)) == 1
-    (trace,) = complete_traces(tmp_path).values()
+    (trace,) = complete_traces(tmp_path)
     with closing(sqlite3.connect(trace)) as connection:
         assert connection.execute(f"SELECT count(*) FROM {schema.TABLE_NVTX} WHERE eventType = 34").fetchone() == (1,)
+
+
+def test_logs_of_two_processes_that_had_one_pid_are_two_traces(tmp_path: Path) -> None:
+    """And those of two programs of one process are one."""
+    for start_ticks in (5, 5, 900):
+        log = RangeLog(str(tmp_path))
+        log.facts = replace(log.facts, start_ticks=start_ticks)
+        log.writer().event(log.key(RangeAttributes(None, "a")) << OP_BITS | MARK)
+    traces = complete_traces(tmp_path, launched_pid=0)
+    assert [path.name for path in traces] == [f"trace_{os.getpid()}_{ticks}.sqlite" for ticks in (5, 900)]
+    marks = []
+    for path in traces:
+        with closing(sqlite3.connect(path)) as connection:
+            query = f"SELECT count(*) FROM {schema.TABLE_NVTX} WHERE eventType = {schema.NVTX_MARK_EVENT}"
+            marks += connection.execute(query).fetchone()
+    assert marks == [2, 1]
 
 
 def test_events_without_room_on_the_disk_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,12 +435,12 @@ def test_nothing_outside_of_the_folder_is_touched(tmp_path: Path) -> None:
     log.writer().event(log.key(RangeAttributes("d", "a")) << OP_BITS | MARK)
     (path,) = log_paths(outside)
     (folder / path.name).symlink_to(path)
-    assert complete_traces(folder) == {}
+    assert complete_traces(folder) == []
     (folder / path.name).unlink()
     (folder / path.name).write_bytes(path.read_bytes())
     names = path.with_suffix(range_log.NAMES_SUFFIX)
     (folder / names.name).symlink_to(names)
-    assert complete_traces(folder) == {}
+    assert complete_traces(folder) == []
     (outside / "t").write_bytes(b"theirs")
     (folder / "trace.sqlite").symlink_to(outside / "t")
     with pytest.raises(OSError):  # noqa: PT011 - the type is the point
@@ -439,7 +456,7 @@ def test_a_process_that_could_not_be_followed_was_not_killed(
     """Its recorder made the log, and nobody looked for a GPU."""
     log = RangeLog(str(tmp_path), gpu_present=gpu_present)
     log.writer().event(log.key(RangeAttributes(None, "a")) << OP_BITS | PUSH)
-    (trace,) = complete_traces(tmp_path).values()
+    (trace,) = complete_traces(tmp_path)
     with closing(sqlite3.connect(trace)) as connection:
         query = f"SELECT value FROM {schema.TABLE_PERFHARNESS} WHERE name = ?"
         assert connection.execute(query, [schema.META_CUDA_UNTRACED_REASON]).fetchall() == [(reason,)]

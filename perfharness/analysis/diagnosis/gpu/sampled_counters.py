@@ -120,10 +120,8 @@ class StageCounters:
             others = OtherProcesses(None, 0)  # they are on another GPU
         if others.busy is None and others.count:
             return f"another process of the run is on the GPU, and when it worked is not known: {others.reason}"
-        if len(readings) and readings.edge_error_ns > MAX_EDGE_ERROR * float(
-            np.median(readings.end_ns - readings.start_ns)
-        ):
-            return f"the trace's clock may be {readings.edge_error_ns / 1e6:.1f} ms off the readings'"
+        if (unclear := _unclear_ends(readings)) is not None:
+            return unclear
         operations, details = workload.trace.operations, workload.details
         mine = np.flatnonzero(workload.gpus.of == position)
         is_copy = operations.kind[mine] == GpuOperationKind.MEMCPY
@@ -209,6 +207,19 @@ class StageCounters:
             if int(self._paths.parent[each]) in inside:
                 inside.add(each)
         return inside
+
+
+def _unclear_ends(readings: GpmReadings) -> str | None:
+    """Why it is not known well enough what ran in the windows; None: it is."""
+    window_ns = float(np.median(readings.end_ns - readings.start_ns)) if len(readings) else 0.0
+    if readings.edge_error_ns <= MAX_EDGE_ERROR * window_ns or not len(readings):
+        return None
+    seen_ms, clock_us = (readings.edge_error_ns - readings.clock_error_ns) / 1e6, readings.clock_error_ns / 1e3
+    return (
+        f"the ends of the readings' windows ({window_ns / 1e6:.0f} ms long) are known to {seen_ms:.1f} ms, for a busy "
+        f"machine looks for them late, and the trace's clock to {clock_us:.1f} µs: together more than "
+        f"{MAX_EDGE_ERROR:.0%} of a window"
+    )
 
 
 def _classes(time_ns: Float64) -> dict[int, int]:

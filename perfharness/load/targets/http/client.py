@@ -36,6 +36,8 @@ STREAMED_BYTES = 1 << 20
 """A body that is larger is sent in pieces, between which other requests go on."""
 
 HANDSHAKE_S = 5.0
+END_S = 0.1
+"""How long the end of an answer is waited for of which no more is wanted; then its connection is closed."""
 
 _OWN_LIMITS = {errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS}
 _RESETS = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN}
@@ -76,6 +78,7 @@ class Client:
         self._settings = settings
         self._headers = settings.all_headers()
         self._session: aiohttp.ClientSession | None = None
+        self._ending: set[asyncio.Task[None]] = set()
 
     def _opened(self) -> aiohttp.ClientSession:
         """The session, made on the loop that uses it."""
@@ -99,21 +102,40 @@ class Client:
     async def send(
         self, message: Message, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a message; the answer's head has come when this yields. Redirects are answers, not followed."""
-        async with self._opened().request(
+        """Send a message; the answer's head has come when this yields. Redirects are answers, not followed.
+
+        What of the body is not read then is waited for while the caller goes on, so that the connection can be used
+        again.
+        """
+        response = await self._opened().request(
             message.method,
             message.url,
             data=message.body if len(message.body or b"") < STREAMED_BYTES else BytesIO(message.body or b""),
             headers={**message.headers, **(headers or {})},
             allow_redirects=False,
-        ) as response:
+        )
+        try:
             yield response
+        except BaseException:
+            response.close()
+            raise
+        if not response.content.at_eof():
+            task = asyncio.create_task(_read_to_its_end(response))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
         """Close all connections; on the loop that used them."""
         if self._session is not None:
+            await asyncio.gather(*self._ending)
             await self._session.close()
             self._session = None
+
+
+async def _read_to_its_end(response: aiohttp.ClientResponse) -> None:
+    with suppress(aiohttp.ClientError, asyncio.TimeoutError, OSError):
+        await asyncio.wait_for(response.read(), END_S)
+    response.release()
 
 
 def allow_many_connections() -> None:

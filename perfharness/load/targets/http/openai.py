@@ -80,8 +80,8 @@ class OpenAiProtocol(HttpProtocol):
         is_done, reason = False, None
         async for data, came_ns, is_cut in _events(response):
             if data == DONE:
-                is_done = True
-                continue
+                answer.done_ns, is_done = came_ns, True  # the server may keep the connection open
+                break
             try:
                 part = _parsed(data)
             except InvalidResponseError:

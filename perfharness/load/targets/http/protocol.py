@@ -46,7 +46,8 @@ class HttpProtocol(ABC):
         return found
 
     async def read(self, response: aiohttp.ClientResponse, answer: Answer, request: LoadRequest) -> Received:
-        """Read an answer that has a good status, and note in `answer` what the protocol shows.
+        """Read an answer that has a good status, and note in `answer` what the protocol shows: `done_ns` too, where its
+        end is not that of the body.
 
         Raises `InvalidResponseError` where it is not one of the protocol.
         """

@@ -75,7 +75,7 @@ class HttpTarget:
                     answer.message = f"{status} {response.reason}{to}: {body[:_SHOWN].decode(errors='replace')}"
                     return answer
                 received = await self.protocol.read(response, answer, request)
-                answer.done_ns = time.perf_counter_ns()
+                answer.done_ns = answer.done_ns or time.perf_counter_ns()
         except Exception as error:
             kind = kind_of_failure(error)
             if kind is None:
