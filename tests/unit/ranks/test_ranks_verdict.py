@@ -122,7 +122,7 @@ def test_a_gpu_that_waits_for_a_rank_is_not_bound_by_its_work(
     group, found = judged(tmp_path, [100.0, late_us], apart_us=0)
     one = stage(found, "batch")
     before = replace(one, verdict=replace(one.verdict, verdict=Verdict.GPU_BOUND), causes=[cause("gpu-bound", 0.9)])
-    after = with_rank_delays(Diagnosis([before], [], [], []), group, "rank_0").stages[0]
+    after = with_rank_delays(Diagnosis([before], [], [], []), group, "rank_0", {}).stages[0]
     assert after.verdict.verdict is verdict
     assert [each.code for each in after.causes] == codes
 
