@@ -123,7 +123,10 @@ class StageCounters:
         if len(readings) and readings.edge_error_ns > MAX_EDGE_ERROR * float(
             np.median(readings.end_ns - readings.start_ns)
         ):
-            return f"the trace's clock may be {readings.edge_error_ns / 1e6:.1f} ms off the readings'"
+            clock, off = workload.trace.meta.clock, f"{readings.edge_error_ns / 1e6:.1f} ms"
+            if clock is not None and 2 * clock.error_ns >= readings.edge_error_ns:
+                return f"the trace's clock may be {off} off the readings'"
+            return f"when its readings end is known to {off} only, for the driver answered late"
         operations, details = workload.trace.operations, workload.details
         mine = np.flatnonzero(workload.gpus.of == position)
         is_copy = operations.kind[mine] == GpuOperationKind.MEMCPY
