@@ -290,7 +290,7 @@ def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) ->
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2
     assert "clocks-throttled" in codes(summary)
     message = next(finding.message for finding in summary.findings if finding.code == "clocks-throttled")
-    assert f"in {len(hit)} batches" in message
+    assert f"in {len(hit)} of {BATCHES - 2} batches" in message
     assert "they are in the statistics" in message
 
     again = analyze_run(tmp_path, manifest, ReadAs(reject_throttled=True))
