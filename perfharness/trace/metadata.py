@@ -18,6 +18,9 @@ NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR = "2", "3"
 LOST_EVENTS = re.compile(r"\b(dropped|lost|truncated|incomplete|not all|out of memory|missing)\b", re.IGNORECASE)
 """An nsys diagnostic of this form reports events that are not in the trace."""
 
+NO_CUDA = re.compile(r"no cuda events collected|cuda profiling might have not been started", re.IGNORECASE)
+NO_NVTX = re.compile(r"no nvtx events collected", re.IGNORECASE)
+"""nsys says these of each process that has none: of a trace that has some, they are of a starter or a helper."""
 
 CUDA_CUT_OFF = re.compile(r"not all cuda events", re.IGNORECASE)
 """nsys says it of a process that ended without its exit functions, by `os._exit` or a signal."""
@@ -46,7 +49,7 @@ def read_meta(source: TraceSource, has_cuda_rows: bool) -> TraceMeta:
         devices=read_devices(source),
         driver=environment.get("NvDriverVersion", [None])[0],
         cuda_driver=int(cuda_driver) if cuda_driver.isdigit() else None,
-        findings=(*_embedded_findings(own), *_nsys_diagnostics(source)),
+        findings=(*_embedded_findings(own), *_nsys_diagnostics(source, has_cuda_rows)),
         cuda_cut_off=frozenset(_cut_off(source)),
     )
 
@@ -137,12 +140,15 @@ def _counts(text: str) -> dict[str, int]:
     return {name: count for name, count in found.items() if isinstance(count, int)} if isinstance(found, dict) else {}
 
 
-def _nsys_diagnostics(source: TraceSource) -> list[Finding]:
+def _nsys_diagnostics(source: TraceSource, has_cuda_rows: bool) -> list[Finding]:
+    has_nvtx_rows = source.has(schema.TABLE_NVTX)
     if not {"severity", "text"} <= source.columns("DIAGNOSTIC_EVENT"):
         return []
     findings = []
     for severity, text in source.texts("DIAGNOSTIC_EVENT", ["severity", "text"]):
         if severity not in (NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR):
+            continue
+        if (has_cuda_rows and NO_CUDA.search(text)) or (has_nvtx_rows and NO_NVTX.search(text)):
             continue
         if LOST_EVENTS.search(text):
             level = Severity.ERROR

@@ -46,6 +46,8 @@ class MadeUpGpu:
     noise: float = 0.002
     refresh_ms: float | None = None
     """How often the driver refreshes what is sampled, found to 0.7 ms either way; None: at each window's end."""
+    edge_error_ms: float = 0.7
+    """What is stated of how far the ends of windows may be off, where the driver refreshes by itself."""
     delay_ms: float = 0.0
     """How much later the driver hands a refresh out."""
     pieces: list[tuple[int, int, Mapping[str, float]]] = field(default_factory=list)
@@ -86,7 +88,7 @@ class MadeUpGpu:
         times = (found[1:] + T0).tolist()
         log.readings(UUID, GPM_WINDOW, times, np.diff(found).tolist())
         if self.refresh_ms is not None:
-            log.readings(UUID, GPM_EDGE_ERROR, times, [0.7 * MS] * len(times))
+            log.readings(UUID, GPM_EDGE_ERROR, times, [self.edge_error_ms * MS] * len(times))
         for name, metric in METRIC_OF.items():
             scale = 100.0 if metric in GPM_SHARES else 1.0 / (1 << 20)
             values = self.mean(name, edges)

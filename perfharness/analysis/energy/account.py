@@ -310,7 +310,14 @@ def _occurrences_of_all(parts: Sequence[OccurrenceEnergy]) -> OccurrenceEnergy:
 def _run(gpus: list[GpuEnergy], processes: dict[str, ProcessEnergy]) -> RunEnergy:
     """Sums over the GPUs; None where one of them is not known."""
     window, run = (
-        [next((part for part in parts if part.energy_j is not None), None) for parts in sensors]
+        [
+            min(
+                (part for part in parts if part.energy_j is not None),
+                key=lambda part: part.error_j or 0.0,
+                default=None,
+            )
+            for parts in sensors
+        ]
         for sensors in ([gpu.window for gpu in gpus], [gpu.run for gpu in gpus])
     )
     total = _sum([part.energy_j if part else None for part in window])

@@ -128,9 +128,10 @@ class WindowEnergy:
         )
 
     def best(self) -> tuple[str, Energy]:
-        """The energy of the first sensor that has one."""
-        found = ((metric, self.energy(metric)) for metric in METRICS)
-        return next((one for one in found if one[1].joules is not None), (COUNTER, self.energy(COUNTER)))
+        """The energy by the sensor whose error is least, the first in `METRICS` of equal ones."""
+        found = [(metric, self.energy(metric)) for metric in METRICS]
+        known = [one for one in found if one[1].joules is not None]
+        return min(known, key=lambda one: one[1].error_j or 0.0, default=found[0])
 
     @property
     def ambiguous(self) -> bool:

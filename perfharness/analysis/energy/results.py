@@ -154,7 +154,9 @@ class GpuEnergy:
 
 @dataclass(frozen=True)
 class RunEnergy:
-    """`energy` of benchmark_mean.json. `energy_j` is that of all GPUs over the measured window."""
+    """`energy` of benchmark_mean.json. `energy_j` is that of all GPUs over the measured window, of
+    each by the sensor whose error is least.
+    """
 
     energy_j: float | None
     error_j: float | None

@@ -91,6 +91,8 @@ class GpuMetrics:
     memory_clock: ClockHold
     throttled_batches: int | None
     reason: str | None
+    batches: int = 0
+    """Of the processes on it, without the warm-up: those that `throttled_batches` are of."""
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,7 @@ def _gpu(
         ),
         throttled_batches=sum(known) if touched else None,
         reason=reason,
+        batches=sum(int((~one.batches.warmup).sum()) for one in mine),
     )
 
 
@@ -326,8 +327,10 @@ def _of_gpu(gpu: GpuMetrics, rejected: bool) -> Iterator[Finding]:
         yield Finding(
             "clocks-throttled",
             Severity.WARNING,
-            f"{where}: the clocks were not held in {gpu.throttled_batches} batches ({why}); {left}.",
-            "Cool the GPU, raise its power limit or lock lower clocks; `--reject-throttled` leaves such batches out.",
+            f"{where}: the clocks were not held in {gpu.throttled_batches} of {gpu.batches} batches ({why}); {left}.",
+            "Cool the GPU, raise its power limit or lock lower clocks; `--reject-throttled` leaves such batches out."
+            if gpu.batches - gpu.throttled_batches >= gpu.throttled_batches
+            else "Cool the GPU, raise its power limit or lock lower clocks: it holds no others under this load.",
         )
     elif gpu.processes and why and gpu.throttled_batches is None:
         yield Finding(

@@ -157,6 +157,26 @@ def test_ranges_after_the_last_cuda_event_of_a_process_that_nsys_lacks_the_rest_
     assert "trace-cuda-cut-off" in errors(table)
 
 
+@pytest.mark.parametrize(("has_kernel", "expected"), [(True, []), (False, ["CUDA", "CUDA"])])
+def test_a_helper_without_events_is_no_complaint_about_the_process(
+    has_kernel: bool, expected: list[str], tmp_path: Path
+) -> None:
+    """Of each rank on an H100 it was noted that no CUDA events were collected, since torchrun itself has none."""
+    builder = TraceBuilder()
+    builder.range("stage", 0, 30)
+    if has_kernel:
+        builder.kernel((1, 2), (10, 20))
+    for text in (
+        "CUDA profiling might have not been started correctly.", "No CUDA events collected. Does the process use CUDA?",
+        "No NVTX events collected. Does the process use NVTX?",
+    ):  # fmt: skip
+        builder.row(
+            "DIAGNOSTIC_EVENT", severity=2, text=text, source=3, timestamp=0, globalPid=schema.global_tid(99, 0)
+        )
+    found = [finding.message for finding in table_of(builder, tmp_path).findings if finding.code == "nsys-diagnostic"]
+    assert [kind for message in found for kind in ("CUDA", "NVTX") if f"{kind} " in message] == expected
+
+
 def test_nsys_s_own_complaints(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.range("stage", 0, 10)

@@ -430,7 +430,7 @@ def test_readings_at_the_ends_of_stages_are_exact(tmp_path: Path) -> None:
         (210, 560, Verdict.WAITING_ON_SYSTEM, 0.23),
         (5, 795, Verdict.WAITING_ON_SYSTEM, 0.2),
         (500, 0, Verdict.WAITING_ON_SYSTEM, 0.5),
-        (510, 0, Verdict.CPU_BOUND, 1.0),
+        (510, 0, Verdict.CPU_BOUND, 0.51),  # and waits for something in the rest
     ],
 )
 def test_what_other_processes_take_is_read_in_batches(
@@ -612,6 +612,13 @@ def test_computing_is_not_claimed_where_half_of_it_may_be_waiting(
     assert judge(known).verdict.verdict is verdict
     recorded = replace(known, blocked=dict.fromkeys(OsWaitKind, 0))
     assert judge(recorded).verdict.verdict is Verdict.CPU_BOUND
+
+
+def test_what_waits_at_least_does_not_compute() -> None:
+    """A request that waited 64 % of its time at least was said to compute 93 % of it, too."""
+    judged = judge(figures(uses_gpu=True, waiting_share=0.64))
+    assert [one.code for one in judged.causes] == ["waiting-on-system", "cpu-bound"]
+    assert [one.share for one in judged.causes] == pytest.approx([0.64, 0.36])
 
 
 @pytest.mark.parametrize(("ready", "is_missing"), [(None, True), (0.94, True), (0.95, False), (1.0, False)])

@@ -381,6 +381,19 @@ def test_a_wait_for_another_stage_names_it(tmp_path: Path) -> None:
     assert stage_of(diagnosis, "compute").verdict.verdict is Verdict.GPU_BOUND
 
 
+def test_a_wait_for_another_stage_s_copy_is_counted(tmp_path: Path) -> None:
+    """`synchronize` after `copy_out` on an H100: `0.0 waits for the GPU a batch take 60 % of its host time`."""
+
+    def content(batch: Batch) -> None:
+        batch.copy((10, 20), (30, 31), kind=CopyKind.DEVICE_TO_HOST, pageable=False)
+        batch.call(SYNCHRONIZE, 110, 170)
+
+    diagnosis = diagnosed(tmp_path, content, {"copy_out": (0, 100), "synchronize": (100, 200)})
+    verdict = stage_of(diagnosis, "synchronize").verdict
+    assert verdict.verdict is Verdict.SYNCHRONIZATION_BOUND
+    assert verdict.evidence[0].startswith("1.0 waits for the GPU a batch take 60 %")
+
+
 def test_a_stage_that_reads_back_waits_for_the_stage_that_computes(tmp_path: Path) -> None:
     """The copy ends last, and is its own: `results` was said to wait for what 'results' started."""
 

@@ -130,3 +130,29 @@ def test_sensors_that_differ_by_less_than_they_may_miss_do_not_disagree(
     assert bool(gpu.disagreement_j) == known
     assert [one.code for one in findings if one.code == "energy-sensors-disagree"] == codes
     assert all(one.reason is None or one.reason.startswith("in the measured window alone") for one in gpu.run[:1])
+
+
+def test_the_energy_is_that_of_the_sensor_that_errs_least() -> None:
+    """On an H100 the counter had 7504 ± 1026 J and the driver's samples 7498 ± 228 J: the former was reported."""
+    random = np.random.default_rng(3)
+    length = np.round(random.uniform(0.1, 0.3, 80) * S).astype(np.int64)
+    start = T0 + np.concatenate([[0], np.cumsum(length)[:-1]])
+    edges = np.stack([start, start + length // 2], axis=1).ravel()
+    load = Load(np.r_[T0 - 9 * S, edges, T0 + 25 * S], np.r_[75.0, np.tile([BUSY_W, GAP_W], 80)])
+    times = np.arange(T0 - 8 * S, T0 + 24 * S, 10 * MS, dtype=np.int64)
+    log = SampleBuilder()
+    log.subject("GPU-a", "gpu")
+    for metric, period_ms in (("energy_total_mj", 100), ("power_sample_mw", 20)):
+        sensor = Sensor(period_ns=period_ms * MS, phase_ns=13 * MS, noise=0.001)
+        updated = np.r_[True, np.diff((times - T0 - sensor.phase_ns) // sensor.period_ns) > 0].tolist()
+        shown = sensor.counter_mj(load, times) if metric == "energy_total_mj" else sensor.power_mw(load, times)
+        log.readings(
+            "GPU-a", metric, times.tolist(), shown.tolist(), is_new=updated, update_period_ns=period_ms * MS
+        )  # fmt: skip
+    found = BatchLoop(("t", "batch"), start, start + length, np.full(80, 1.0), np.zeros(80, dtype=np.bool_))
+    work = GpuWork(("t/batch",), ((start, start + length // 2),))
+    process = MeasuredProcess("p", (OnGpu("GPU-a", "GPU-a", work),), Batches.of([found]), (T0 - S, T0 + 22 * S))
+    energy, _ = account(log.build(), [process])
+    errors = {one.source: one.error_j for one in energy.gpus[0].window if one.error_j is not None}
+    assert errors["power_sample_mw"] < errors["energy_total_mj"]
+    assert energy.error_j == energy.processes["p"].error_j == errors["power_sample_mw"]

@@ -147,6 +147,15 @@ def test_another_process_of_the_run_is_a_class_of_its_own(tmp_path: Path) -> Non
     assert [reason for reason in unknown.missing if "counters" in reason and "its trace is lost" in reason]
 
 
+def test_ends_that_are_known_badly_are_not_blamed_on_the_trace(tmp_path: Path) -> None:
+    """On an H100 readings took 20 ms now and then: the trace's clock, tied to 1 us, was said to be 18.5 ms off."""
+    made = Made(tmp_path, MadeUpGpu(refresh_ms=100.0, edge_error_ms=18.5))
+    found = made.batches(40, {"product": (100.0, [GEMM])}).diagnosed()
+    (reason,) = [reason for reason in found.missing if reason.startswith("counters of GPU 0")]
+    assert "18.5 ms" in reason
+    assert "clock" not in reason
+
+
 def test_too_few_readings_and_a_card_without_counters_say_why(tmp_path: Path) -> None:
     made = Made(tmp_path).batches(4, {"product": (100.0, [GEMM])})
     short = made.diagnosed()

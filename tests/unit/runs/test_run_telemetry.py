@@ -290,7 +290,7 @@ def test_throttled_batches_are_marked_and_left_out_when_asked(tmp_path: Path) ->
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2
     assert "clocks-throttled" in codes(summary)
     message = next(finding.message for finding in summary.findings if finding.code == "clocks-throttled")
-    assert f"in {len(hit)} batches" in message
+    assert f"in {len(hit)} of {BATCHES - 2} batches" in message
     assert "they are in the statistics" in message
 
     again = analyze_run(tmp_path, manifest, ReadAs(reject_throttled=True))
@@ -353,7 +353,7 @@ def test_a_process_of_two_gpus_has_the_energy_of_both(tmp_path: Path) -> None:
     truth = float(made.load.energy_j(int(made.edges[3]), int(made.edges[-4])))
     assert mean["energy"]["energy_j"] == pytest.approx(2 * truth, rel=0.01)
     assert own["energy"]["energy_j"] == mean["energy"]["energy_j"]
-    errors = [next(one["error_j"] for one in gpu["window"] if one["energy_j"] is not None) for gpu in gpus.values()]
+    errors = [min(one["error_j"] for one in gpu["window"] if one["energy_j"] is not None) for gpu in gpus.values()]
     of_both = pytest.approx(float(np.hypot(*errors)), rel=1e-5)
     assert (own["energy"]["error_j"], mean["energy"]["error_j"]) == (of_both, of_both)
     assert (own["energy"]["gpu_uuid"], own["energy"]["gpu_uuids"]) == (None, ["GPU-a", "GPU-b"])

@@ -27,6 +27,9 @@ def issuing(events: StageEvents) -> Issuing:
     of_operation = roles.of_launch[events.launch]
     gpu_ns = np.bincount(of_operation, weights=events.operation_ns, minlength=ROLES)
     copied, read = (events.operation[of_operation == each] for each in (COPY, READ_BACK))
+    # Waits for copies that other stages started are waits of this one.
+    waits = (WAIT,) if started[READ_BACK] else (WAIT, READ_BACK)
+    reading_ns = float(spent_ns[READ_BACK]) if started[READ_BACK] else 0.0
     return Issuing(
         launches=int(count[LAUNCH]),
         launching_ns=float(both[LAUNCH]),
@@ -38,10 +41,10 @@ def issuing(events: StageEvents) -> Issuing:
         pageable_ns=_pageable_ns(events, copied),
         copied_bytes=_bytes(events, copied),
         read_backs=int(started[READ_BACK]),
-        reading_ns=float(spent_ns[READ_BACK]),
+        reading_ns=reading_ns,
         read_back_bytes=_bytes(events, read),
-        waits=int(count[WAIT]),
-        synchronizing_ns=float(spent_ns[WAIT]),
+        waits=int(sum(count[each] for each in waits)),
+        synchronizing_ns=float(sum(spent_ns[each] for each in waits)),
         turning_ns=float(both[READ_BACK] + both[WAIT] - spent_ns[READ_BACK] - spent_ns[WAIT]),
         allocations=int(count[ALLOCATE]),
         allocating_ns=float(spent_ns[ALLOCATE]),

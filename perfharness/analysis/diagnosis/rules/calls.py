@@ -123,7 +123,11 @@ def synchronization(f: Figures) -> Match | None:
         size = "" if made.read_back_bytes is None else f" of {made.read_back_bytes / made.read_backs:.0f} bytes"
         what = f"{f.a_batch(made.read_backs):.1f} values{size} read from the GPU a batch, for which the host waits,"
     else:
-        verdict, next_step, line = Verdict.SYNCHRONIZATION_BOUND, SYNCHRONIZE_STEP, f.line_during("waits")
+        verdict, next_step, line = (
+            Verdict.SYNCHRONIZATION_BOUND,
+            SYNCHRONIZE_STEP,
+            f.line_during("waits") or f.line_during("read-backs"),
+        )
         what = f"{count:.1f} waits for the GPU a batch"
     evidence = f"{what} take {percent(waits, f.wall)} of its host time; the GPU is idle for {f.idle}."
     return Match(

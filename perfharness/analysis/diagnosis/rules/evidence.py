@@ -61,7 +61,8 @@ class Issuing:
 
     `launching_ns` and `copying_ns` are the time in the calls and in what leads to them (`issuing.py`), the others that
     in the calls; counts are of all batches. `copies`: from the host to a GPU, with the waits that follow them.
-    `read_backs`: from a GPU to the host, with the waits that follow. `synchronizing_ns`: other waits. `turning_ns`:
+    `read_backs`: from a GPU to the host, with the waits that follow; where the stage has only these, they are among
+    the `waits`. `synchronizing_ns`: other waits. `turning_ns`:
     what leads to read-backs and waits. `issued_gpu_ns`: time on the GPU of what `launches` started.
     """
 

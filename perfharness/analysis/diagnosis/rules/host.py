@@ -107,6 +107,8 @@ def cpu_bound(f: Figures) -> Match | None:
     )
     held_up = max(f.throttled_ns, f.crowded_ns) if f.host is None else 0.0  # with samples it is part of the waiting
     computing = max(f.outside - f.waiting_outside_ns - f.recorder_ns - dispatching - held_up - _compiling(f), 0.0)
+    if f.host is None and f.blocked is None and f.waiting_share is not None:
+        computing = min(computing, (1 - f.waiting_share) * f.wall)
     if f.host is not None and computing + f.state_ns("runnable") < CPU_BOUND_SHARE / 2 * f.wall:
         return None  # it waits, for several things of which none is enough for a rule
     if f.blocked is not None:
