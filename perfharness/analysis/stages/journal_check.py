@@ -153,9 +153,12 @@ def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: Reco
         MISSING_RANGES,
         Severity.ERROR,
         f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where}).",
-        "Start the workers with the spawn method, and let them end by returning, not by os._exit or a signal."
-        if lost_workers
-        else _hint_for_missing_ranges(journal, trace),
+        _hint_by_versions(journal, trace)
+        or (
+            "Start the workers with the spawn method, and let them end by returning, not by os._exit or a signal."
+            if lost_workers
+            else "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`."
+        ),
     )
 
 
@@ -218,7 +221,8 @@ def _sums(
     }
 
 
-def _hint_for_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
+def _hint_by_versions(journal: RecorderJournal, trace: Trace) -> str | None:
+    """What to do where this nsys records no range of this nvtx."""
     if journal.listening is False and trace.meta.tracer == "nsys" and journal.nvtx_version is not None:
         return (
             f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}, which took no range of it. "
@@ -232,7 +236,7 @@ def _hint_for_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
             f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}: install nvtx<0.2.12 next to "
             "the script, use a newer nsys, or `--tracer embedded`."
         )
-    return "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`."
+    return None
 
 
 def _version(text: str | None) -> tuple[int, ...]:
