@@ -148,17 +148,16 @@ def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: Reco
     where = ", ".join(
         f"{made_here - there_here} of pid {pid}" for pid, (there_here, made_here) in [*counts.items()][:8]
     )
+    by_versions = _hint_by_versions(journal, trace)
     lost_workers = journal.is_forked or journal.pid & ID_MASK not in counts
     return Finding(
         MISSING_RANGES,
         Severity.ERROR,
         f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where}).",
-        _hint_by_versions(journal, trace)
-        or (
-            "Start the workers with the spawn method, and let them end by returning, not by os._exit or a signal."
-            if lost_workers
-            else "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`."
-        ),
+        "Start the workers with the spawn method, and let them end by returning, not by os._exit or a signal."
+        if lost_workers and by_versions is None
+        else by_versions
+        or "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`.",
     )
 
 
