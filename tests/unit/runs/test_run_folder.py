@@ -292,6 +292,22 @@ def findings_of_all_verbs(run_dir: Path) -> list[set[tuple[str, str]]]:
     ]
 
 
+@pytest.mark.parametrize("ended", ["ok", "failed"])
+def test_what_a_failure_left_behind_is_said_by_no_verb(tmp_path: Path, ended: str) -> None:
+    folder = tmp_path / "proc_0_gpu_0"
+    folder.mkdir()
+    builder = TraceBuilder()
+    builder.range("warm-up", 0, MS)
+    builder.write(folder / "trace.sqlite")
+    changes: dict[str, Any] = {} if ended == "ok" else {"ended": ended, "exit_code": 1}
+    (tmp_path / "manifest.json").write_text(manifest_of(process(0, **changes)).model_dump_json())
+    said = [
+        [one.code for one in findings if one.process]
+        for findings in (analyze_run(tmp_path, read_manifest(tmp_path)).findings, open_run(tmp_path).findings)
+    ]
+    assert said == [["no-batches"] if ended == "ok" else []] * 2
+
+
 def test_ranges_of_workers_that_are_in_no_trace(tmp_path: Path) -> None:
     """A child made ranges that are nowhere: an error, whatever reads the run."""
     folder = tmp_path / "proc_0_gpu_0"
