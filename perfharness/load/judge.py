@@ -22,6 +22,7 @@ from perfharness.files import is_plain
 from perfharness.load.findings import has_own_shape, keeps_up
 from perfharness.load.histogram import Histogram
 from perfharness.load.request import TIMEOUT, UNANSWERED
+from perfharness.load.result import slower_in
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import PERCENTILES, REQUESTS_NAME, TIMES, LoadFigure, LoadResult, LoadTimes, PhaseResult
 from perfharness.model.load_judgement import ClockChange, Drift, MemoryTrend, Sustained
@@ -142,8 +143,7 @@ class PhaseFiles:
                 low, high, count = Histogram.of_json(line[name]).buckets()
                 if len(low):  # a window may have no answer, as in a stall
                     parts.append((np.full(len(low), number, np.int64), low, high, count))
-                slower = line["unanswered"] + line["errors"].get(TIMEOUT, 0)
-                if slower and name in ("latency", "queueing"):
+                if (slower := slower_in(line)) and name in ("latency", "queueing"):
                     parts.append(_never(number, slower))
         beyond = int(sum(part[3].sum() for part in parts if part[1][:1] == NEVER_NS))
         if (cut_off := getattr(self.result, name).slower - beyond) > 0:  # open when the process was killed

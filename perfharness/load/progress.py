@@ -12,7 +12,7 @@ from perfharness.analysis.load.saturation import Flow, Saturation, saturation_of
 from perfharness.load.histogram import Histogram
 from perfharness.load.knee import ran_profile
 from perfharness.load.profile import Profile
-from perfharness.load.result import times_of
+from perfharness.load.result import slower_in, times_of
 from perfharness.load.windows import GrowingLines
 
 LEAST_WINDOW_NS = 500_000_000
@@ -98,7 +98,7 @@ class LoadProgress:
         for line in lines:
             latency.merge(Histogram.of_json(line["latency"]))
         span_s = max(max(line["end_ns"] - line["start_ns"] for line in lines) / 1e9, 1e-9)
-        times = times_of(latency)
+        times = times_of(latency, sum(map(slower_in, lines)))
         later_s = sum(one.duration_s for one in self.profile.phases[index + 1 :])
         begun = self._phases.get(index)
         until_s = 0.0 if begun is None else (begun["end_ns"] - perf_counter_ns()) / 1e9

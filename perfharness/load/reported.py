@@ -14,8 +14,7 @@ import numpy as np
 from perfharness.errors import ToolNotFoundError
 from perfharness.files import is_plain
 from perfharness.load.histogram import Histogram, require_load
-from perfharness.load.request import TIMEOUT
-from perfharness.load.result import percentile_of
+from perfharness.load.result import percentile_of, slower_in
 from perfharness.load.windows import read_lines
 from perfharness.model.load import LEAST_BEYOND, LOAD_NAME, PERCENTILES, WINDOWS_NAME, LoadResult, LoadWindow
 from perfharness.model.load import PhaseResult as Phase
@@ -245,7 +244,7 @@ def curves_of(processes: Sequence[Sequence[Line]], start_ns: int) -> Iterator[Lo
             histogram = Histogram()
             for line in together:
                 histogram.merge(Histogram.of_json(line[time]))
-            slower = sum(map(_slower, together)) if time == "latency" else 0
+            slower = sum(map(slower_in, together)) if time == "latency" else 0
             for curve in curves:
                 curve.add(phase, begin, end, histogram, slower)
     for time, curves in made.items():
@@ -253,10 +252,6 @@ def curves_of(processes: Sequence[Sequence[Line]], start_ns: int) -> Iterator[Lo
             curve.close()
             if any(point.ms is not None for point in curve.points):
                 yield LoadCurve(time=time, of=curve.of, points=curve.points)
-
-
-def _slower(line: Line) -> int:
-    return int(line["unanswered"]) + int(line["errors"].get(TIMEOUT, 0))
 
 
 # ---- distribution ----

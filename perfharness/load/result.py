@@ -60,6 +60,11 @@ class _Sum:
         return sum(line.get(name) or 0 for line in self.lines)
 
 
+def slower_in(line: Line) -> int:
+    """Requests of a window that had no answer in time, which took longer than all that were answered."""
+    return int(line["unanswered"] + line["errors"].get(TIMEOUT, 0))
+
+
 def load_result(
     target: TargetRecord, profile: Profile, processes: Sequence[Sequence[Line]], tracer: str | None = None
 ) -> LoadResult:
@@ -140,7 +145,7 @@ def _phase_result(
     served_s = (max(last_ns, end_ns) - start_ns) / 1e9
     errors = dict(added.errors)
     open_ended = added.total("arrivals") - added.total("completed") - added.total("unanswered") if is_killed else 0
-    slower = added.total("unanswered") + errors.get(TIMEOUT, 0) + max(open_ended, 0)
+    slower = sum(map(slower_in, added.lines)) + max(open_ended, 0)
     tokens = added.total("tokens") if any("tokens" in line for line in added.lines) else None
     within = None if profile.objective is None else added.total("within_objective")
 
@@ -234,7 +239,7 @@ def _windows(profile: Profile, windows: Sequence[Line], origin_ns: int) -> list[
 
 def _window(number: int, profile: Profile, added: _Sum, origin_ns: int) -> LoadWindow:
     lines = added.lines
-    times = times_of(added.times["latency"])
+    times = times_of(added.times["latency"], sum(map(slower_in, lines)))
     memory = [line["rss_bytes"] for line in lines]
     return LoadWindow(
         index=number,

@@ -220,10 +220,12 @@ class LoadWindow(_Model):
     """Memory of the process that holds the target; of all of them, where there are several."""
 
     p50_ms: float | None = None
-    """Of the latency of the answers in this window."""
+    """Of the latency of the answers in this window; requests without an answer in time are slower than all of them.
+    Null where it is one of these.
+    """
 
     p99_ms: float | None = None
-    """Null where fewer than 10 values are beyond it."""
+    """Also null where fewer than 10 values are beyond it."""
 
 
 class FirstError(_Model):

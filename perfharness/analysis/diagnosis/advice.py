@@ -22,9 +22,9 @@ LEAST_SHARE = 0.01
 class Advice:
     """A cause, and the stages that one step mends, with the figures of the process that it costs most.
 
-    Times are host milliseconds a batch, of all these stages. `worth_ms` ranks: what the mended stages would save, or,
-    where nothing bounds that, what they can save at most. `batch_ms` is None where they are in no batch, or where that
-    is not known.
+    Times are host milliseconds a batch, of all these stages; where they are in none (`is_in_batches`), an occurrence.
+    `worth_ms` ranks: what the mended stages would save, or, where nothing bounds that, what they can save at most.
+    `batch_ms` is None where they are in no batch, or where that is not known.
     """
 
     paths: tuple[Path, ...]
@@ -40,6 +40,7 @@ class Advice:
     batch_ms: float | None
     worth_ms: float
     saves_ms: float | None
+    is_in_batches: bool
     doubt: str | None = None
     """Why the explaining pass says nothing of the first stage; None where it does, or where there was none."""
 
@@ -142,10 +143,11 @@ def _of_process(process: str, diagnosis: Diagnosis) -> Iterator[Advice]:
     for stage in diagnosis.stages:
         if stage.cpu_ms is None:
             continue
-        batch = _batch_of(stage.path, diagnosis, by_path)
+        loop = next((one.loop for one in diagnosis.warmup if stage.path[: len(one.loop)] == one.loop), None)
+        batch = by_path[loop].cpu_ms if loop in by_path else None
         for cause in _distinct(stage.causes) or _from_verdict(stage):
             gpu_ms = None if stage.gpu is None else stage.gpu.busy_ms
-            times = (stage.cpu_ms, gpu_ms, batch, _worth(stage, cause), cause.saves_ms)
+            times = (stage.cpu_ms, gpu_ms, batch, _worth(stage, cause), cause.saves_ms, loop is not None)
             yield Advice((stage.path,), cause, process, 1, *times, doubt=_doubt(stage, cause))
 
 
@@ -153,14 +155,6 @@ def _doubt(stage: StageDiagnosis, cause: Cause) -> str | None:
     if cause.share_at_most is not None or stage.explained is None or stage.explained.trusted:
         return None
     return stage.explained.reason
-
-
-def _batch_of(path: Path, diagnosis: Diagnosis, by_path: Mapping[Path, StageDiagnosis]) -> float | None:
-    """Mean host time of the batches that the stage is in."""
-    for loop in diagnosis.warmup:
-        if path[: len(loop.loop)] == loop.loop and loop.loop in by_path:
-            return by_path[loop.loop].cpu_ms
-    return None
 
 
 def _distinct(causes: Sequence[Cause]) -> list[Cause]:

@@ -148,14 +148,16 @@ def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: Reco
     where = ", ".join(
         f"{made_here - there_here} of pid {pid}" for pid, (there_here, made_here) in [*counts.items()][:8]
     )
+    by_versions = _hint_by_versions(journal, trace)
     lost_workers = journal.is_forked or journal.pid & ID_MASK not in counts
     return Finding(
         MISSING_RANGES,
         Severity.ERROR,
         f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where}).",
         "Start the workers with the spawn method, and let them end by returning, not by os._exit or a signal."
-        if lost_workers
-        else _hint_for_missing_ranges(journal, trace),
+        if lost_workers and by_versions is None
+        else by_versions
+        or "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`.",
     )
 
 
@@ -218,7 +220,8 @@ def _sums(
     }
 
 
-def _hint_for_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
+def _hint_by_versions(journal: RecorderJournal, trace: Trace) -> str | None:
+    """What to do where this nsys records no range of this nvtx."""
     if journal.listening is False and trace.meta.tracer == "nsys" and journal.nvtx_version is not None:
         return (
             f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}, which took no range of it. "
@@ -232,7 +235,7 @@ def _hint_for_missing_ranges(journal: RecorderJournal, trace: Trace) -> str:
             f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}: install nvtx<0.2.12 next to "
             "the script, use a newer nsys, or `--tracer embedded`."
         )
-    return "The tracer lost events: measure again with fewer batches, a newer nsys, or `--tracer embedded`."
+    return None
 
 
 def _version(text: str | None) -> tuple[int, ...]:

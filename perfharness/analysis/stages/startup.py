@@ -46,7 +46,7 @@ class Startup:
     cuda_context_source: str | None
     model_load_ms: float | None
     first_batch_ms: float | None
-    start_barrier_wait_ms: float
+    start_barrier_wait_ms: float | None
     other_ms: float | None
     parts: list[StartupPart]
     reasons: dict[str, str] = field(default_factory=dict)
@@ -105,9 +105,14 @@ def startup(
         "interpreter_and_imports_ms": own_ns is None
         and "the start of the script's own work is unknown: no recorder, no range",
         "model_load_ms": model_load is None and f'no startup_range("{MODEL_LOAD}") is in the script',
+        "start_barrier_wait_ms": bool(waits)
+        and begin_ns is None
+        and "a thread waited, and whether that was before the first batch is not known, for there was none",
         "first_batch_ms": batch is None and "no trace has the length of the first batch",
     }
-    waited = sum(wait.waited_ns for wait in waits if begin_ns is not None and _ends(wait) <= begin_ns)
+    waited = None
+    if begin_ns is not None or not waits:
+        waited = sum(wait.waited_ns for wait in waits if begin_ns is not None and _ends(wait) <= begin_ns)
     other = None
     if begin_ns is not None and own_ns is not None:
         parts = [(process_start_unix_ns, own_ns), *((wait.begin_unix_ns, _ends(wait)) for wait in waits)]
@@ -123,7 +128,7 @@ def startup(
         cuda_context_source=source,
         model_load_ms=_ms(model_load),
         first_batch_ms=_ms(batch[1] - batch[0] if batch else None),
-        start_barrier_wait_ms=_ms(waited) or 0.0,
+        start_barrier_wait_ms=_ms(waited),
         other_ms=_ms(other),
         parts=[
             StartupPart(

@@ -139,23 +139,25 @@ class ThreadWorkers:
 
     def _serve(self, mine: _Thread, phase: _ThreadPhase) -> None:
         served = phase.served
-        free_ns = perf_counter_ns()
+        done_ns = ready_ns = perf_counter_ns()
         while not mine.is_abandoned:
-            request = _next_request(mine.index, phase, free_ns)
+            request = _next_request(mine.index, phase, done_ns)
             if request is None:
                 return
-            ready_ns, sent_ns = free_ns, perf_counter_ns()
+            sent_ns = perf_counter_ns()
             mine.serving = request, sent_ns
             cpu_ns = thread_time_ns()
             try:
                 answer = mine.target.call(request)
             except BaseException as error:  # sys.exit(), too, ends a request and not its worker
                 answer = error_of(error)
-            free_ns = perf_counter_ns()
+            returned_ns = perf_counter_ns()
+            done_ns = answer.done_ns or returned_ns
             mine.in_target_ns += thread_time_ns() - cpu_ns
             mine.serving = None
             if not mine.is_abandoned:
-                served.add(record_of(request, ready_ns, sent_ns, free_ns, answer, served.timeout_ns))
+                served.add(record_of(request, ready_ns, sent_ns, done_ns, answer, served.timeout_ns))
+            ready_ns = returned_ns
 
     def serve(self, served: Served) -> None:
         """Serve a phase."""

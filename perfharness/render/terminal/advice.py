@@ -144,7 +144,7 @@ def _times(advice: Advice) -> str:
     if advice.gpu_ms is not None and advice.gpu_ms > advice.stage_ms:
         own = f"{own}, on the GPU {milliseconds(advice.gpu_ms)},"
     if advice.batch_ms is None or advice.batch_ms == advice.stage_ms:
-        return f"{own.rstrip(',')} a batch"
+        return f"{own.rstrip(',')} {'a batch' if advice.is_in_batches else 'each'}"
     return f"{own} of {milliseconds(advice.batch_ms)} a batch"
 
 

@@ -98,6 +98,12 @@ def test_what_is_not_known_is_null_with_the_reason() -> None:
     assert set(found.reasons) == set(figures) - {"other_ms"}
 
 
+def test_a_wait_of_which_no_batch_came_is_not_zero() -> None:
+    found = startup(START, journal(recorder=50, waits=[(100, 50)]))
+    assert found.start_barrier_wait_ms is None
+    assert "start_barrier_wait_ms" in found.reasons
+
+
 def test_a_script_without_a_recorder_has_its_trace() -> None:
     found = startup(START, None, [loop(600, 610)], cuda(300, None))
     assert (found.process_to_first_batch_ms, found.first_batch_ms) == (600, 10)

@@ -268,3 +268,12 @@ def test_files_in_a_sentence_are_short_where_the_cause_has_no_line(
     held = f"It is held by encode ({tmp_path}/serve.py:9), in dumps (/x/lib/python3.11/site-packages/fast/json.py:3)."
     text = printed(stage("a", replace(cause(saves_ms=5.0), what=held)), width=400)
     assert "encode (serve.py:9), in dumps (fast/json.py:3)" in text
+
+
+def test_times_of_stages_outside_of_batches_are_of_an_occurrence() -> None:
+    made = replace(diagnosis(stage("decode", cause(), cpu_ms=8.0)), warmup=[])
+    assert [(one.batch_ms, one.is_in_batches) for one in advise({"proc": made})] == [(None, False)]
+    console = Console(file=io.StringIO())
+    print_advice(console, {"proc": made}, None)
+    assert isinstance(console.file, io.StringIO)
+    assert "(8.00 ms each)" in console.file.getvalue()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,6 +138,24 @@ def test_queueing_that_only_the_target_knows_has_that_reason_and_not_that_of_tho
     lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START}, begun, window]
     (phase,) = load_result(TargetRecord(kind="http", name="made"), profile, [lines]).phases
     assert (phase.latency.slower, phase.queueing.slower, phase.queueing.reason) == (1, 0, NOT_KNOWN)
+
+
+@pytest.mark.parametrize(("timeouts", "p50_ms"), [(0, 5.0), (1, 5.0), (3, None)])
+def test_percentiles_of_a_window_hold_what_had_no_answer_in_time(timeouts: int, p50_ms: float | None) -> None:
+    profile = checked_profile({"phases": [{"name": "load", "duration": 1, "rate": 3}]})
+    latency, none = Histogram(), Histogram().to_json()
+    latency.add(np.array([5_000_000, 5_000_000], np.int64))
+    window = {
+        "kind": "window", "phase": 0, "index": 0, "start_ns": START, "end_ns": START + S, "last_done_ns": START,
+        "arrivals": 2 + timeouts, "sent": 2 + timeouts, "completed": 2 + timeouts, "ok": 2, "within_objective": None,
+        "items": 2, "errors": {"timeout": timeouts}, "unanswered": 0, "first": [], "in_flight_max": 3,
+        "rss_bytes": None, "latency": latency.to_json(), "queueing": none, "service": none, "lateness": none,
+    }  # fmt: skip
+    begun = {"kind": "phase", "index": 0, "start_ns": START, "end_ns": START + S, "concurrency": 1}
+    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START}, begun, window]
+    result = load_result(TargetRecord(kind="http", name="made"), profile, [lines])
+    figures = result.windows[0].p50_ms, result.phases[0].latency.p50.value
+    assert figures == ((None, None) if p50_ms is None else (pytest.approx(p50_ms, rel=0.01),) * 2)
 
 
 def test_without_an_answer_the_reason_is_that() -> None:

@@ -134,6 +134,23 @@ def test_every_request_is_sent_once_and_counted(tmp_path: Path, kind: type[Targe
     assert all(by_id[row["id"]].intended_ns == row["intended_ns"] <= row["sent_ns"] <= row["done_ns"] for row in rows)
 
 
+@pytest.mark.parametrize("kind", [Target, AsyncTarget])
+def test_an_answer_has_come_when_its_target_says(tmp_path: Path, kind: type[Target]) -> None:
+    """A target may have more to do before it returns; the next of a user is due when the answer had come."""
+    said: list[int] = []
+
+    def serve(request: LoadRequest) -> Answer:
+        del request
+        said.append(perf_counter_ns())
+        sleep(0.02)
+        return Answer(done_ns=said[-1])
+
+    run(tmp_path, lambda: kind(serve), phases=[{"duration": "200ms"}], concurrency=1)
+    rows = pq.read_table(tmp_path / REQUESTS_NAME).to_pylist()
+    assert [row["done_ns"] for row in rows] == said
+    assert [row["intended_ns"] for row in rows[1:]] == said[:-1]
+
+
 def test_a_stall_counts_for_all_that_were_due_and_a_closed_loop_hides_it(tmp_path: Path) -> None:
     """0.4 s without service at 100 requests a second: the k-th of the 40 due meanwhile waits 0.4 s - k/100."""
 

@@ -251,14 +251,16 @@ def test_items_are_checked_to_the_last_one(tmp_path: Path, lost: int, codes: lis
     assert [finding.code for finding in summary.findings] == codes
 
 
-def test_a_trace_without_any_range_names_the_pair_of_versions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_process", [{}, {"startup": None, "parent_pid": 1}])
+def test_a_trace_without_any_range_names_the_pair_of_versions(tmp_path: Path, of_process: dict[str, Any]) -> None:
+    """Of a forked child too, whatever else may be why ranges of forked children are lost."""
     folder = tmp_path / "proc_0_gpu_0"
     folder.mkdir()
     builder = TraceBuilder()
     builder.row("META_DATA_EXPORT", name="EXPORT_PRODUCT_VERSION", value="2023.4.4.54")
     builder.write(folder / "trace.sqlite")
     write_journal(folder)
-    journal = json.loads((folder / "recorder.json").read_text()) | {"nvtx_version": "0.2.17"}
+    journal = json.loads((folder / "recorder.json").read_text()) | {"nvtx_version": "0.2.17"} | of_process
     (folder / "recorder.json").write_text(json.dumps(journal))
     summary = analyze_run(tmp_path, manifest_of(process(0)))
     (missing,) = summary.findings  # and nobody is told to annotate the script
@@ -288,6 +290,22 @@ def findings_of_all_verbs(run_dir: Path) -> list[set[tuple[str, str]]]:
             analyze_trace(trace, AnalysisOptions())[0].findings,
         )
     ]
+
+
+@pytest.mark.parametrize("ended", ["ok", "failed"])
+def test_what_a_failure_left_behind_is_said_by_no_verb(tmp_path: Path, ended: str) -> None:
+    folder = tmp_path / "proc_0_gpu_0"
+    folder.mkdir()
+    builder = TraceBuilder()
+    builder.range("warm-up", 0, MS)
+    builder.write(folder / "trace.sqlite")
+    changes: dict[str, Any] = {} if ended == "ok" else {"ended": ended, "exit_code": 1}
+    (tmp_path / "manifest.json").write_text(manifest_of(process(0, **changes)).model_dump_json())
+    said = [
+        [one.code for one in findings if one.process]
+        for findings in (analyze_run(tmp_path, read_manifest(tmp_path)).findings, open_run(tmp_path).findings)
+    ]
+    assert said == [["no-batches"] if ended == "ok" else []] * 2
 
 
 def test_ranges_of_workers_that_are_in_no_trace(tmp_path: Path) -> None:
