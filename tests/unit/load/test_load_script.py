@@ -33,7 +33,9 @@ perf = PerfRecorder("toy")
 
 def test_the_folder_of_a_script_that_began_no_batch_is_not_named_before_it_is_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "proc_0_gpu_0").mkdir()
-    spec = WorkerSpec(kind="script", target="plain.py", profile=checked_profile({"phases": [{"name": "load", "duration": "1s"}]}))
+    spec = WorkerSpec(
+        kind="script", target="plain.py", profile=checked_profile({"phases": [{"name": "load", "duration": "1s"}]})
+    )
     with pytest.raises(LaunchError, match="plain") as raised:
         read_load(tmp_path, spec, ["proc_0_gpu_0"])
     assert str(tmp_path) not in str(raised.value)
