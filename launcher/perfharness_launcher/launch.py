@@ -306,7 +306,7 @@ def _with_location(error: BaseException, place: Path, observer: Observer) -> Bas
     if isinstance(error, OSError):
         return LaunchError(f"the run could not be written whole ({reason_of(error)}); {where}")
     if isinstance(error, PerfHarnessError):
-        return type(error)(f"{error}; {where}")
+        return type(error)(f"{error}; its logs, and what was measured, are in {place}")
     observer.stage(where)
     return error
 

@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
     verb.command("max")(maximize)
     verb.command("restore")(restore_verb)
     verb.command("status")(status)
-    app.add_typer(verb, name="clocks", no_args_is_help=True)
+    app.add_typer(verb, name="clocks")
 
 
 def maximize(

@@ -21,6 +21,7 @@ from perfharness.cli.support.options import (
     NsysOption,
     WarmupOption,
     command_line,
+    command_line_error,
     split_commas,
 )
 from perfharness.cli.support.output import OUTPUT, Output, QuietOption
@@ -266,7 +267,9 @@ def _launch_of(text: str, folder: Path) -> LaunchOptions:
     except ValueError as error:
         raise UsageError(f"--run '{text}': {error}") from error
     except CommandLineError as error:
-        raise UsageError(f"--run '{text}': {error}; give what stands behind `perfharness launch`") from error
+        raise UsageError(
+            f"--run '{text}': {command_line_error(error)}; give what stands behind `perfharness launch`"
+        ) from error
     named = given(context, values)
     settings = {*LaunchOptions.model_fields} - {"script", "script_arguments", "output_dir", "explain"}
     if other := sorted({*named} - settings - {"script", "script_arguments", "config"}):
@@ -340,11 +343,11 @@ def _rule(min_effect: str, min_abs: Sequence[str], alpha: str, spread: str | Non
 
 
 def _share(text: str, option: str) -> float:
-    """`2%` and `0.02` -> 0.02. Raises `UsageError`."""
+    """`2%` and `0.02` -> 0.02. Raises `UsageError`, also of a number that lacks its %."""
     from perfharness.runs.comparison.limits import parse_quantity
 
     quantity = parse_quantity(text, option)
-    if quantity.unit not in (None, "%") or quantity.value < 0:
+    if quantity.unit not in (None, "%") or quantity.value < 0 or (quantity.unit is None and quantity.value >= 1):
         raise UsageError(f"{option} {text}: must be a percentage, as 2%, or a part of 1, as 0.02")
     return quantity.value / 100 if quantity.unit == "%" else quantity.value
 

@@ -426,13 +426,13 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
     was measured of one kind, or it was interrupted.
     """
     from perfharness.render.terminal.overhead import print_overhead
-    from perfharness.runs.series.overhead import overhead_cases, summarize_overhead
-    from perfharness.runs.series.repeat import plan_repeats, run_repeats
+    from perfharness.runs.series.overhead import overhead_cases, run_overhead, summarize_overhead
+    from perfharness.runs.series.repeat import plan_repeats
 
     output, interrupted = shown.output, False
     of_each = [plans[: request.count], plans[request.count :]]
     cases = plan_repeats(overhead_cases(options), request, [command_line()] * 2, of_each)
-    for one in run_repeats(cases, shown.watching_one):
+    for one in run_overhead(options, cases, shown.watching_one):
         interrupted = interrupted or one.interrupted
         if one.error is not None:
             say(output.errors, str(one.error))

@@ -14,8 +14,15 @@ from typing import Annotated
 
 import typer
 
-from perfharness.cli.support.help import VerbGroup
-from perfharness.cli.support.options import CONTEXT, EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandLineError
+from perfharness.cli.support.help import VERBS, VerbGroup
+from perfharness.cli.support.options import (
+    CONTEXT,
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_USAGE,
+    CommandLineError,
+    command_line_error,
+)
 from perfharness.cli.support.streams import lasting_streams
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.text import keep_encodable, safe
@@ -99,8 +106,10 @@ def _run(arguments: Sequence[str]) -> int:
             args=list(arguments) or ["--help"], prog_name="perfharness", standalone_mode=False
         )
     except CommandLineError as error:
-        _say(error.format_message() if hasattr(error, "format_message") else str(error))
-        _say("see `perfharness --help` and `perfharness VERB --help`")
+        _say(command_line_error(error))
+        context = getattr(error, "ctx", None)
+        verb = " ".join(["perfharness", *(name for name in arguments[:1] if name in VERBS)])
+        _say(f"see `{context.command_path if context else verb} --help`")
         return EXIT_USAGE
     except (typer.Abort, KeyboardInterrupt):
         _say("interrupted")

@@ -23,6 +23,7 @@ from perfharness.load.profile import Profile, profile_of
 from perfharness.load.result import load_result
 from perfharness.load.server import GENERATOR_LOG, GeneratorCompanion
 from perfharness.load.targets.backend import ModelSpec, check_model
+from perfharness.load.targets.callable import check_callable
 from perfharness.load.targets.http.settings import HttpSettings, check_http, http_settings, is_url
 from perfharness.load.targets.script import check_script, count_scripts, is_script, paced
 from perfharness.load.traced import with_service
@@ -181,6 +182,7 @@ def plan_stress(
         check_script(target, profile)
         spec = WorkerSpec(kind="script", target=target, profile=profile)
     elif ":" in target:
+        check_callable(target)
         spec = WorkerSpec(kind="callable", target=target, profile=profile)
     else:
         raise UsageError(f"{target} is no target; give `module:function`, a .py file, --backend with a model, or a URL")
@@ -275,11 +277,11 @@ def read_load(
     files = [folder / process / WINDOWS_NAME for process in processes]
     lines = [read_lines(file) if file.is_file() else [] for file in files]
     if not any(lines):
-        if spec.kind == "script" and (files[0].parent / JOURNAL_NAME).is_file():
-            raise LaunchError(f"{spec.target} began no batch of a PerfRecorder, so there was nothing to put under load")
         logs = [files[0].parent / name for name in (GENERATOR_LOG, STDERR_LOG)]
         tail = "\n".join(text for log in logs if (text := log_tail(log).strip()))
-        said = f": {tail}" if tail else f"; its logs are in {files[0].parent}"
+        if spec.kind == "script" and ((files[0].parent / JOURNAL_NAME).is_file() or not tail):
+            raise LaunchError(f"{spec.target} began no batch of a PerfRecorder, so there was nothing to put under load")
+        said = f": {tail}" if tail else ""
         raise LaunchError(f"{spec.target} was not put under load, for its process ended before{said}")
     target = TargetRecord(
         kind=spec.kind,

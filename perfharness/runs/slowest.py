@@ -144,7 +144,10 @@ def slowest(
         del analysis
         process.release()
     if not seen.has_seen:
-        raise ResultError(f"{run.path} holds no trace that can be read, so there are no slow requests to show.")
+        reasons = "".join(f" {finding.message}" for finding in findings)
+        raise ResultError(
+            f"{run.path} holds no trace that can be read, so there are no slow requests to show.{reasons}"
+        )
     result, beside = seen.result()
     return FoundSlowest(result, beside, findings)
 

@@ -66,9 +66,12 @@ def load_graph(path: Path) -> Any:
     except ImportError:
         raise BackendUnavailableError(f"layers are exposed by onnx, which is not installed: {INSTALL}") from None
     try:
-        return onnx.load_model(path, load_external_data=False)
+        model = onnx.load_model(path, load_external_data=False)
     except Exception as error:
         raise BackendError(f"{path} is no ONNX model: {type(error).__name__}: {error}") from error
+    if not model.graph.node:  # so is what text and empty files are read as
+        raise BackendError(f"{path} is no ONNX model: there is no operator in it")
+    return model
 
 
 def graph_inputs(model: Any) -> dict[str, tuple[tuple[int | str | None, ...], str]]:

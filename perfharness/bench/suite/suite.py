@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 
 from perfharness.backends import Backend, Device, DeviceChoice, ModelSource, backend, model_source
 from perfharness.bench.accuracy.settings import AccuracySettings
@@ -21,6 +21,10 @@ from perfharness.model.bench_suite import Constraints
 from perfharness_launcher.plan.options import DEFAULT_COOL_DOWN_LIMIT_S
 
 DEFAULT_TIMEOUT_S = 1800.0
+
+SMALLEST_SIZE = 1_000_000
+"""Bytes: a limit below lacks its unit."""
+
 DEFAULT_SEED = 1
 
 
@@ -41,6 +45,12 @@ def _whole_size(value: object) -> object:
     return value
 
 
+def _with_unit(size: ByteSize) -> ByteSize:
+    if size < SMALLEST_SIZE:
+        raise ValueError(f"{size} bytes are less than any process takes; give the unit, as 12GB or 512MiB")
+    return size
+
+
 def _one_or_many(value: object) -> object:
     return [value] if isinstance(value, str | int) else value
 
@@ -56,7 +66,7 @@ def _batch_sizes(value: object) -> object:
         raise ValueError(str(error)) from error
 
 
-Size = Annotated[ByteSize, Field(gt=0), BeforeValidator(_whole_size)]
+Size = Annotated[ByteSize, AfterValidator(_with_unit), BeforeValidator(_whole_size)]
 
 BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_batch_sizes)]
 Precisions = Annotated[tuple[Precision, ...], BeforeValidator(_one_or_many)]

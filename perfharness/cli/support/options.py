@@ -43,6 +43,17 @@ CommandLineError: type[Exception] = next(
 """What a wrong command line raises. Found so, for Typer used to build on click and now carries it inside."""
 
 
+def command_line_error(error: Exception) -> str:
+    """What is wrong with a command line. Typer lets pydantic read values, which does not name them."""
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    cause: Any = error.__cause__
+    if not hasattr(cause, "errors"):
+        return text
+    text, value = text.replace(": Value error, ", ": "), repr(cause.errors()[0]["input"])
+    expected = getattr(getattr(error, "param", None), "metavar", None)
+    return text if value in text else f"{text} (it is {value}{f', and should be {expected}' if expected else ''})"
+
+
 MEANING = "Batches and ranges"
 """The group of options that say what is read as what."""
 

@@ -22,7 +22,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import PhaseResult, TargetRecord
 from perfharness.model.manifest import FindingRecord
 from perfharness.runs.launch import LaunchResult, Observe, unobserved
-from perfharness.runs.series.file import write_series
+from perfharness.runs.series.file import write_series, writing_series
 from perfharness.runs.series.repeat import (
     RepeatCase,
     RepeatedLaunch,
@@ -100,8 +100,9 @@ class ReplicaRun:
         return next(one for one in self.cases if one.name == plan.options.output_dir.parent.name)
 
     def launches(self, observe: Observe = unobserved) -> Iterator[RepeatedLaunch]:
-        """Make all launches, each when it is requested. Raises `ResultError`."""
-        yield from run_repeats(self._repeats, observe)
+        """Make all launches, each when it is requested. Raises `LaunchError`, `ResultError`."""
+        with writing_series(self.folder):
+            yield from run_repeats(self._repeats, observe)
 
     @property
     def result(self) -> Replicas:

@@ -19,6 +19,15 @@ from perfharness.recorder import PerfRecorder
 _MODULE = "perfharness_load_target"
 
 
+def check_callable(name: str) -> None:
+    """What can be known of a name before it is loaded. Raises `UsageError`."""
+    place, _, path = name.rpartition(":")
+    if path.partition("/")[0].isdigit():
+        raise UsageError(f"{name} is no function; a service is a URL, as http://{name}")
+    if place.endswith(".py"):
+        _check_file(Path(place))
+
+
 def load_callable(name: str) -> Callable[..., Any]:
     """The object that the name means.
 
@@ -37,9 +46,13 @@ def load_callable(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _file_module(file: Path) -> Any:
+def _check_file(file: Path) -> None:
     if not file.is_file():
         raise UsageError(f"{file} does not exist; the target is `module:function`, or `path/file.py:function`")
+
+
+def _file_module(file: Path) -> Any:
+    _check_file(file)
     sys.path.insert(0, str(file.resolve().parent))
     spec = importlib.util.spec_from_file_location(_MODULE, file)
     assert spec is not None

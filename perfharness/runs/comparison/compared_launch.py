@@ -276,7 +276,12 @@ def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[
     models = Counter(gpu.name or "unnamed" for gpu in machine.gpus if gpu.uuid in used)
     unknown = len(used) - sum(models.values())
     names = [f"{count} x {name}" for name, count in sorted(models.items())] + [f"{unknown} unknown"] * (unknown > 0)
-    measured = [record for record in records if "/" not in record.folder]
+    launched = {record.launched_folder for record in records}
+    ranks = {
+        (record.launched_folder, own.rank)
+        for record in records
+        if (own := record.measured_self) is not None and own.rank is not None
+    }
     read = {
         "domain": manifest.domain,
         "pattern": manifest.batch_pattern,
@@ -287,7 +292,8 @@ def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[
         "gpu": ", ".join(names) or "none",
         "cpu": None if machine.cpu is None else f"{machine.cpu}, {machine.cpu_count} usable",
         "tracer": manifest.tracer.kind,
-        "processes": str(len(measured))
+        "processes": str(len(launched))
+        + (f" with {len(ranks)} ranks" if ranks else "")
         + (f" on {manifest.gpus_per_process} GPUs each" if manifest.gpus_per_process > 1 else ""),
         "warm-up": f"{manifest.warmup_batches} batches",
         "clocks": "held at the maximum" if manifest.companions.get(CLOCKS_COMPANION) else "as they were",

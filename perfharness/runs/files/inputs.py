@@ -16,7 +16,7 @@ from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.measured import is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.telemetry import TELEMETRY_NAME
-from perfharness.run_swap import settle
+from perfharness.run_swap import STAGING_PREFIX, settle
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, repeated_launches
@@ -117,6 +117,11 @@ def locate(path: Path, nsys: Path | None = None) -> Located:
         return Located(path, runs=runs, name=path.name)
     if cases := [child.name for child in sorted(path.iterdir()) if is_plain_folder(child) and repeated_launches(child)]:
         raise ResultError(f"{path} holds the launches of several cases; name one of them, as {path / cases[0]}.")
+    if unfinished := sorted(filter(is_plain_folder, path.glob(f"{STAGING_PREFIX}*"))):
+        raise ResultError(
+            f"{path} holds no run yet: a launch is writing there, or was killed; wait until it is done, or read what a "
+            f"killed one left: perfharness analyze {unfinished[-1]}."
+        )
     raise ResultError(f"{path} holds no {MANIFEST_NAME}, so it is not a run folder; {EXPECTED_PATHS}.")
 
 

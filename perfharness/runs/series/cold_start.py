@@ -17,7 +17,7 @@ from perfharness.model.findings import Finding
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import check_folder, read_series, write_series
+from perfharness.runs.series.file import check_folder, read_series, write_series, writing_series
 from perfharness.runs.series.repeat_file import MOST_LAUNCHES
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness.runs.store.records import Figure
@@ -109,8 +109,15 @@ def run_cold_start(
     """Run the plans of `cold_start_options`, each when it is requested; an interrupt ends it.
 
     The first process shows which files are read, and fills the cache. Where the cache cannot be emptied, only warm ones
-    are run.
+    are run. Raises `LaunchError` where another command writes to the folder.
     """
+    with writing_series(plans[0].options.output_dir.parent):
+        yield from _run_all(plans, command, observe)
+
+
+def _run_all(
+    plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe
+) -> Iterator[SeriesLaunch[ColdStartRow]]:
     files: set[Path] = set()
     for plan in plans:
         row = prepare_cache(plan.options.output_dir.name, partial(drop_page_cache, files))

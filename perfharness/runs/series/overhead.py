@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
@@ -21,9 +21,10 @@ from perfharness.model.manifest import FindingRecord, TracerRecord
 from perfharness.runs.comparison.launch_figures import QUANTILES
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.launch import Observe, unobserved
-from perfharness.runs.series.file import check_folder, write_series
+from perfharness.runs.series.file import check_folder, write_series, writing_series
 from perfharness.runs.series.repeat import (
     RepeatCase,
+    RepeatedLaunch,
     plan_repeats,
     repeat_options,
     repeat_request,
@@ -157,9 +158,17 @@ def measure_overhead(
     request = repeat_request(count, None, seed)
     command = command_of(options, "--overhead", "--repeat", str(request.count))
     cases = plan_repeats(overhead_cases(options), request, [command, command])
-    for _ in run_repeats(cases, observe):
+    for _ in run_overhead(options, cases, observe):
         pass
     return summarize_overhead(options, cases, command)[0]
+
+
+def run_overhead(
+    options: LaunchOptions, cases: Sequence[RepeatCase], observe: Observe = unobserved
+) -> Iterator[RepeatedLaunch]:
+    """The traced and the untraced launches in turns. Raises as `run_repeats`."""
+    with writing_series(options.output_dir):
+        yield from run_repeats(cases, observe)
 
 
 def summarize_overhead(

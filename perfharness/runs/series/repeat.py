@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import combinations
@@ -17,7 +17,7 @@ from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import check_folder, write_series
+from perfharness.runs.series.file import check_folder, write_series, writing_series
 from perfharness.runs.series.repeat_file import (
     DEFAULT_COUNT,
     DEFAULT_LIMIT,
@@ -211,9 +211,13 @@ def run_repeats(cases: Sequence[RepeatCase], observe: Observe = unobserved) -> I
     entered in the run store.
 
     Raises:
+        LaunchError: another command writes to the folder of a case.
         ResultError: `repeat.json` cannot be written.
     """
-    yield from _run_repeats(cases, observe)
+    with ExitStack() as stack:
+        for case in cases:
+            stack.enter_context(writing_series(case.folder))
+        yield from _run_repeats(cases, observe)
     for case in cases:
         settings = StoreSettings(case.options.store, stored=case.options.stored)
         case.store_findings = register_series(repeat_series(case.folder, case.repeat), settings)

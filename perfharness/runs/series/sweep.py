@@ -17,7 +17,7 @@ from perfharness.model.measured import MeasuredProcess
 from perfharness.model.result import ProcessResult, Tree, path_text
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import check_folder, read_series, write_series
+from perfharness.runs.series.file import check_folder, read_series, write_series, writing_series
 from perfharness.runs.series.scaling import (
     SCALING_NAME,
     Counted,
@@ -154,7 +154,16 @@ def run_sweep(
 
     Args:
         ranks: their number in each launch; None: the sweep is over processes.
+
+    Raises `LaunchError` where another command writes to the folder of the sweep.
     """
+    with writing_series(plans[0].options.output_dir.parent):
+        yield from _run_sweep(plans, command, observe, ranks)
+
+
+def _run_sweep(
+    plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe, ranks: Sequence[int] | None
+) -> Iterator[SeriesLaunch[ScalingRow]]:
     interrupted, counted = False, _counted(ranks)
     for place, plan in enumerate(plans):
         number = plan.options.num_processes if ranks is None else ranks[place]

@@ -39,6 +39,7 @@ from perfharness.runs.share.archive import ENDING, write_archive
 from perfharness.runs.share.known import MIN_SECRET_CHARS, Known
 from perfharness.runs.share.redactor import Redactor
 from perfharness.trace.native_symbols import FILE_NAME as NATIVE_SYMBOLS_NAME
+from perfharness.trace.readers import open_source
 from perfharness.trace.redaction import environment_of, redact_database, redact_samples
 
 RECORD_NAME = "shared.json"
@@ -166,6 +167,9 @@ def share_run(
         raise UsageError(f"{located.path} is a trace in Parquet; share the sqlite export of the same report")
     if short := [text for text in remove if len(text.strip()) < MIN_SECRET_CHARS]:
         raise UsageError(f"--remove {short[0]!r}: texts of less than {MIN_SECRET_CHARS} characters are in every file")
+    if located.trace is not None:
+        with open_source(located.trace):
+            pass  # it is a trace, and a whole one
     manifests = [read_manifest(run) for run in located.runs]
     known = _known(located, manifests, remove, arguments=redact_arguments)
     if redact_arguments and len({tuple(manifest.script_arguments) for manifest in manifests}) > 1:

@@ -19,7 +19,7 @@ from perfharness.bench.accuracy.layers import (  # noqa: E402
     layer_inputs,
     split_parts,
 )
-from perfharness.bench.accuracy.onnx_graph import GraphTensor, align  # noqa: E402
+from perfharness.bench.accuracy.onnx_graph import GraphTensor, align, load_graph  # noqa: E402
 from perfharness.cli.main import run  # noqa: E402
 from perfharness.errors import BackendError, UsageError  # noqa: E402
 from tests.unit.depth_models import random_net  # noqa: E402
@@ -46,6 +46,13 @@ def chain(path: Path, factors: list[float], prefix: str = "t", casts: bool = Fal
 
 
 ONES = {"t_in": np.ones((2, 4), np.float32)}
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.txt", b"x\n"), ("a.onnx", b""), ("a.json", b"")])
+def test_files_that_onnx_reads_as_a_model_without_operations(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BackendError, match=name):
+        load_graph(tmp_path / name)
 
 
 def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:

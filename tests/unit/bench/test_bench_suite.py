@@ -250,13 +250,19 @@ def test_no_suite_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("'12GB'", 12 * 10**9), ("'512 MiB'", 512 * 2**20), ("'1.5gb'", 1_500_000_000), ("7", 7), ("' 2kB '", 2000)],
+    [
+        ("'12GB'", 12 * 10**9),
+        ("'512 MiB'", 512 * 2**20),
+        ("'1.5gb'", 1_500_000_000),
+        ("7000000", 7_000_000),
+        ("' 2000kB '", 2_000_000),
+    ],
 )
 def test_sizes(folder: Path, text: str, size: int) -> None:
     assert suite_of(folder, f"{WHOLE}[measure]\nmemory_limit = {text}\n").measure.memory_limit == size
 
 
-@pytest.mark.parametrize("text", ["", "GB", "12 apples", "-1GB", "0GB", "12 G B", "1,5GB", "1e9"])
+@pytest.mark.parametrize("text", ["", "GB", "12 apples", "-1GB", "0GB", "12 G B", "1,5GB", "1e9", "12", "12kB"])
 def test_what_is_no_size(folder: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"`measure.memory_limit`: .*\(it is "):
         suite_of(folder, f"{WHOLE}[measure]\nmemory_limit = '{text}'\n")

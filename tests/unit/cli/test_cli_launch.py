@@ -12,6 +12,7 @@ import pytest
 from perfharness.cli import main
 from perfharness.cli.main import run
 from perfharness.errors import LaunchError
+from perfharness.files import locked
 from perfharness_launcher.plan.gpus import GpuFacts
 
 
@@ -185,3 +186,30 @@ def test_options_of_ours_after_the_script_are_pointed_out(
     assert run(["launch", "--dry-run", "--tracer", "none", script, *arguments]) == 0
     said = capsys.readouterr().err
     assert said.startswith(f"perfharness: {named}: ") if named else said == ""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--repeat", "2"], ["--np-sweep", "1"], ["--ranks-sweep", "1"], ["--cold-start", "1"], ["--overhead"]],
+    ids=lambda options: options[0],
+)
+def test_a_series_waits_for_nobody_and_goes_into_no_folder_that_is_written_to(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, out = tmp_path / "script.py", tmp_path / "out"
+    script.write_text("pass")
+    out.mkdir()
+    with locked(out):
+        assert (
+            run(["launch", *options, "-o", str(out), str(script), *(["{ranks}"] * ("--ranks-sweep" in options))]) == 1
+        )
+    assert str(out) in capsys.readouterr().err
+    assert not list(out.rglob("manifest.json"))
+
+
+def test_a_folder_that_a_launch_is_writing_to_is_said_to_be_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".perfharness-run-7").mkdir()
+    assert run(["analyze", str(tmp_path)]) == 1
+    assert str(tmp_path / ".perfharness-run-7") in capsys.readouterr().err

@@ -65,6 +65,38 @@ def test_the_version_needs_no_library_that_takes_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["launch", "--timeout", "5m", "x.py"], ["--timeout", "'5m'", "SECONDS", "perfharness launch --help"]),
+        (["launch", "--np-sweep"], ["--np-sweep", "perfharness launch --help"]),
+        (["bench", "sweep", "--modl"], ["--modl", "perfharness bench sweep --help"]),
+        (["compare", "--run", "--timeout 5m x.py", "--run", "x.py"], ["--timeout", "'5m'", "SECONDS"]),
+        (["clocks"], ["perfharness clocks --help"]),
+    ],
+)
+def test_a_wrong_command_line_names_option_value_and_the_help_of_the_verb(
+    arguments: Sequence[str], expected: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) <= 2
+    assert [text for text in expected if text not in captured.err] == []
+
+
+def test_a_verb_says_why_a_trace_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those that take several traces, and one that copies it."""
+    (tmp_path / "empty.sqlite").write_bytes(b"")
+    shared = tmp_path / "x.tar.zst"
+    assert run(["analyze", str(tmp_path / "empty.sqlite")]) == 1
+    reason = capsys.readouterr().err.removeprefix("perfharness: ").strip()
+    for arguments in (["diagnose"], ["slowest"], ["share", "-o", str(shared)]):
+        assert run([*arguments, str(tmp_path / "empty.sqlite")]) == 1
+        assert reason in capsys.readouterr().err
+    assert not shared.exists()
+
+
+@pytest.mark.parametrize(
     ("words", "expected"), [pytest.param(["la"], {"launch"}, marks=pytest.mark.slow), (["launch", "--t"], {"--tracer"})]
 )
 def test_the_shell_completes_verbs_and_options(words: Sequence[str], expected: set[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import perfharness
 from perfharness.errors import ResultError, UsageError
+from perfharness.model.measured import MeasuredProcess
 from perfharness.render.comparison.texts import interval
 from perfharness.runs.comparison.compare import (
     ComparedRow,
@@ -22,6 +23,7 @@ from perfharness.runs.comparison.compare import (
 )
 from perfharness.runs.comparison.limits import parse_limit
 from tests.unit.compared_runs import write_launch, write_side
+from tests.unit.run_records import process
 
 BASE = [10.0, 10.05, 9.95, 10.02, 9.98]
 
@@ -345,3 +347,23 @@ def test_an_interval_without_bounds_can_be_written_and_read(tmp_path: Path) -> N
     assert decode.judged_by is not None
     assert decode.judged_by.high > 1e100
     assert interval(decode.judged_by) == "beyond x1000"
+
+
+def test_launched_processes_that_measure_in_their_ranks_alone_are_counted(tmp_path: Path) -> None:
+    """As under torchrun: two launched, of two ranks each, against one; and one of two ranks against one of four."""
+
+    def launch(name: str, launched: int, ranks: int) -> str:
+        processes = [
+            process(number, measured=[
+                MeasuredProcess(folder=f"proc_{number}_gpu_0/rank_{rank}", launched_index=number, pid=rank, rank=rank)
+                for rank in range(ranks)
+            ])
+            for number in range(launched)
+        ]  # fmt: skip
+        return str(write_launch(tmp_path / name, {"decode": 1.0}, processes=processes))
+
+    pairs = [(launch("one", 1, 2), launch("two", 2, 2)), (launch("few", 1, 2), launch("many", 1, 4))]
+    for base, new in pairs:
+        (version,) = compared(base, new).versions
+        assert [one.name for one in version.deciding] == ["processes"]
+        assert {row.verdict for row in version.rows} == {"not-comparable"}

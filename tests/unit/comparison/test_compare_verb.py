@@ -115,6 +115,8 @@ def test_names_do_not_steer_what_shows_them(tmp_path: Path, capsys: Captured, ou
         (["--min-effect", "2ms"], "--min-effect"),
         (["--min-abs", "5"], "--min-abs"),
         (["--alpha", "0"], "--alpha"),
+        (["--spread", "3"], "--spread 3"),
+        (["--min-effect", "2"], "--min-effect 2"),
         (["--spread", "0"], "--spread"),
         (["--map", "decode"], "--map"),
         (["--map", "decoed=decode"], "decoed"),

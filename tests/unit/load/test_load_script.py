@@ -11,11 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from perfharness.errors import UsageError
+from perfharness.errors import LaunchError, UsageError
 from perfharness.load.profile import checked_profile
 from perfharness.load.result import load_result
+from perfharness.load.stress import read_load
 from perfharness.load.targets.script import check_script, count_batches, pace_text
 from perfharness.load.windows import read_lines
+from perfharness.load.worker import WorkerSpec
 from perfharness.model import environment
 from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.recorder.core import RecorderCore
@@ -27,6 +29,16 @@ import threading, time
 from perfharness import PerfRecorder
 perf = PerfRecorder("toy")
 """
+
+
+def test_the_folder_of_a_script_that_began_no_batch_is_not_named_before_it_is_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "proc_0_gpu_0").mkdir()
+    spec = WorkerSpec(
+        kind="script", target="plain.py", profile=checked_profile({"phases": [{"name": "load", "duration": "1s"}]})
+    )
+    with pytest.raises(LaunchError, match="plain") as raised:
+        read_load(tmp_path, spec, ["proc_0_gpu_0"])
+    assert str(tmp_path) not in str(raised.value)
 
 
 def paced(folder: Path, script: str, *, is_well: bool = True, **settings: Any) -> LoadResult:

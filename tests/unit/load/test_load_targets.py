@@ -17,7 +17,7 @@ from perfharness.load.inputs import Inputs
 from perfharness.load.profile import MixEntry, checked_profile
 from perfharness.load.request import Answer, LoadRequest, error_of
 from perfharness.load.targets.backend import BackendTarget, ModelSpec, backend_targets, check_model
-from perfharness.load.targets.callable import CallableTarget, callable_targets, load_callable
+from perfharness.load.targets.callable import CallableTarget, callable_targets, check_callable, load_callable
 from perfharness.recorder import PerfRecorder
 
 RECORDER = PerfRecorder("load")
@@ -173,6 +173,10 @@ def test_names_that_mean_nothing(tmp_path: Path) -> None:
     for name in ("no_such_module:f", "json:nothing", f"{tmp_path}/none.py:f", f"{tmp_path}/fine.py:value"):
         with pytest.raises(UsageError):
             load_callable(name)
+    for name in (f"{tmp_path}/none.py:f", "localhost:8000", "10.0.0.1:8000/v1"):
+        with pytest.raises(UsageError):
+            check_callable(name)
+    check_callable("json:loads")
     with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):  # the target's own fault
         load_callable(f"{tmp_path}/app.py:f")
     assert callable_targets("json:dumps", RECORDER, Inputs(()), frozenset())().is_async is False
