@@ -216,8 +216,8 @@ def _unclear_ends(readings: GpmReadings) -> str | None:
         return None
     seen_ms, clock_us = (readings.edge_error_ns - readings.clock_error_ns) / 1e6, readings.clock_error_ns / 1e3
     return (
-        f"the ends of the readings' windows ({window_ns / 1e6:.0f} ms long) are known to {seen_ms:.1f} ms, for a busy "
-        f"machine looks for them late, and the trace's clock to {clock_us:.1f} µs: together more than "
+        f"the ends of the readings' windows ({window_ns / 1e6:.0f} ms long) are known to {seen_ms:.1f} ms, for the "
+        f"driver was asked or answered late, and the trace's clock to {clock_us:.1f} µs: together more than "
         f"{MAX_EDGE_ERROR:.0%} of a window"
     )
 
