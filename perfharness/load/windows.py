@@ -263,6 +263,9 @@ class WindowLog:
             (records if everything or one.done_ns < end_ns else later).append(one)
         self._done.extendleft(reversed(later))
         line = self._counted(phase, records, end_ns)
+        is_rest = everything and self._index > 0 and 2 * (end_ns - self._begin_ns) < self.window_ns
+        if is_rest and not (records or line["arrivals"] or line["in_flight_max"]):
+            return  # the moment until the end was noticed, in which nothing could happen, is no window of 0 a second
         self.write(line)
         if self.requests is not None:
             self.requests(phase.name, records)

@@ -268,16 +268,18 @@ def _as_counted(
     which it has not.
     """
     measured = {cause.code: cause for cause in stage.causes if cause.code in counted}
-    texts = {cause.what: measured[cause.code].what for cause in causes if cause.code in measured}
     kept = [one for one in causes if one.code not in counted or one.code in {*measured, verdict.verdict.value}]
-    verdict = replace(verdict, evidence=[texts.get(one, one) for one in verdict.evidence])
-    return verdict, [_with_numbers(cause, measured.get(cause.code)) for cause in kept]
+    found = [one if one in stage.causes else _with_numbers(one, measured.get(one.code)) for one in kept]
+    texts = {before.what: after.what for before, after in zip(kept, found, strict=True)}
+    return replace(verdict, evidence=[texts.get(one, one) for one in verdict.evidence]), found
 
 
 def _with_numbers(cause: Cause, measured: Cause | None) -> Cause:
-    if measured is None:
-        return cause
-    return replace(cause, what=measured.what, share=measured.share, saves_ms=measured.saves_ms)
+    if measured is not None:
+        return replace(cause, what=measured.what, share=measured.share, saves_ms=measured.saves_ms)
+    if cause.code in OF_CALLS:  # its text has times
+        return replace(cause, what=f"In the explaining pass: {cause.what}")
+    return cause
 
 
 def _kept_cpu(stage: StageDiagnosis, found: StageDiagnosis) -> list[Cause]:

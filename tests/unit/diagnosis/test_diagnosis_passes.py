@@ -322,8 +322,19 @@ def test_what_the_measured_pass_counts_itself_has_its_numbers(missing: list[str]
     if is_counted:
         assert (said.what, said.share, said.saves_ms) == (own.what, own.share, own.saves_ms)
     else:  # scaled, it would be more than the GPU was idle
-        assert (said.what, said.share, said.saves_ms) == (found.what, found.share, 50.48)
+        assert (said.share, said.saves_ms) == (found.share, 50.48)
+        assert said.what == f"In the explaining pass: {found.what}"
     assert one.verdict.evidence == [said.what]
+
+
+def test_what_stays_of_the_measured_pass_is_not_said_to_be_of_the_other() -> None:
+    """Without all calls, of a busy GPU: verdict and causes are those of the measured pass."""
+    busy = StageVerdict(Verdict.GPU_BOUND, ["busy"], "smaller types")
+    causes = [cause("gpu-bound", what="busy"), dispatch("19.9 us each", 0.3, 1.0)]
+    measured = a_pass(times(3.0, 3.0), causes=causes, verdict=busy)
+    measured = replace(measured, diagnosis=replace(measured.diagnosis, missing=[MISSING_CALLS]))
+    explaining = a_pass(times(3.6, 3.6), causes=[cause("file-wait")], verdict=FILES)
+    assert laid(measured, explaining)["batch"].causes == causes
 
 
 def test_what_the_measured_pass_counts_and_has_not_is_no_further_cause() -> None:

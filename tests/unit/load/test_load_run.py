@@ -44,6 +44,8 @@ from perfharness.model.load import (
     TargetRecord,
 )
 
+MS = 1_000_000
+
 
 class Target:
     is_async = False
@@ -411,6 +413,31 @@ def test_of_a_run_that_was_ended_the_rate_is_of_the_time_in_which_it_sent(tmp_pa
     assert phase.duration_s == pytest.approx((log.stop.at_ns - lines[1]["start_ns"]) / 1e9)
     assert phase.asked_rate == pytest.approx(phase.arrivals / phase.duration_s)
     assert phase.arrivals - 100 * phase.duration_s == pytest.approx(0.5, abs=0.51)
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "answered_ms", "lengths_ms"),
+    [
+        (2000.2, 1501, [1000, 1000]),  # 0.2 ms until the end was noticed, of which a chart showed 0 answers a second
+        (2000.2, 2000.1, [1000, 1000, 0.2]),
+        (2700, 1501, [1000, 1000, 700]),
+    ],
+)
+def test_the_moment_after_the_last_window_is_none(
+    until_ms: float, answered_ms: float, lengths_ms: list[float], tmp_path: Path
+) -> None:
+    log, due = WindowLog(tmp_path), np.array([500 * MS, 1500 * MS], np.int64)
+    answered = [501 * MS, round(answered_ms * MS)]
+    records = [
+        Done(number, None, 1, int(at), int(at), int(at), int(at), done)
+        for number, (at, done) in enumerate(zip(due, answered, strict=True))
+    ]
+    log.begin(0)
+    log.count_phase(0, "load", 0, 2000 * MS, due, records, round(until_ms * MS), loop="open")
+    log.close("ok")
+    found = [line for line in read_lines(tmp_path / WINDOWS_NAME) if line["kind"] == "window"]
+    assert [(line["end_ns"] - line["start_ns"]) / MS for line in found] == pytest.approx(lengths_ms)
+    assert sum(line["completed"] for line in found) == 2
 
 
 def steady(duration_s: int, answers: list[int], rate: int = 10, **phase: Any) -> LoadResult:
