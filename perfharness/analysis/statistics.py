@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 
 import numpy as np
 
 from perfharness.model.result import Float64, Statistics
+from perfharness.model.rounding import figure
 
 MIN_FOR_DEVIATION = 2
 """The sample standard deviation (n - 1) needs two values."""
 
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99}
-
-
-DECIMALS = 6
-"""Of numbers in result files: of a time in ms, whole nanoseconds."""
-
-BELOW = tuple(float(f"1e{exponent}") for exponent in range(-16, 0))
-"""Numbers below 0.1 keep six digits that mean something: a time of an item may be less than a nanosecond."""
 
 
 def min_count(percentile: int) -> int:
@@ -84,13 +77,3 @@ def student_quantile(share: float, freedom: float) -> float:
     from scipy.special import ndtri, stdtrit  # takes longer to import than most commands to run
 
     return float(ndtri(share) if not math.isfinite(freedom) else stdtrit(freedom, share))
-
-
-def decimals(size: float) -> int:
-    """Digits after the point with which a number of that size is written."""
-    return DECIMALS + len(BELOW) - bisect_right(BELOW, size) if size else DECIMALS
-
-
-def figure(value: float) -> float:
-    """A number as result files have it."""
-    return round(float(value), decimals(abs(value)))

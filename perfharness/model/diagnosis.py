@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from perfharness.model.findings import Finding
+from perfharness.model.rounding import figure
 from perfharness.model.text import short_function
 from perfharness.model.trace import GpuDevice
 
@@ -553,11 +554,11 @@ def native_text(native: NativeFunction) -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Plain JSON values of dataclasses' contents: enumerations by value, numbers to six decimals (a ms to the ns)."""
+    """Plain JSON values of dataclasses' contents: enumerations by value, numbers as in all files."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
         return {key: rounded(below) for key, below in value.items()}
     if isinstance(value, (list, tuple)):
         return [rounded(below) for below in value]
-    return round(value, 6) if isinstance(value, float) else value
+    return figure(value) if isinstance(value, float) else value

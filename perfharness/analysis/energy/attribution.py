@@ -17,7 +17,8 @@ from perfharness.analysis.energy.kinds import BusyShares, KnownWork
 from perfharness.analysis.energy.results import AttributionMethod, JointEnergy, StageAttribution, StageEnergy
 from perfharness.analysis.energy.sensors import MIN_UPDATES, Explained
 from perfharness.analysis.energy.steps import NS_PER_MS, NS_PER_S, Energy, Steps, per, rounded
-from perfharness.analysis.statistics import figure, student_t
+from perfharness.analysis.statistics import student_t
+from perfharness.model.rounding import figure
 from perfharness.model.trace import Int64
 
 WAITING = "waiting"

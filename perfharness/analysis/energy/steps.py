@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.energy.results import IdlePower
-from perfharness.analysis.statistics import figure
 from perfharness.model.result import Float64
+from perfharness.model.rounding import figure
 from perfharness.model.trace import Int64
 
 NS_PER_S, NS_PER_MS = 1e9, 1e6

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.metrics.results import MetricFigures
-from perfharness.analysis.statistics import figure, min_count
+from perfharness.analysis.statistics import min_count
 from perfharness.model.result import Float64
+from perfharness.model.rounding import figure
 from perfharness.model.telemetry import Series
 from perfharness.model.trace import Bool, Int64
 

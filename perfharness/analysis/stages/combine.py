@@ -13,9 +13,9 @@ from perfharness.analysis.stages.outside import outside_of_all, outside_tree
 from perfharness.analysis.stages.paths import free_key
 from perfharness.analysis.stages.tabulate import statistics_tree, subtree_at
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing, throughput
-from perfharness.analysis.statistics import figure
 from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code
 from perfharness.model.result import EntryTable, Float64, NumberColumn, Path, ProcessResult, Tree
+from perfharness.model.rounding import figure
 from perfharness.model.trace import Int64
 
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from perfharness.analysis.stages.roles import NOT_COUNTED, StageTable
 from perfharness.analysis.stages.stage_times import NS_PER_MS, StageTimes
-from perfharness.analysis.statistics import BELOW, DECIMALS, figure
 from perfharness.analysis.timeline.grouping import count_by_code, group_rows, sum_by_code, unique
 from perfharness.analysis.timeline.intervals import NO_PARENT
 from perfharness.model.result import NO_INDEX, TIMES, EntryTable, Float64, NumberColumn, NumberKind
+from perfharness.model.rounding import BELOW, DECIMALS, figure
 from perfharness.model.trace import Bool, Int64, Integers
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from perfharness.analysis.statistics import figure
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.result import BatchLoop, Float64, Path, path_text
+from perfharness.model.rounding import figure
 from perfharness.model.trace import Bool, Int64
 
 NS_PER_S = 1e9

@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.analysis.comparison.launches import mean_of_launches
 from perfharness.analysis.comparison.verdicts import ALPHA, Judgement, Pair, Reason, Rule, compare
-from perfharness.analysis.statistics import figure
 from perfharness.errors import UsageError
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, TracerRecord
+from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import QUANTILES
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.launch import Observe, unobserved

@@ -23,11 +23,11 @@ from perfharness.analysis.comparison.launches import (
     spread_levels,
 )
 from perfharness.analysis.comparison.verdicts import holm_adjusted
-from perfharness.analysis.statistics import figure
 from perfharness.analysis.suites.latency_statistics import mean_estimate
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, RunManifest
 from perfharness.model.result import TIMES, Float64, ProcessResult, path_of
+from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import Figures, loop_paths, run_figures, stage_figures
 from perfharness.runs.files.run_folder import RunSummary
 from perfharness.runs.series.repeat_file import Levels, OverLaunches, Repeat, RepeatRequest

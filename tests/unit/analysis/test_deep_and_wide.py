@@ -15,9 +15,10 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.diagnose import MAX_STAGES
 from perfharness.analysis.stages.roles import MAX_LEVELS
-from perfharness.analysis.statistics import PERCENTILES, figure, min_count, summarise
+from perfharness.analysis.statistics import PERCENTILES, min_count, summarise
 from perfharness.analysis.timeline import intervals
 from perfharness.cli.main import run
+from perfharness.model.rounding import figure
 from perfharness.runs.run import open_run
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace

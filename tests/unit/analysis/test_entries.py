@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.stages.combine import mean_of_entries, mean_of_trees
 from perfharness.analysis.stages.entries import number_column, preorder, rounded
-from perfharness.analysis.statistics import figure
 from perfharness.model.result import EntryTable, NumberColumn, Tree
+from perfharness.model.rounding import figure
 from perfharness.runs.files.json_files import entry_rows
 
 TIMES = st.floats(-1e17, 1e17) | st.floats(0, 1e-3) | st.floats(0, 1e6) | st.just(math.nan)

@@ -25,6 +25,7 @@ from perfharness.model.diagnosis import (
     StageVerdict,
     Verdict,
     Wait,
+    rounded,
 )
 from perfharness.model.trace import GpuDevice
 from perfharness.render.terminal.diagnosis import print_diagnosis
@@ -92,6 +93,14 @@ def printed(diagnosis: Diagnosis, name: str | None) -> str:
 @pytest.mark.parametrize("part", SAID)
 def test_the_terminal_says_all_of_one_stage(part: str) -> None:
     assert part in printed(DIAGNOSIS, "stage")
+
+
+def test_small_figures_keep_their_digits() -> None:
+    """A time of an item may be less than a nanosecond."""
+    assert rounded({"ms": [1.2345678e-6, 12.3456789, 0.0], "count": 3}) == {
+        "ms": [1.23457e-6, 12.345679, 0.0],
+        "count": 3,
+    }
 
 
 def test_the_table_alone_is_short() -> None:
