@@ -76,7 +76,7 @@ def export(
     """Write a run for other programs: a timeline, sampled stacks, or tables of ranges, batches, stages, kernels.
 
     A timeline whose name ends in .gz is compressed. Tables of all processes are in one file, with a column that names
-    the process. Findings go to stderr; exits with 3 where a trace is incomplete.
+    the process. Findings go to stderr. Exits with 3 where a trace is incomplete.
     """
     if tables and output_format in (ExportFormat.CHROME, ExportFormat.SPEEDSCOPE):
         raise UsageError("--table is for csv, parquet and arrow; the other formats hold everything.")

@@ -56,7 +56,7 @@ def ranges(
 
     A range without GPU work has null GPU times and an operation count of 0; where GPU work could not be traced, the
     count is null too. It counts calls that started GPU work: a replay of a CUDA graph is 1. Of a run, and of several, a
-    first column `process` names the process. Findings go to stderr; exits with 3 where a trace is incomplete.
+    first column `process` names the process. Findings go to stderr. Exits with 3 where a trace is incomplete.
     """
     if output_format is RangeFormat.PARQUET and output is None:
         raise UsageError("Parquet is not for the terminal; name a file with -o.")

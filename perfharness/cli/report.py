@@ -89,8 +89,8 @@ def report(
 ) -> None:
     """Write a report: what limits a run, latencies, stages, timelines, telemetry, energy, findings, the machine.
 
-    The page needs no network and no other file. Nothing is written into the runs. Findings go to stderr; exits with 3
-    where a trace is incomplete, or nothing was measured.
+    The page needs no network and no other file. Nothing is written into the runs. Findings go to stderr.
+    Exits with 3 where a trace is incomplete, or nothing was measured.
     """
     wanted = format_of(output, None if output_format is None else output_format.value)
     require_format(output, wanted)

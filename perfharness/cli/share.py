@@ -48,6 +48,8 @@ def share(
     a secret. What was removed is printed, and listed in shared.json in the archive. The run itself is not changed.
 
     Whoever gets it unpacks it (tar --zstd -xf), or gives it to perfharness analyze, diagnose and so on as it is.
+
+    Exit codes: 0 written; 1 it cannot be read or written, or something that was to be removed is still there; 2 usage.
     """
     located = locate(run, nsys)
     target = target_of(located, output)

@@ -49,14 +49,14 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
             "load-ended-early",
             Severity.WARNING,
             f"Not all of the profile was sent: {result.status_reason}.",
-            "give the script more batches, or a shorter --duration",
+            "Give the script more batches, or a shorter --duration",
         )
     if result.status == "stopped-by-errors":
         yield Finding(
             "load-stopped",
             Severity.ERROR,
             f"The load was stopped after {result.duration_s:.1f} s: {result.status_reason}.",
-            "the errors are listed by kind, each with the first one",
+            "The errors are listed by kind, each with the first one",
         )
 
 
@@ -72,7 +72,7 @@ def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
         "load-errors-over-limit",
         Severity.ERROR,
         f"{failed} of {ended} requests failed ({failed / ended:.2%}), more than --max-error-rate {limit:g} allows.",
-        "the errors are listed by kind, each with the first one",
+        "The errors are listed by kind, each with the first one",
     )
 
 
@@ -84,7 +84,7 @@ def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
             Severity.WARNING,
             f"{phase.name}: {limited} of the latency is lateness: requests were due while the event loop was busy with "
             "the generator's work, or with code of the target that blocks it, for they share it.",
-            "calls of the target that block in a thread (asyncio.to_thread); a lower rate, a free CPU, more processes "
+            "Calls of the target that block in a thread (asyncio.to_thread); a lower rate, a free CPU, more processes "
             "(-np)",
         )
     elif limited is not None:
@@ -92,7 +92,7 @@ def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
             GENERATOR_LIMITED,
             Severity.WARNING,
             f"{phase.name}: {limited} of the latency is the generator's own lateness, not the target's.",
-            "a lower rate, fewer workers, a free CPU, or more processes (-np) that share the load",
+            "A lower rate, fewer workers, a free CPU, or more processes (-np) that share the load",
         )
     if phase.unanswered:
         yield Finding(
@@ -102,14 +102,14 @@ def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
             f"{'the phase and its grace period were over' if result.status == 'ok' else 'the run was ended'}, and "
             f"{phase.never_sent} of them were never sent, for no worker was free; percentiles count them as slower "
             "than all others.",
-            "a lower rate, more workers (--concurrency), or a longer --grace",
+            "A lower rate, more workers (--concurrency), or a longer --grace",
         )
     if phase.arrivals and not phase.ok:
         yield Finding(
             "requests-all-failed",
             Severity.ERROR,
             f"{phase.name}: none of {phase.arrivals} requests was answered without error, so there is no latency.",
-            "the errors are listed by kind, each with the first one",
+            "The errors are listed by kind, each with the first one",
         )
     if not keeps_up(phase, result) and result.status in ("ok", "interrupted"):
         yield _not_kept_up(phase, result, is_limited=limited is not None)

@@ -52,7 +52,7 @@ def with_service(result: LoadResult, folder: Path, process: str) -> LoadResult:
             "requests-clock-untied",
             Severity.WARNING,
             f"{early.sum()} services begin before their requests are sent, so clocks of server and generator differ.",
-            "run both on one machine",
+            "Run both on one machine",
         )
         return _noted(result, found)
     column = pa.array(begun, mask=begun == 0)

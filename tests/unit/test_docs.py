@@ -75,3 +75,15 @@ def test_modules_that_pages_and_code_run_exist() -> None:
     assert len(named) >= 4
     for name in named:
         assert find_spec(name) is not None, name
+
+
+def test_every_row_of_the_reference_says_what_it_means() -> None:
+    """Columns that may be empty (a hint, a default) come after it."""
+    empty: list[str] = []
+    for page in ("environment", "exit-codes", "findings", "metrics"):
+        rows = [
+            line for line in (CHECKOUT / f"docs/reference/{page}.md").read_text("utf-8").splitlines() if "|" in line
+        ]
+        meaning = 2 if page == "findings" else 1
+        empty += [row for row in rows if len(re.sub(r"[^a-z]", "", row.split(" | ")[meaning])) < 3 and "---" not in row]
+    assert empty == []

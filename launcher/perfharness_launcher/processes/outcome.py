@@ -192,19 +192,19 @@ def _ended_badly(ending: Watched, record: ProcessRecord, tracer: TracerRecord, t
         f"process-{record.ended.replace('_', '-')}",
         Severity.ERROR,
         f"The process {how}: {command}{_end_of_output(folder, logs)}",
-        END_WHEN_ASKED
-        if _was_killed(ending)
-        else " ".join(
-            filter(
-                None,
-                (
-                    failure_hint(record, log_tail(folder / STDERR_LOG), ending.process.spec.command[0]),
-                    blocking_hint(record, tracer),
-                ),
-            )
-        ),
+        _next_step(ending, record, folder, tracer),
         record.folder,
     )
+
+
+def _next_step(ending: Watched, record: ProcessRecord, folder: Path, tracer: TracerRecord) -> str:
+    if _was_killed(ending):
+        return END_WHEN_ASKED
+    hints = (
+        failure_hint(record, log_tail(folder / STDERR_LOG), ending.process.spec.command[0]),
+        blocking_hint(record, tracer),
+    )
+    return " ".join(filter(None, hints))
 
 
 CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"})

@@ -20,6 +20,8 @@ BROWSERS = (
 """Programs that print pages, by name."""
 
 BROWSER_VARIABLE = "PERFHARNESS_CHROMIUM"
+"""Path of the Chromium or Chrome that prints a report as PDF, preferred to those on PATH."""
+
 PATIENCE_S = 120.0
 PAPER_PX = 710
 """As wide as a sheet without its margins, at 96 a inch: charts are drawn for the width that they are printed at."""

@@ -198,7 +198,8 @@ def _intervals(times: LoadTimes) -> str:
 
 def _status(result: LoadResult) -> str:
     reason = f" ({result.status_reason})" if result.status_reason else ""
-    return f"{result.status}{reason}, {result.duration_s:.1f} s"
+    ended = "all of it was sent" if result.status == "ok" else result.status  # `ok` says nothing of the answers
+    return f"{ended}{reason}, {result.duration_s:.1f} s"
 
 
 def _in_warmup(result: LoadResult, kind: str) -> str:

@@ -25,7 +25,7 @@ def print_shared(console: Console, shared: Shared) -> None:
     record = shared.record
     say(console, f"{shared.path}: {shared.files} files, {shared.bytes / 1e6:.1f} MB")
     rows = [[LABELS.get(kind, kind), str(count)] for kind, count in record.replaced.items()]
-    rows += [[f"rows of {table}", str(count)] for table, count in sorted(record.rows.items())]
+    rows += [[f"rows of {table}", str(count)] for table, count in sorted(record.rows.items()) if count]
     print_table(console, [Column("removed", is_text=True, is_whole=True), Column("places")], rows)
     if record.tables:
         say(console, f"tables dropped: {', '.join(record.tables)}")

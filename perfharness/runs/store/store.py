@@ -113,6 +113,13 @@ class RunStore:
                     by_run.setdefault(values.pop("run_id"), []).append(Figure(**values))
             return [(run, figure) for run in found for figure in by_run[run.run_id]]
 
+    def figure_names(self, which: RunFilter) -> set[tuple[str, str]]:
+        """Path and metric of each figure that any of these runs has."""
+        with self._database.reading() as connection:
+            of_these = select(runs.c.run_id).where(and_(True, *_conditions(which)))
+            named = select(figures.c.path, figures.c.metric).where(figures.c.run_id.in_(of_these)).distinct()
+            return {(row.path, row.metric) for row in connection.execute(named)}
+
     def kinds(self) -> dict[str, str]:
         """The kind of every series, by its id."""
         with self._database.reading() as connection:

@@ -173,12 +173,15 @@ def trend(
     if not 0 <= min_effect < 1:
         raise UsageError(f"--min-effect {min_effect:g}: must be a part of 1, as 0.02")
     name, statistic = _metric(metric, stage)
-    found = store.values(name, replace(which or RunFilter(), top_level=False), stage or WHOLE_RUN)
+    of_these = replace(which or RunFilter(), top_level=False)
+    found = store.values(name, of_these, stage or WHOLE_RUN)
     found = [(run, figure) for run, figure in found if run.kind not in SERIES]  # whose launches are there
     path = _path_of(stage, [figure.path for _, figure in found], f"{store.location}")
     own = [(run, _value(figure, statistic)) for run, figure in found if figure.path == path]
     if not own:
-        raise StoreError(f"the run store {store.location} has no {name} of {stage or 'a run'} in such launches")
+        there = _there(store.figure_names(of_these), stage, name)
+        where = f"the run store {store.location} has no {name} of {stage or 'a run'} in such launches"
+        raise StoreError(f"{where}; {there}" if there else where)
     remarks: list[str] = []
     usable = _usable(own, store.kinds(), remarks)
     chosen = setup or (usable[-1][0].setup if usable else own[-1][0].setup)
@@ -249,6 +252,15 @@ def _metric(metric: str | None, stage: str) -> tuple[str, str]:
 def _value(figure: Figure, statistic: str) -> float | None:
     value = getattr(figure, statistic)
     return None if value is None else float(value)
+
+
+def _there(names: set[tuple[str, str]], stage: str, metric: str) -> str:
+    """What there is in place of a metric or a stage that is not."""
+    if stages := sorted({path for path, name in names if name == metric and path}):
+        return f"stages with it are: {', '.join(stages)}"
+    if metrics := sorted({name for path, name in names if bool(path) == bool(stage)}):
+        return f"metrics there are: {', '.join(metrics)}"
+    return ""
 
 
 def _path_of(stage: str, paths: Iterable[str], where: str) -> str:

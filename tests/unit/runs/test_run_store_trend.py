@@ -92,6 +92,15 @@ def test_names(store: RunStore, stage: str, metric: str | None, name: str, first
     assert (found.metric, found.points[0].value) == (name, first)
 
 
+@pytest.mark.parametrize(
+    ("stage", "metric", "there"),
+    [("dekode", "cpu", "rec/batch/decode"), ("decode", "cpux", CPU), ("", "x", THROUGHPUT)],
+)
+def test_what_there_is_in_place_of_a_name_that_is_none(store: RunStore, stage: str, metric: str, there: str) -> None:
+    with pytest.raises(StoreError, match=there):
+        trend(store, stage, metric)
+
+
 def test_what_is_no_point(store: RunStore) -> None:
     begin = 2 * STEP_AT
     store.add(launch(begin, 99.0, exit_code=1))

@@ -20,15 +20,17 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from perfharness.errors import ResultError, TraceFormatError, UsageError
 from perfharness.host_probe import spool
 from perfharness.model.result import path_of, path_text
+from perfharness.render.terminal.share import print_shared
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.share.archive import folder_of, unpacked, write_archive
 from perfharness.runs.share.known import Known, is_public
 from perfharness.runs.share.redactor import Redactor
-from perfharness.runs.share.share import redact_parquet, share_run, target_of
+from perfharness.runs.share.share import Shared, ShareRecord, redact_parquet, share_run, target_of
 from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import read_host_probe
@@ -487,3 +489,11 @@ def test_files_that_are_not_known_are_left_out(tmp_path: Path) -> None:
     assert names == {*kept, "recorder_17.json", "load_windows.jsonl", ".perfharness-archive"}
     assert (tmp_path / "a" / "proc_0_gpu_0" / "load_windows.jsonl").read_text() == '{"kind":"run"}\n'
     shutil.rmtree(tmp_path / "a")
+
+
+def test_tables_that_lost_no_row_are_not_listed(tmp_path: Path) -> None:
+    record = ShareRecord(arguments_removed=False, logs_kept=False, rows={"StringIds": 3, "META_DATA_CAPTURE": 0})
+    written = io.StringIO()
+    print_shared(Console(file=written), Shared(tmp_path / "run.tar.zst", record, 1, 10))
+    assert "StringIds" in written.getvalue()
+    assert "META_DATA_CAPTURE" not in written.getvalue()
