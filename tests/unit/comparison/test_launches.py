@@ -90,7 +90,8 @@ def test_drift_a_second_way(values: list[float]) -> None:
 def test_launches_that_differ_more_than_their_readings_a_second_way(readings: list[tuple[float, ...]]) -> None:
     found = alike_p_value(readings)
     if np.log(readings).std(axis=1).max() > 1e-3:
-        assert found == pytest.approx(stats.f_oneway(*np.log(readings)).pvalue, abs=1e-6)
+        expected = stats.f_oneway(*np.log(readings)).pvalue
+        assert found == pytest.approx(1.0 if np.isnan(expected) else expected, abs=1e-6)  # of equal means F may be < 0
 
 
 def test_launches_that_cannot_be_told_from_their_readings() -> None:

@@ -389,7 +389,8 @@ sys.exit(os.waitstatus_to_exitcode(ended[1]) if ended[0] else 99)
 """
     assert run_hanging(tmp_path, code) == 7
     assert open_trace(tmp_path / "trace.sqlite").meta.gpu_coverage == "traced"
-    child = complete_traces(tmp_path)[int((tmp_path / "child").read_text())]
+    traces = complete_traces(tmp_path)
+    (child,) = [path for path in traces if (tmp_path / "child").read_text() in path.name]
     assert lost(child) == (schema.CUPTI_FORKED, [("gpu-not-traced", Severity.ERROR)])
 
 
