@@ -3,8 +3,8 @@
 Of a library's events CUPTI has marker records: a push or a start is one, its end another with the same id; color,
 category and payload are in a third. CUPTI 13.0 does not separate the two kinds of range: one that ended on another
 thread, or not as the innermost, is taken as start/end, the others as push/pop. Nor does it record an end that has a
-payload of NVTX's extension, as NCCL makes them (`ncclCommInitRankConfig`, of PyTorch 2.11): what a library with a domain
-of its own began and, by the records, never ended is left out and counted.
+payload of NVTX's extension, as NCCL makes them (`ncclCommInitRankConfig`, of PyTorch 2.11): what a library with a
+domain of its own began and, by the records, never ended is left out and counted.
 """
 
 from __future__ import annotations
