@@ -86,6 +86,23 @@ def unfinished_runs(output_dir: Path) -> list[Path]:
 
 
 @contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """A folder for results, made where there is none, in which no other command writes meanwhile.
+
+    Raises `LaunchError` where one does, or it cannot be made.
+    """
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder))
+        except BlockingIOError as error:
+            raise LaunchError(f"another launch is writing to {folder}; wait for it or choose another -o") from error
+        except OSError as error:
+            raise LaunchError(f"-o {folder} cannot be used: {reason_of(error)}") from error
+        yield
+
+
+@contextmanager
 def staging(output_dir: Path, run_id: str) -> Iterator[Staging]:
     """The output folder, locked against other commands that write there, and in it the folder of this run.
 
@@ -96,13 +113,7 @@ def staging(output_dir: Path, run_id: str) -> Iterator[Staging]:
     """
     made = Staging(output_dir, run_id)
     with ExitStack() as stack:
-        try:
-            output_dir.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(output_dir))
-        except BlockingIOError as error:
-            raise LaunchError(f"another launch is writing to {output_dir}; wait for it or choose another -o") from error
-        except OSError as error:
-            raise LaunchError(f"-o {output_dir} cannot be used: {reason_of(error)}") from error
+        stack.enter_context(writing_to(output_dir))
         try:
             settle_locked(output_dir)
             made.path.mkdir()

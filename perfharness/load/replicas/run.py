@@ -22,7 +22,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import PhaseResult, TargetRecord
 from perfharness.model.manifest import FindingRecord
 from perfharness.runs.launch import LaunchResult, Observe, unobserved
-from perfharness.runs.series.file import write_series, writing_series
+from perfharness.runs.series.file import write_series
 from perfharness.runs.series.repeat import (
     RepeatCase,
     RepeatedLaunch,
@@ -35,6 +35,7 @@ from perfharness.runs.series.repeat_file import RepeatRequest
 from perfharness.runs.series.repeat_numbers import over_launches
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.processes.supervise import Observer
+from perfharness_launcher.staging import writing_to
 
 RATE, GOODPUT = "answers_per_second", "goodput"
 LATENCIES = ("p99_ms", "p95_ms", "p90_ms", "p50_ms")
@@ -101,7 +102,7 @@ class ReplicaRun:
 
     def launches(self, observe: Observe = unobserved) -> Iterator[RepeatedLaunch]:
         """Make all launches, each when it is requested. Raises `LaunchError`, `ResultError`."""
-        with writing_series(self.folder):
+        with writing_to(self.folder):
             yield from run_repeats(self._repeats, observe)
 
     @property

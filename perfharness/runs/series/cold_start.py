@@ -17,7 +17,7 @@ from perfharness.model.findings import Finding
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import check_folder, read_series, write_series, writing_series
+from perfharness.runs.series.file import check_folder, read_series, write_series
 from perfharness.runs.series.repeat_file import MOST_LAUNCHES
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness.runs.store.records import Figure
@@ -25,6 +25,7 @@ from perfharness.runs.store.register import Series, StoreSettings, register_seri
 from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.staging import writing_to
 
 FIGURES = (
     "process_to_first_batch_ms",
@@ -111,7 +112,7 @@ def run_cold_start(
     The first process shows which files are read, and fills the cache. Where the cache cannot be emptied, only warm ones
     are run. Raises `LaunchError` where another command writes to the folder.
     """
-    with writing_series(plans[0].options.output_dir.parent):
+    with writing_to(plans[0].options.output_dir.parent):
         yield from _run_all(plans, command, observe)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from perfharness.errors import LaunchError, ResultError, UsageError
-from perfharness.files import locked, read_regular, reason_of, write_model
+from perfharness.errors import ResultError, UsageError
+from perfharness.files import read_regular, write_model
 from perfharness.model.manifest import MANIFEST_NAME
 from perfharness.run_swap import series_in
 
@@ -26,23 +26,6 @@ def check_folder(output_dir: Path, option: str, own_file: str) -> None:
     launch = "a single launch" if (output_dir / MANIFEST_NAME).exists() else None
     if what := series_in(output_dir, but=own_file) or launch:
         raise UsageError(f"-o {output_dir} holds {what}, and {option} makes a folder of launches; name another -o")
-
-
-@contextmanager
-def writing_series(folder: Path) -> Iterator[None]:
-    """The folder of a series, in which no other command writes meanwhile.
-
-    Raises `LaunchError` where one does, or it cannot be made.
-    """
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(folder))
-        except BlockingIOError as error:
-            raise LaunchError(f"another launch is writing to {folder}; wait for it or choose another -o") from error
-        except OSError as error:
-            raise LaunchError(f"-o {folder} cannot be used: {reason_of(error)}") from error
-        yield
 
 
 def read_series(path: Path, model: type[_Model]) -> _Model | None:

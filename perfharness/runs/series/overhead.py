@@ -21,7 +21,7 @@ from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import QUANTILES
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.launch import Observe, unobserved
-from perfharness.runs.series.file import check_folder, write_series, writing_series
+from perfharness.runs.series.file import check_folder, write_series
 from perfharness.runs.series.repeat import (
     RepeatCase,
     RepeatedLaunch,
@@ -33,6 +33,7 @@ from perfharness.runs.series.repeat import (
 from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, UNTRACED, OverLaunches, Repeat, RepeatRequest
 from perfharness.runs.series.repeat_numbers import over_launches
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.staging import writing_to
 
 OVERHEAD_VERSION = 1
 
@@ -167,7 +168,7 @@ def run_overhead(
     options: LaunchOptions, cases: Sequence[RepeatCase], observe: Observe = unobserved
 ) -> Iterator[RepeatedLaunch]:
     """The traced and the untraced launches in turns. Raises as `run_repeats`."""
-    with writing_series(options.output_dir):
+    with writing_to(options.output_dir):
         yield from run_repeats(cases, observe)
 
 

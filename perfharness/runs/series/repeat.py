@@ -17,7 +17,7 @@ from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import check_folder, write_series, writing_series
+from perfharness.runs.series.file import check_folder, write_series
 from perfharness.runs.series.repeat_file import (
     DEFAULT_COUNT,
     DEFAULT_LIMIT,
@@ -40,6 +40,7 @@ from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.processes.supervise import Observer
+from perfharness_launcher.staging import writing_to
 
 INTERRUPTED = "the repeat was interrupted"
 NO_NUMBERS = "nothing was measured in it"
@@ -216,7 +217,7 @@ def run_repeats(cases: Sequence[RepeatCase], observe: Observe = unobserved) -> I
     """
     with ExitStack() as stack:
         for case in cases:
-            stack.enter_context(writing_series(case.folder))
+            stack.enter_context(writing_to(case.folder))
         yield from _run_repeats(cases, observe)
     for case in cases:
         settings = StoreSettings(case.options.store, stored=case.options.stored)

@@ -17,7 +17,7 @@ from perfharness.model.measured import MeasuredProcess
 from perfharness.model.result import ProcessResult, Tree, path_text
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import check_folder, read_series, write_series, writing_series
+from perfharness.runs.series.file import check_folder, read_series, write_series
 from perfharness.runs.series.scaling import (
     SCALING_NAME,
     Counted,
@@ -32,6 +32,7 @@ from perfharness.runs.store.register import Series, StoreSettings, register_seri
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.plan.ranks import with_ranks
+from perfharness_launcher.staging import writing_to
 
 POWER_FIGURES = ("power_sample_w", "power_instant_w", "power_average_w")
 """The finest first."""
@@ -157,7 +158,7 @@ def run_sweep(
 
     Raises `LaunchError` where another command writes to the folder of the sweep.
     """
-    with writing_series(plans[0].options.output_dir.parent):
+    with writing_to(plans[0].options.output_dir.parent):
         yield from _run_sweep(plans, command, observe, ranks)
 
 
