@@ -13,10 +13,10 @@ import pytest
 import perfharness
 from perfharness.cli.main import run as run_cli
 from perfharness.runs.run import TABLES
-from perfharness.testing.parquet_export import ROWS_A_GROUP, export_parquet
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from perfharness.trace.readers import open_source
+from tests.support.parquet_export import ROWS_A_GROUP, export_parquet
+from tests.support.trace_builder import TraceBuilder
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 TRACES = sorted(path.stem for path in GOLDEN.glob("*.sqlite"))

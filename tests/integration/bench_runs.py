@@ -10,8 +10,8 @@ from pathlib import Path
 
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.integration.launches import PATIENCE_S, environment, perfharness, processes_naming, wait_for
+from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 
 FAST = FakeScript(execute_ms=0.2, per_item_ms=0.05)
 

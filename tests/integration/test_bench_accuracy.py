@@ -9,8 +9,8 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.model.bench import AccuracyRecord
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript
 from tests.integration.bench_runs import suite_in, write_suite
+from tests.support.fake_backend import FAKE_BACKEND, FakeScript
 from tests.unit.bench_results import known
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import psutil
 import pytest
 
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.integration.bench_runs import bench, start, suite_in
 from tests.integration.launches import PATIENCE_S, processes_naming, wait_for
+from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 
 pytestmark = pytest.mark.slow
 

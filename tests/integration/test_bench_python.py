@@ -11,8 +11,8 @@ from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.testing.fake_backend import FAKE_BACKEND, write_model
 from tests.integration.bench_runs import FAST
+from tests.support.fake_backend import FAKE_BACKEND, write_model
 
 
 class Seen(BenchObserver):

@@ -11,8 +11,8 @@ from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.runs.store.folders import holds
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.store import RunStore
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.integration.bench_runs import bench
+from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.unit.bench_results import known, made_up
 
 

@@ -13,9 +13,9 @@ from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.runs.store.folders import holds
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.store import RunStore
-from perfharness.testing.fake_backend import FAKE_BACKEND, write_model
 from tests.integration.bench_runs import FAST, bench, cases_in, ended_in_the_middle, suite_in, write_suite
 from tests.integration.launches import processes_naming
+from tests.support.fake_backend import FAKE_BACKEND, write_model
 from tests.unit.bench_results import known
 
 ALL_MODES = f'[[backend]]\nname = "{FAKE_BACKEND}"\nmodes = "all"\n'

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from perfharness.model.bench_suite import SweepFile
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.integration.bench_runs import bench, ended_in_the_middle, sweep_in, write_suite
+from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.unit.bench_results import known
 
 SHORT = ("--warmup", "2", "--iterations", "30", "--passes", "latency", "--no-charts")

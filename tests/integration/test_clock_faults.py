@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from perfharness.telemetry.clock_files import STATE_DIR
-from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
-from perfharness.testing.nvml_settings import NvmlState
-from perfharness.testing.replayed_nvml import NVML_STATE, replay_environment
-from perfharness.testing.steps import STEP_FAULTS, Fault, faults_to_json
 from tests.integration import forked_command
+from tests.support.nvml_cards import gpu_uuid, h100_machine
+from tests.support.nvml_settings import NvmlState
+from tests.support.replayed_nvml import NVML_STATE, replay_environment
+from tests.support.steps import STEP_FAULTS, Fault, faults_to_json
 
 
 class Machine:

@@ -8,10 +8,10 @@ import pytest
 
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.telemetry.store import read_sample_log
-from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, value
-from perfharness.testing.nvml_record import device
-from perfharness.testing.replayed_nvml import replay_environment
 from tests.integration.launches import CHECKOUT, perfharness
+from tests.support.nvml_cards import gpu_uuid, h100_machine, value
+from tests.support.nvml_record import device
+from tests.support.replayed_nvml import replay_environment
 
 pytest.importorskip("altair")
 

@@ -16,10 +16,10 @@ from perfharness.model.manifest import RunManifest
 from perfharness.runs.run import open_run
 from perfharness.runs.series.scaling import Scaling
 from perfharness.telemetry.store import read_sample_log
-from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, mig_uuid
-from perfharness.testing.replayed_nvml import replay_environment
 from tests.integration import forked_command
 from tests.integration.launches import NSYS, NVTX_SITE, environment, manifest, run_to_the_end
+from tests.support.nvml_cards import gpu_uuid, h100_machine, mig_uuid
+from tests.support.replayed_nvml import replay_environment
 
 PIPELINE = """
 import os, sys

@@ -17,9 +17,9 @@ import pytest
 import perfharness as api
 from perfharness.load.mlperf.logs import read_detail, read_trace
 from perfharness.model.mlperf import DETAIL_LOG, TRACE_LOG, MlperfResult
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.contract import tiny_models
 from tests.integration.launches import environment, perfharness, wait_for
+from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 
 pytest.importorskip("mlperf_loadgen")
 

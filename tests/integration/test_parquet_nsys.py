@@ -17,11 +17,11 @@ import perfharness
 from perfharness.errors import ToolNotFoundError
 from perfharness.model import nsys_schema as schema
 from perfharness.runs.run import TABLES
-from perfharness.testing.parquet_export import export_parquet
 from perfharness.trace import open_trace
 from tests.contract.test_trace_sources import assert_same
 from tests.integration.launches import NSYS, NVTX_SITE
 from tests.integration.nsys_profile import nsys_profile
+from tests.support.parquet_export import export_parquet
 
 SCRIPT = """
 import threading

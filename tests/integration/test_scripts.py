@@ -18,7 +18,7 @@ from types import ModuleType
 
 import pytest
 
-from perfharness.testing.trace_builder import TraceBuilder
+from tests.support.trace_builder import TraceBuilder
 
 ROOT = Path(__file__).resolve().parents[2]
 

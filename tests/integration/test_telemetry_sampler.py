@@ -22,11 +22,11 @@ from perfharness.model.telemetry import HOST, TELEMETRY_NAME, SampleLog, process
 from perfharness.telemetry.protocol import SPOOL_NAME, Answer, SamplerOptions, sampler_command
 from perfharness.telemetry.spool import read_spool
 from perfharness.telemetry.store import read_sample_log
-from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
-from perfharness.testing.replayed_nvml import replay_environment
 from perfharness_launcher.companions.companion import CompanionContext, MeasuredProcess
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
 from perfharness_launcher.processes.spawn import Placement
+from tests.support.nvml_cards import gpu_uuid, h100_machine
+from tests.support.replayed_nvml import replay_environment
 
 MS = 1_000_000
 FOLDER = "proc_0_gpu_0"

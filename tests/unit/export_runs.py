@@ -8,7 +8,7 @@ from typing import Any
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.manifest import EnvironmentRecord, ProcessRecord, TracerRecord
-from perfharness.testing.trace_builder import TraceBuilder
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
 MS = 1_000_000

@@ -15,10 +15,10 @@ from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import Float64
 from perfharness.model.telemetry import GPM_EDGE_ERROR, GPM_RATES, GPM_SHARES, GPM_WINDOW
 from perfharness.model.trace import Int64
-from perfharness.testing.made_batches import Batch
-from perfharness.testing.sample_builder import SampleBuilder
-from perfharness.testing.trace_builder import H200, TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.made_batches import Batch
+from tests.support.sample_builder import SampleBuilder
+from tests.support.trace_builder import H200, TraceBuilder
 
 MS = 1_000_000
 T0 = 1_700_000_000_000_000_000

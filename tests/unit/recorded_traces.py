@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfharness.model import conventions
-from perfharness.testing.trace_builder import TraceBuilder
+from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
 

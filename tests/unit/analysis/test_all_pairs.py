@@ -17,8 +17,8 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.timeline.range_table import RangeTable
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Trace
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace, source
+from tests.support.trace_builder import TraceBuilder
 
 CALL_NAMES = ("cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaMemcpyAsync_v3020", "cudaMemsetAsync_v3020",
               "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000", "cudaEventQuery_v3020")  # fmt: skip

@@ -11,8 +11,8 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.stages import batch_timeline
 from perfharness.analysis.stages.batch_rest import rest_of_batches
 from perfharness.analysis.stages.batch_timeline import Thinned, batch_timelines, typical_best_worst
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.recorded_traces import MS, Recorded
 
 

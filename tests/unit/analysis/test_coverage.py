@@ -10,8 +10,8 @@ import pytest
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.timeline.range_table import RangeTable
 from perfharness.model import nsys_schema as schema
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 
 
 def table_of(builder: TraceBuilder, tmp_path: Path) -> RangeTable:

@@ -20,8 +20,8 @@ from perfharness.analysis.timeline import intervals
 from perfharness.cli.main import run
 from perfharness.model.rounding import figure
 from perfharness.runs.run import open_run
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.recorded_traces import Recorded
 
 DEPTH = 3000

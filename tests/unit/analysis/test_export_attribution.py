@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.timeline.attribution import stage_of_calls
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(1, 2)), min_size=1, max_size=12)
 

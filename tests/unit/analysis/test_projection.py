@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.model import nsys_schema as schema
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 2), st.booleans()), max_size=12)
 KERNELS = st.lists(

@@ -14,8 +14,8 @@ import pytest
 from perfharness.analysis.analysis import Analysis
 from perfharness.cli.main import run
 from perfharness.runs.tables import ranges as range_rows
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 

@@ -27,9 +27,9 @@ from perfharness.model.trace import Bool, CopyKind
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.slowest import print_slowest
 from perfharness.runs.slowest import read_requests
-from perfharness.testing.made_ranks import RankBatch, Work, compute_and_reduce, made_rank
-from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.trace import open_trace
+from tests.support.made_ranks import RankBatch, Work, compute_and_reduce, made_rank
+from tests.support.probe_builder import ProbeBuilder
 from tests.unit.recorded_traces import MS, Recorded
 
 SLOW = 37

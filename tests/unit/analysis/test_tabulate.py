@@ -12,8 +12,8 @@ from perfharness.analysis.stages.combine import combine, mean_of_trees
 from perfharness.analysis.stages.tabulate import tabulate
 from perfharness.model import conventions
 from perfharness.model.result import ProcessResult
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.recorded_traces import MS, Recorded
 
 

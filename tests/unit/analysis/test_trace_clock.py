@@ -13,8 +13,8 @@ from perfharness.model import nsys_schema as schema
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace
 from perfharness.model.trace_clock import TraceClock
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 
 UTC = 1_700_000_000_000_000_000
 BOOT = 5_000_000_000_000

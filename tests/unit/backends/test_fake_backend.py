@@ -12,7 +12,7 @@ import pytest
 
 from perfharness.backends import BackendOptions, ModelSource, backend, model_source
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError, UsageError
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeBackend, FakeClock, FakeScript, FakeSession, write_model
+from tests.support.fake_backend import FAKE_BACKEND, FakeBackend, FakeClock, FakeScript, FakeSession, write_model
 
 MODEL = ModelSource("tiny", factory="nowhere:create")
 

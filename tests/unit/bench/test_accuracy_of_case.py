@@ -20,7 +20,7 @@ from perfharness.bench.accuracy.samples import Sample, find_samples, read_map, r
 from perfharness.bench.accuracy.settings import AccuracySettings
 from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord, Precision, TensorSpec
-from perfharness.testing.fake_backend import FakeBackend, FakeClock, FakeScript
+from tests.support.fake_backend import FakeBackend, FakeClock, FakeScript
 
 MODEL = ModelSource("fake", factory="fake:model")
 

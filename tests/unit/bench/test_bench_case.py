@@ -14,8 +14,8 @@ import pytest
 from perfharness.bench.process import read_arrays
 from perfharness.bench.spec import CASE_ENTRY, FILES_NAME, OUTPUTS_NAME, CaseSpec, LatencySettings, TelemetrySettings
 from perfharness.model.bench import BenchCase, CaseResult
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.integration.case_process import run_case
+from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.unit.bench_results import known
 
 QUICK = LatencySettings(warmup=3, iterations=120, device_iterations=50)

@@ -19,7 +19,7 @@ from perfharness.bench.worker.latency import (
     warm_up,
     work_for,
 )
-from perfharness.testing.fake_backend import FakeBackend, FakeClock, FakeScript, FakeSession
+from tests.support.fake_backend import FakeBackend, FakeClock, FakeScript, FakeSession
 from tests.unit.bench_results import known
 
 

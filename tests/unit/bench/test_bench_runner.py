@@ -21,8 +21,8 @@ from perfharness.bench.suite.suite import read_suite
 from perfharness.bench.worker.record import CaseRecord
 from perfharness.errors import OutOfMemoryError
 from perfharness.model.bench import AccuracyRecord, CaseProcess, CaseResult, MachineRecord
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from perfharness_launcher.interrupts import Interrupts
+from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.unit.bench_results import known, made_up
 
 ALIKE = """

@@ -17,7 +17,7 @@ from perfharness.bench.worker.latency import Timed
 from perfharness.bench.worker.streams import Stream, run_streams, stream_problem, summarize_streams
 from perfharness.errors import BackendError
 from perfharness.model.bench import BenchCase, MemoryUse
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeBackend, FakeClock, FakeScript, FakeSession
+from tests.support.fake_backend import FAKE_BACKEND, FakeBackend, FakeClock, FakeScript, FakeSession
 from tests.unit.bench_results import known
 
 MS = 1_000_000

@@ -18,7 +18,7 @@ from perfharness.bench.suite.suite import Suite, read_suite
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
-from perfharness.testing.fake_backend import FAKE_BACKEND, FakeScript, write_model
+from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 
 GPU = GpuRecord(index=0, uuid="GPU-1", name="NVIDIA H200")
 

@@ -11,9 +11,9 @@ from perfharness.bench.spec import TelemetrySettings
 from perfharness.bench.worker.telemetry import measure_telemetry, summarize
 from perfharness.model.telemetry import TELEMETRY_NAME, process_subject
 from perfharness.telemetry.store import read_sample_log
-from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
-from perfharness.testing.replayed_nvml import replay_environment
-from perfharness.testing.sample_builder import SampleBuilder
+from tests.support.nvml_cards import gpu_uuid, h100_machine
+from tests.support.replayed_nvml import replay_environment
+from tests.support.sample_builder import SampleBuilder
 from tests.unit.bench_results import known
 
 GPU = "GPU-0"

@@ -13,7 +13,7 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.cli.support.help import VERBS
-from perfharness.testing.trace_builder import TraceBuilder
+from tests.support.trace_builder import TraceBuilder
 
 CHECKOUT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher")])}

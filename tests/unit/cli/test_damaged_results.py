@@ -12,7 +12,7 @@ import pytest
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError
 from perfharness.runs.files.json_files import read_results
-from perfharness.testing.trace_builder import TraceBuilder
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.compared_runs import write_side
 
 DAMAGES: dict[str, Any] = {

@@ -18,7 +18,7 @@ from perfharness.cli.main import run
 from perfharness.model.cold_start import ColdStart, ColdStartRow
 from perfharness.runs.series.scaling import Knee, Scaling, ScalingPoint, ScalingRow
 from perfharness.telemetry.clock_files import STATE_DIR
-from perfharness.testing.trace_builder import TraceBuilder
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 from tests.unit.recorded_traces import Recorded
 

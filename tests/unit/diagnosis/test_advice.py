@@ -16,7 +16,7 @@ from perfharness.model.diagnosis import Cause, Explained, GpuLimit, StageCost, S
 from perfharness.render.terminal.advice import limited_by, print_advice, stage_names
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.diagnosis import is_named
-from perfharness.testing.diagnosis_builder import gpu_work
+from tests.support.diagnosis_builder import gpu_work
 from tests.unit.diagnosis_results import BATCH, cause, diagnosis, function, profile, stage
 
 

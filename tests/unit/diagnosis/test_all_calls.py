@@ -11,7 +11,7 @@ import pytest
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import StageDiagnosis
-from perfharness.testing.made_batches import Batch, Content, diagnosed, host_of, stage_of
+from tests.support.made_batches import Batch, Content, diagnosed, host_of, stage_of
 
 EMBEDDED = {schema.META_CUDA_TRACED: "yes", schema.META_CUDA_USED: "yes"}
 ALL = {**EMBEDDED, schema.META_ALL_CALLS: "yes"}

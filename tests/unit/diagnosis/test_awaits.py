@@ -8,8 +8,8 @@ import pytest
 
 from perfharness.analysis.host_samples.awaits import with_awaits
 from perfharness.model.host_samples import Frame, HostSamples, HostState
-from perfharness.testing.made_batches import BATCH, US, diagnosed, nothing, stage_of
-from perfharness.testing.probe_builder import ProbeBuilder
+from tests.support.made_batches import BATCH, US, diagnosed, nothing, stage_of
+from tests.support.probe_builder import ProbeBuilder
 
 LIBRARY = "/usr/lib/python3.11"
 LOOP = (

@@ -9,8 +9,8 @@ import pytest
 from perfharness.analysis.diagnosis.host.compilers import COMPILERS, compilers_of_functions, compilers_of_stacks
 from perfharness.model.diagnosis import StageDiagnosis
 from perfharness.model.host_samples import Frame, HostState
-from perfharness.testing.made_batches import BATCH, US, diagnosed, nothing, stage_of
-from perfharness.testing.probe_builder import ProbeBuilder
+from tests.support.made_batches import BATCH, US, diagnosed, nothing, stage_of
+from tests.support.probe_builder import ProbeBuilder
 
 SITE = "/x/lib/python3.11/site-packages"
 TRACING = f"{SITE}/tensorflow/python/eager/polymorphic_function/tracing_compilation.py"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.host.cpu_supply import CpuSupply, Steps, cpu_supply
 from perfharness.model.telemetry import HOST, process_subject
-from perfharness.testing.sample_builder import SampleBuilder
+from tests.support.sample_builder import SampleBuilder
 
 MS = 1_000_000
 SUBJECT = process_subject("proc_0_gpu_0")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perfharness.analysis.diagnosis.bounds import share_bounds, with_bounds
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS
 from perfharness.model.diagnosis import StageDiagnosis, StageVerdict, Verdict
-from perfharness.testing.diagnosis_builder import gpu_work
+from tests.support.diagnosis_builder import gpu_work
 from tests.unit.diagnosis_results import cause, function, profile, stage
 
 UNKNOWN = StageVerdict(Verdict.CANNOT_TELL, ["It may compute, or allocate."], "Record all calls.", ["calls"])

@@ -37,11 +37,11 @@ from perfharness.model.conventions import (
 from perfharness.model.diagnosis import Cause, NativeFunction, NativeProfile, StageDiagnosis, Verdict, native_text
 from perfharness.model.host_samples import HostEventKind, HostProbe, HostState
 from perfharness.model.trace import PID_SHIFT, CopyKind, OsWaitKind
-from perfharness.testing.diagnosis_builder import figures, host_evidence, line
-from perfharness.testing.made_batches import BATCH, SYNCHRONIZE, US, Batch, Content, diagnosed, nothing, stage_of
-from perfharness.testing.probe_builder import ProbeBuilder
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.diagnosis_builder import figures, host_evidence, line
+from tests.support.made_batches import BATCH, SYNCHRONIZE, US, Batch, Content, diagnosed, nothing, stage_of
+from tests.support.probe_builder import ProbeBuilder
+from tests.support.trace_builder import TraceBuilder
 
 WORK = replace(line("work", 7), self_ms=100.0)
 

@@ -15,9 +15,9 @@ from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.gpu.counters import MAX_UNCERTAINTY
 from perfharness.model.diagnosis import GpuCounters
 from perfharness.model.trace import CopyKind
-from perfharness.testing.made_batches import BATCH, US, Batch, diagnosed, stage_of
-from perfharness.testing.trace_builder import H200, TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.made_batches import BATCH, US, Batch, diagnosed, stage_of
+from tests.support.trace_builder import H200, TraceBuilder
 
 NAMES = [
     "SMs Active [Throughput %]",

@@ -13,7 +13,7 @@ from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Verdict
 from perfharness.model.trace import CopyKind, SynchronizationKind
-from perfharness.testing.made_batches import (
+from tests.support.made_batches import (
     BATCH,
     DEVICE_SYNCHRONIZE,
     STAGE,

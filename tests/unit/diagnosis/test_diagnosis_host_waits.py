@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfharness.model.diagnosis import StageDiagnosis, Verdict
-from perfharness.testing.made_batches import WORKER, Batch, Content, diagnosed, host_of, nothing, stage_of
+from tests.support.made_batches import WORKER, Batch, Content, diagnosed, host_of, nothing, stage_of
 
 QUEUE = ("sem_wait", 100, 820)
 

@@ -13,7 +13,7 @@ from perfharness.analysis.diagnosis.rules.gpu import GPU_STEPS
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import GpuLimit, GpuLimits, KernelKind, OccupancyLimiter, StageDiagnosis, Verdict
 from perfharness.model.trace import CopyKind, GpuDevice
-from perfharness.testing.made_batches import Batch, Content, diagnosed, gpu_of, stage_of
+from tests.support.made_batches import Batch, Content, diagnosed, gpu_of, stage_of
 
 SMS = 132
 PEAK = 4_814_304_000_000

@@ -32,7 +32,7 @@ from perfharness.model.diagnosis import (
     Verdict,
 )
 from perfharness.model.result import Float64
-from perfharness.testing.diagnosis_builder import gpu_work
+from tests.support.diagnosis_builder import gpu_work
 from tests.unit.diagnosis_results import BATCH, cause, diagnosis, function, stage
 
 DECODE, INFER = (*BATCH, "decode"), (*BATCH, "infer")

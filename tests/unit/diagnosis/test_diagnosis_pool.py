@@ -23,8 +23,8 @@ from perfharness.model.diagnosis import (
 )
 from perfharness.model.pooled_diagnosis import PooledStage
 from perfharness.render.terminal.diagnosis import print_pooled
-from perfharness.testing.diagnosis_builder import gpu_work, host_work
 from tests.schemas import valid
+from tests.support.diagnosis_builder import gpu_work, host_work
 
 
 def stage(

@@ -10,7 +10,8 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import CopyKind
-from perfharness.testing.made_batches import (
+from perfharness.trace import open_trace
+from tests.support.made_batches import (
     BATCH,
     DEVICE_SYNCHRONIZE,
     SYNCHRONIZE,
@@ -20,8 +21,7 @@ from perfharness.testing.made_batches import (
     nothing,
     stage_of,
 )
-from perfharness.testing.trace_builder import TraceBuilder
-from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 
 EMBEDDED = {schema.META_CUDA_TRACED: "yes"}
 Bounds = tuple[float, float]

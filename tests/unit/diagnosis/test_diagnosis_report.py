@@ -29,8 +29,8 @@ from perfharness.model.diagnosis import (
 )
 from perfharness.model.trace import GpuDevice
 from perfharness.render.terminal.diagnosis import print_diagnosis
-from perfharness.testing.diagnosis_builder import gpu_work, host_work
 from tests.schemas import valid
+from tests.support.diagnosis_builder import gpu_work, host_work
 
 LIMITS = GpuLimits(
     limit=GpuLimit.MEMORY, basis="bandwidth", work_ms=7.001, by_name_ms={"memory": 7.002, "matrix": 0.0},

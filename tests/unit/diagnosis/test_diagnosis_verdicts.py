@@ -16,7 +16,8 @@ from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, Verdict
 from perfharness.model.trace import CopyKind
-from perfharness.testing.made_batches import (
+from perfharness.trace import open_trace
+from tests.support.made_batches import (
     BATCH,
     DEVICE_SYNCHRONIZE,
     SYNCHRONIZE,
@@ -30,8 +31,7 @@ from perfharness.testing.made_batches import (
     nothing,
     stage_of,
 )
-from perfharness.testing.trace_builder import TraceBuilder
-from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 
 EMBEDDED = {schema.META_CUDA_TRACED: "yes"}
 

@@ -20,7 +20,7 @@ from perfharness.model.diagnosis import (
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.diagnosis import print_example
 from perfharness.render.terminal.evidence import print_evidence
-from perfharness.testing.diagnosis_builder import gpu_work
+from tests.support.diagnosis_builder import gpu_work
 from tests.unit.diagnosis_results import cause, counters, diagnosis, function, profile, stage
 
 KERNEL = KernelGroup(

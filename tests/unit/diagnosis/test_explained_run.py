@@ -15,7 +15,7 @@ from perfharness.model.findings import Severity
 from perfharness.model.manifest import FindingRecord, RunManifest
 from perfharness.runs.explain import shared_cpus
 from perfharness.runs.files.run_folder import analyze_run, read_manifest
-from perfharness.testing.trace_builder import TraceBuilder
+from tests.support.trace_builder import TraceBuilder
 from tests.unit import diagnosis_results as made
 from tests.unit.export_runs import MS, RUN_START, process_record, run_folder
 

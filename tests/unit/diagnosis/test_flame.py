@@ -25,7 +25,7 @@ from perfharness.model.host_samples import Frame, HostProbe, HostState
 from perfharness.model.nsys_schema import global_tid
 from perfharness.render.flame.drawing import COLORS, SHADES, WIDTH, page, svg
 from perfharness.render.flame.files import collapsed
-from perfharness.testing.probe_builder import ProbeBuilder
+from tests.support.probe_builder import ProbeBuilder
 from tests.unit.recorded_traces import Recorded
 
 MS = 1_000_000

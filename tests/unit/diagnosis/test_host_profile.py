@@ -33,10 +33,10 @@ from perfharness.model.manifest import ProcessRecord
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.trace import PID_SHIFT
 from perfharness.runs.files.process_traces import ProcessTraces
-from perfharness.testing.probe_builder import ProbeBuilder
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import _moved_back, read_host_probe
+from tests.support.probe_builder import ProbeBuilder
+from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
 THREAD = schema.global_tid(100, 100)

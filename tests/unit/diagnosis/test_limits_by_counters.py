@@ -13,8 +13,8 @@ from perfharness.analysis.diagnosis.gpu.roofline import FLOPS_PER_CLOCK, joined,
 from perfharness.analysis.diagnosis.rules.gpu import GPU_STEPS
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, Verdict
 from perfharness.model.trace import GpuDevice
-from perfharness.testing.made_batches import Batch, diagnosed, gpu_of, stage_of
-from perfharness.testing.trace_builder import H200
+from tests.support.made_batches import Batch, diagnosed, gpu_of, stage_of
+from tests.support.trace_builder import H200
 from tests.unit.made_counters import ELEMENTWISE, GEMM, Made
 
 CASES: Mapping[str, tuple[Mapping[str, float], GpuLimit]] = {

@@ -18,9 +18,9 @@ from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import FunctionTime, NativeFunction, NativeProfile
 from perfharness.model.host_samples import HostProbe
 from perfharness.model.text import short_function
-from perfharness.testing.probe_builder import ProbeBuilder
 from perfharness.trace.host_samples import keep_native_symbols, read_host_probe
 from perfharness.trace.native_symbols import FILE_NAME, FileIdentity, FunctionNames
+from tests.support.probe_builder import ProbeBuilder
 
 MS = 1_000_000
 THREAD = schema.global_tid(100, 100)

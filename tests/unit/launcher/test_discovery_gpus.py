@@ -5,11 +5,11 @@ from __future__ import annotations
 import pynvml
 import pytest
 
-from perfharness.testing.nvml_cards import GIB, error, gpu_uuid, h100_machine, mig_uuid, value
-from perfharness.testing.nvml_record import device
-from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.doctor import Health, check_gpus
 from perfharness_launcher.plan.gpus import find_gpus
+from tests.support.nvml_cards import GIB, error, gpu_uuid, h100_machine, mig_uuid, value
+from tests.support.nvml_record import device
+from tests.support.replayed_nvml import ReplayedNvml
 
 
 def test_gpus_and_mig_instances() -> None:

@@ -17,9 +17,6 @@ from perfharness.errors import LaunchError, UsageError
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import open_nvml
-from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, value
-from perfharness.testing.nvml_record import NvmlRecord, device
-from perfharness.testing.replayed_nvml import ReplayedNvml, replay_environment
 from perfharness_launcher.companions.companion import CompanionContext
 from perfharness_launcher.companions.exclusive import LISTS, ExclusiveGpus, ProcessView, view_of_run
 from perfharness_launcher.plan.launch_plan import make_plan
@@ -28,6 +25,9 @@ from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.program import find_program
 from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
 from tests.integration.launches import environment, manifest, run_to_the_end
+from tests.support.nvml_cards import error, gpu_uuid, h100_machine, value
+from tests.support.nvml_record import NvmlRecord, device
+from tests.support.replayed_nvml import ReplayedNvml, replay_environment
 
 COMPUTE, GRAPHICS, MPS = LISTS
 OURS, FOREIGN, GONE, MPS_SERVER = 100, 200, 300, 400

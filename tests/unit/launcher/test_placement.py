@@ -16,9 +16,6 @@ from hypothesis import strategies as st
 
 from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
-from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
-from perfharness.testing.nvml_record import device
-from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.plan.options import CpuBind
 from perfharness_launcher.plan.placement import (
     CpuTopology,
@@ -31,6 +28,9 @@ from perfharness_launcher.plan.placement import (
 )
 from perfharness_launcher.processes.spawn import Placement, cpu_list
 from tests.integration.launches import UNDER_NSYS, environment, manifest, run_to_the_end, tracing
+from tests.support.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
+from tests.support.nvml_record import device
+from tests.support.replayed_nvml import ReplayedNvml
 
 GPU_0, GPU_1 = GpuRecord(index=0, uuid="GPU-a"), GpuRecord(index=1, uuid="GPU-b")
 

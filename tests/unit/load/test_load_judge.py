@@ -15,7 +15,7 @@ from perfharness.load.requests import RequestTable
 from perfharness.load.result import load_result
 from perfharness.load.windows import Done
 from perfharness.model.load import LoadResult, TargetRecord
-from perfharness.testing.sample_builder import SampleBuilder
+from tests.support.sample_builder import SampleBuilder
 
 S = 1_000_000_000
 RATE = 100

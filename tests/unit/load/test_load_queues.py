@@ -18,7 +18,7 @@ from perfharness.load.arrivals import arrival_times_s
 from perfharness.load.profile import Phase
 from perfharness.load.request import Answer, LoadRequest
 from perfharness.model.load import REQUESTS_NAME
-from perfharness.testing.queues import SERVICE_S, Deterministic, Exponential, waits_ns
+from tests.support.queues import SERVICE_S, Deterministic, Exponential, waits_ns
 from tests.unit.load.test_load_run import Target, run
 
 PARTS = 20

@@ -27,8 +27,8 @@ from perfharness.render.report.sections import document_of
 from perfharness.render.report.tables import markdown
 from perfharness.runs.files.run_folder import ReadAs
 from perfharness.runs.report.model import LoadCurve, LoadReport
-from perfharness.testing.sample_builder import SampleBuilder
 from tests.schemas import valid
+from tests.support.sample_builder import SampleBuilder
 from tests.unit.export_runs import process_record, run_folder
 from tests.unit.load.test_load_test import INVALID, loadgen
 from tests.unit.recorded_traces import Recorded

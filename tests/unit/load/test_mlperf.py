@@ -26,7 +26,7 @@ from perfharness.load.mlperf.sut import FAILURES_IN_A_ROW, Executor, InlineSut, 
 from perfharness.model.bench import TensorSpec
 from perfharness.model.mlperf import SutRecord
 from perfharness.recorder import PerfRecorder
-from perfharness.testing.fake_backend import FakeBackend, FakeClock, FakeScript
+from tests.support.fake_backend import FakeBackend, FakeClock, FakeScript
 
 INPUTS = (TensorSpec(name="x", shape=(None, 4), dtype="float32"),)
 

@@ -16,11 +16,11 @@ from perfharness.load.replicas.plan import parse_replicas, parse_sharing, plan_r
 from perfharness.load.replicas.result import ReplicaCase
 from perfharness.load.replicas.run import judge, replica_findings
 from perfharness.runs.series.repeat_file import OverLaunches
-from perfharness.testing.nvml_cards import gpu_uuid, h100_machine, mig_uuid, value
-from perfharness.testing.nvml_record import NvmlRecord, device
-from perfharness.testing.replayed_nvml import replay_environment
 from perfharness_launcher.companions.companion import CompanionContext, MeasuredProcess
 from perfharness_launcher.companions.mps import PIPES, PROGRAM, MpsCompanion, find_mps
+from tests.support.nvml_cards import gpu_uuid, h100_machine, mig_uuid, value
+from tests.support.nvml_record import NvmlRecord, device
+from tests.support.replayed_nvml import replay_environment
 
 CONTROL = f"""#!{sys.executable}
 import os, pathlib, sys, time

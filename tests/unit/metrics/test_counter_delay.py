@@ -15,7 +15,7 @@ from perfharness.analysis.counters.readings import GpmReadings
 from perfharness.analysis.energy.kinds import BusyShares
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool
-from perfharness.testing.made_batches import stage_of
+from tests.support.made_batches import stage_of
 from tests.unit.made_clocks import MadeClocks
 from tests.unit.made_counters import ELEMENTWISE, GEMM, Made, MadeUpGpu
 

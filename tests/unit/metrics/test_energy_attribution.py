@@ -21,7 +21,7 @@ from perfharness.analysis.energy.kinds import BusyShares, KnownWork
 from perfharness.analysis.energy.results import StageAttribution, StageEnergy
 from perfharness.analysis.energy.sensors import Explained
 from perfharness.analysis.energy.steps import Readings, Steps, counter_steps, power_steps
-from perfharness.testing.simulated_sensors import Load, Sensor
+from tests.support.simulated_sensors import Load, Sensor
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -14,7 +14,7 @@ from perfharness.analysis.energy.attribution import attribute
 from perfharness.analysis.energy.kinds import BusyShares
 from perfharness.analysis.energy.sensors import disagreement, shown_within
 from perfharness.analysis.energy.steps import Readings, Steps, counter_steps, power_steps
-from perfharness.testing.nvml_record import read_record
+from tests.support.nvml_record import read_record
 
 RECORD = Path(__file__).parents[2] / "nvml" / "h200.json.gz"
 S = 1_000_000_000

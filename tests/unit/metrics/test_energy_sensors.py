@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfharness.analysis.energy.sensors import disagreement, idle_power, shown_within
 from perfharness.analysis.energy.steps import Energy, Readings, Steps, counter_steps, power_steps
 from perfharness.model.trace import Int64
-from perfharness.testing.simulated_sensors import Load, Sensor
+from tests.support.simulated_sensors import Load, Sensor
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -11,8 +11,8 @@ from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu
 from perfharness.analysis.stages.throughput import throughput
 from perfharness.model.result import BatchLoop, GpuWork
-from perfharness.testing.sample_builder import SampleBuilder
-from perfharness.testing.simulated_sensors import Load, Sensor
+from tests.support.sample_builder import SampleBuilder
+from tests.support.simulated_sensors import Load, Sensor
 
 MS = 1_000_000
 S = 1_000 * MS

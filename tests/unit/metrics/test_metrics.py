@@ -31,7 +31,7 @@ from perfharness.analysis.metrics.summary import (
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.result import BatchLoop, Float64, GpuWork
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, process_subject
-from perfharness.testing.sample_builder import SampleBuilder
+from tests.support.sample_builder import SampleBuilder
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -19,10 +19,10 @@ from perfharness.model.diagnosis import Diagnosis, GpuCounters
 from perfharness.model.telemetry import GPM_EDGE_ERROR, GPM_WINDOW
 from perfharness.model.trace import TraceMeta
 from perfharness.model.trace_clock import TraceClock
-from perfharness.testing.made_batches import stage_of
-from perfharness.testing.sample_builder import SampleBuilder
-from perfharness.testing.trace_builder import H200
 from perfharness.trace import open_trace
+from tests.support.made_batches import stage_of
+from tests.support.sample_builder import SampleBuilder
+from tests.support.trace_builder import H200
 from tests.unit.made_counters import ELEMENTWISE, GEMM, METRIC_OF, MS, T0, UUID, Made, MadeUpGpu
 
 

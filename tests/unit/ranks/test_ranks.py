@@ -15,7 +15,7 @@ from perfharness.analysis.ranks.rank_work import COLLECTIVE_KERNEL
 from perfharness.analysis.ranks.results import RankGroup
 from perfharness.analysis.ranks.stack_line import StackLine
 from perfharness.model import conventions
-from perfharness.testing.made_ranks import RankBatch, Work, compute_and_reduce, made_rank
+from tests.support.made_ranks import RankBatch, Work, compute_and_reduce, made_rank
 
 
 def compared(folder: Path, computing_us: list[float], **more: object) -> RankGroup:

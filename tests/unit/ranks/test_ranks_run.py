@@ -14,8 +14,8 @@ from perfharness.render.report.rank_section import ranks_section
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, analyze_run, read_manifest
 from perfharness.runs.report.gather import gather
-from perfharness.testing.made_ranks import Work, compute_and_reduce, made_rank
 from tests.schemas import valid
+from tests.support.made_ranks import Work, compute_and_reduce, made_rank
 from tests.unit.charts import marks
 from tests.unit.export_runs import process_record, run_folder
 

@@ -14,8 +14,8 @@ from perfharness.analysis.ranks.findings import rank_findings
 from perfharness.analysis.ranks.results import RankGroup
 from perfharness.analysis.ranks.verdict import with_rank_delays
 from perfharness.model.diagnosis import Cause, Diagnosis, FunctionTime, StageDiagnosis, Verdict
-from perfharness.testing.made_ranks import compute_and_reduce, made_rank
 from perfharness.trace import open_trace
+from tests.support.made_ranks import compute_and_reduce, made_rank
 
 
 def judged(

@@ -15,8 +15,8 @@ from perfharness.model.journal import CapturedRecord, RecorderJournal, RecorderR
 from perfharness.model.manifest import GpuRecord
 from perfharness.recorder.capture import Capture, Gate
 from perfharness.recorder.channels import Channel
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.launcher.test_plan import plan, refusal
 
 

@@ -21,10 +21,10 @@ from perfharness.render.timeline.chrome import write_chrome_trace
 from perfharness.render.timeline.ranks import rank_events
 from perfharness.render.timeline.tracks import Ids, rows_that_nest
 from perfharness.runs.run import open_run
-from perfharness.testing.made_ranks import FIRST_US, compute_and_reduce, made_rank
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from tests.schemas import valid
+from tests.support.made_ranks import FIRST_US, compute_and_reduce, made_rank
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.export_runs import MS, RUN_START, process_record, recorded_trace, run_folder, two_processes
 
 ROOT = Path(__file__).parents[3]

@@ -31,8 +31,8 @@ from perfharness.runs.files.inputs import locate
 from perfharness.runs.report.gather import REST, gather
 from perfharness.runs.report.model import Report, SuiteReport
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat, RepeatRequest, RepeatRow
-from perfharness.testing.trace_builder import TraceBuilder
 from tests.schemas import valid
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.bench_results import made_up, suite_of
 from tests.unit.cli.test_verbs import SOURCES, cpu_only
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes

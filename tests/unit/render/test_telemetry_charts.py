@@ -28,7 +28,7 @@ from perfharness.model.telemetry import FailureRecord, SampleLog
 from perfharness.render.charts.drawing import Picture, draw, require_charts
 from perfharness.render.charts.telemetry import HEIGHT, WIDTH, telemetry_pictures
 from perfharness.runs.run import SampledRun
-from perfharness.testing.sample_builder import MS, SampleBuilder
+from tests.support.sample_builder import MS, SampleBuilder
 from tests.unit.charts import axis_titles, marks, notes, png_size, units
 
 alt = pytest.importorskip("altair")

@@ -12,8 +12,8 @@ from perfharness.model.trace import Trace
 from perfharness.runs.files import process_traces, run_folder
 from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.runs.gpu_sharing import GpuSharing
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of as run_of
 from tests.unit.run_records import process
 

@@ -20,9 +20,9 @@ from perfharness.model.environment import OUTER_RANK
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.ranks import ancestors, outer_rank, rank_facts, start_ticks
 from perfharness.runs.files.run_folder import analyze_run, read_manifest
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace.processes import find_processes
 from perfharness_launcher.measured import restarted_ranks, unfollowed, with_measured
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
 MS = 1_000_000

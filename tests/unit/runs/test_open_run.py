@@ -20,7 +20,7 @@ from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, TraceFormatError, UsageError
 from perfharness.runs.files.run_folder import analyze_trace
 from perfharness.runs.run import TABLES
-from perfharness.testing.trace_builder import TraceBuilder
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.export_runs import ITEMS, MS, RUN_START, process_record, recorded_trace, run_folder, two_processes
 
 ROOT = Path(__file__).parents[3]

@@ -33,8 +33,8 @@ from perfharness.runs.files.run_folder import analyze_run, analyze_trace, read_m
 from perfharness.runs.run import open_run
 from perfharness.runs.slowest import slowest
 from perfharness.runs.tables.files import write_tables
-from perfharness.testing.trace_builder import TraceBuilder
 from tests.schemas import valid
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.file_faults import fault
 from tests.unit.recorded_traces import Recorded
 from tests.unit.run_records import manifest_of, process

@@ -20,10 +20,10 @@ from perfharness.render.terminal.machine import print_stage_energy
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, analyze_run
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.telemetry.store import write_sample_log
-from perfharness.testing.sample_builder import SampleBuilder
-from perfharness.testing.simulated_sensors import Load, Sensor
-from perfharness.testing.trace_builder import TraceBuilder
 from tests.schemas import valid
+from tests.support.sample_builder import SampleBuilder
+from tests.support.simulated_sensors import Load, Sensor
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
 MS = 1_000_000

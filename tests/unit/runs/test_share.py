@@ -31,10 +31,10 @@ from perfharness.runs.share.archive import folder_of, unpacked, write_archive
 from perfharness.runs.share.known import Known, is_public
 from perfharness.runs.share.redactor import Redactor
 from perfharness.runs.share.share import Shared, ShareRecord, redact_parquet, share_run, target_of
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import read_host_probe
 from perfharness.trace.redaction import environment_of, redact_database, redact_samples
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"

@@ -9,10 +9,10 @@ import pytest
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.clocks import ClockOwner, changed_gpus
 from perfharness.telemetry.nvml import open_nvml
-from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
-from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.doctor import Health, check_clocks
 from perfharness_launcher.plan.gpus import GpuFacts
+from tests.support.nvml_cards import gpu_uuid, h100_machine
+from tests.support.replayed_nvml import ReplayedNvml
 
 FACTS = GpuFacts(gpus=(GpuRecord(index=0, uuid=gpu_uuid(0)),))
 WHOLE = "         0          0 4294967295\n"

@@ -17,11 +17,11 @@ from perfharness.model.clocks import ClockStep
 from perfharness.telemetry.clock_settings import refusal_lines
 from perfharness.telemetry.clocks import MIG_REASON, ClockOwner, ClockState, GpuClocks, changed_gpus, restore
 from perfharness.telemetry.nvml import Nvml, open_nvml
-from perfharness.testing.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
-from perfharness.testing.nvml_record import NvmlRecord, device, read_record
-from perfharness.testing.nvml_settings import DeviceState
-from perfharness.testing.replayed_nvml import ReplayedNvml
-from perfharness.testing.steps import Fault, Steps
+from tests.support.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
+from tests.support.nvml_record import NvmlRecord, device, read_record
+from tests.support.nvml_settings import DeviceState
+from tests.support.replayed_nvml import ReplayedNvml
+from tests.support.steps import Fault, Steps
 
 GPU = gpu_uuid(0)
 OTHER = gpu_uuid(1)

@@ -11,10 +11,10 @@ import pytest
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.cool_down import cool_down
 from perfharness.telemetry.nvml import open_nvml
-from perfharness.testing.nvml_cards import gpu_uuid, h100_machine
-from perfharness.testing.nvml_record import NvmlRecord, Recorded, device
-from perfharness.testing.replayed_nvml import ReplayedNvml
 from perfharness_launcher.companions.cool_down import as_cool_as_first, not_cooled
+from tests.support.nvml_cards import gpu_uuid, h100_machine
+from tests.support.nvml_record import NvmlRecord, Recorded, device
+from tests.support.replayed_nvml import ReplayedNvml
 
 GPU = gpu_uuid(0)
 Answers = list[tuple[float, int | None]]

@@ -14,7 +14,8 @@ import pytest
 
 from perfharness.model.environment import NVML_MODULE
 from perfharness.telemetry.nvml import REFUSALS, Refusal, ask, open_nvml, refused
-from perfharness.testing.nvml_cards import (
+from perfharness_launcher.plan.gpus import find_gpus
+from tests.support.nvml_cards import (
     ENERGY_BEFORE_MJ,
     IDLE_MW,
     LOAD_MW,
@@ -23,10 +24,9 @@ from perfharness.testing.nvml_cards import (
     h100_machine,
     mig_uuid,
 )
-from perfharness.testing.nvml_record import NvmlRecord, Recorded, device, read_record
-from perfharness.testing.replayed_nvml import NVML_STATE, ReplayedNvml, replay_environment
-from perfharness.testing.steps import STEP_FAULTS, Fault, Steps, faults_to_json
-from perfharness_launcher.plan.gpus import find_gpus
+from tests.support.nvml_record import NvmlRecord, Recorded, device, read_record
+from tests.support.replayed_nvml import NVML_STATE, ReplayedNvml, replay_environment
+from tests.support.steps import STEP_FAULTS, Fault, Steps, faults_to_json
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -42,10 +42,10 @@ from perfharness.telemetry.process_tree import ProcessTree, TreeUsage
 from perfharness.telemetry.protocol import FollowedProcess
 from perfharness.telemetry.source import Keys, SamplerContext, Source, Tape
 from perfharness.telemetry.sources import SOURCES, make_sources
-from perfharness.testing.nvml_cards import GIB, error, gpu_uuid, h100_machine, mig_uuid, value
-from perfharness.testing.nvml_record import NvmlRecord, Recorded, device
-from perfharness.testing.replayed_nvml import ReplayedNvml
-from perfharness.testing.steps import Fault, Steps
+from tests.support.nvml_cards import GIB, error, gpu_uuid, h100_machine, mig_uuid, value
+from tests.support.nvml_record import NvmlRecord, Recorded, device
+from tests.support.replayed_nvml import ReplayedNvml
+from tests.support.steps import Fault, Steps
 
 MS = 1_000_000
 PERIOD_NS = 50 * MS

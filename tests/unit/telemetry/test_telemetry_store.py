@@ -19,7 +19,7 @@ from perfharness.model.telemetry import (
     process_subject,
 )
 from perfharness.telemetry.store import read_sample_log, write_sample_log
-from perfharness.testing.sample_builder import MS, SampleBuilder
+from tests.support.sample_builder import MS, SampleBuilder
 
 GPU = "GPU-1111"
 START = 1_700_000_000_000_000_000

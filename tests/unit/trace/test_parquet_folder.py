@@ -20,11 +20,11 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.stages.tabulate import tabulate
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError, TraceError, TraceFormatError, TraceNotFoundError
-from perfharness.testing.parquet_export import export_parquet, write_table
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from perfharness.trace.parquet_folder import ParquetFolder
 from perfharness.trace.source import MISSING
+from tests.support.parquet_export import export_parquet, write_table
+from tests.support.trace_builder import TraceBuilder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 

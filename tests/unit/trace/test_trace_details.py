@@ -19,9 +19,9 @@ from perfharness.model.trace import (
     OperationDetails,
     SynchronizationKind,
 )
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from perfharness.trace import source as source_module
+from tests.support.trace_builder import TraceBuilder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 

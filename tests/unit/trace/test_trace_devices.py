@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfharness.model.trace import GpuDevice
-from perfharness.testing.trace_builder import H200, TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import H200, TraceBuilder
 
 
 def devices(builder: TraceBuilder, path: Path) -> tuple[GpuDevice, ...]:

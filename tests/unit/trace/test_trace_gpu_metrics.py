@@ -11,9 +11,9 @@ import pytest
 
 from perfharness.errors import TraceFormatError
 from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
-from perfharness.testing.parquet_export import export_parquet
-from perfharness.testing.trace_builder import H200, TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.parquet_export import export_parquet
+from tests.support.trace_builder import H200, TraceBuilder
 
 GH100 = (
     "GPC Clock Frequency [MHz]",

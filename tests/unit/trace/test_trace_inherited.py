@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Trace, pid_of
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 
 DOMAIN, CATEGORY = schema.NVTX_DOMAIN_CREATE, schema.NVTX_CATEGORY_EVENT
 

@@ -9,8 +9,8 @@ import pytest
 from perfharness.model import nsys_schema as schema
 from perfharness.model.host_samples import HostEventKind, HostEvents
 from perfharness.model.trace import Trace, tid_of
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.trace_builder import TraceBuilder
 
 HELD, WAITED = HostEventKind.GIL_HELD, HostEventKind.GIL_WAITED
 

@@ -16,9 +16,9 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.stages.tabulate import tabulate
 from perfharness.errors import TraceError, TraceFormatError, TraceNotFoundError
 from perfharness.model import conventions
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
 from perfharness.trace.source import split_rows
+from tests.support.trace_builder import TraceBuilder
 
 WRITER = """
 import sqlite3, sys

@@ -16,7 +16,7 @@ from typing import Any
 import pynvml
 from pydantic import BaseModel, ConfigDict, Field
 
-from perfharness.testing.nvml_record import NvmlRecord, device
+from tests.support.nvml_record import NvmlRecord, device
 
 MEMORY, GRAPHICS = pynvml.NVML_CLOCK_MEM, pynvml.NVML_CLOCK_GRAPHICS
 

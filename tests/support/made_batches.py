@@ -21,9 +21,9 @@ from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import Diagnosis, GpuWork, HostWork, StageDiagnosis
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import CopyKind
-from perfharness.testing.probe_builder import ProbeBuilder
-from perfharness.testing.trace_builder import H200, TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.probe_builder import ProbeBuilder
+from tests.support.trace_builder import H200, TraceBuilder
 
 US = 1000
 BATCH = 1000 * US

@@ -14,9 +14,9 @@ from perfharness.analysis.ranks.matching import RankClock, RankInput
 from perfharness.analysis.ranks.rank_work import rank_work
 from perfharness.analysis.ranks.verdict import with_rank_delays
 from perfharness.model import conventions
-from perfharness.testing.made_batches import print_first_cause, stage_of
-from perfharness.testing.trace_builder import TraceBuilder
 from perfharness.trace import open_trace
+from tests.support.made_batches import print_first_cause, stage_of
+from tests.support.trace_builder import TraceBuilder
 
 US = 1000
 UTC_NS = 1_700_000_000_000_000_000

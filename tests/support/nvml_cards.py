@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 
-from perfharness.testing.nvml_record import (
+from tests.support.nvml_record import (
     NvmlRecord,
     Recorded,
     RecordedField,

@@ -22,7 +22,7 @@ import pynvml
 
 from perfharness.model.environment import NVML_MODULE
 from perfharness.telemetry.nvml import VALUE_MEMBERS
-from perfharness.testing.nvml_record import (
+from tests.support.nvml_record import (
     NvmlRecord,
     Recorded,
     RecordedField,
@@ -31,8 +31,8 @@ from perfharness.testing.nvml_record import (
     from_json,
     read_record,
 )
-from perfharness.testing.nvml_settings import SETTERS, NvmlState, SharedState, change, initial_state, overridden
-from perfharness.testing.steps import Steps
+from tests.support.nvml_settings import SETTERS, NvmlState, SharedState, change, initial_state, overridden
+from tests.support.steps import Steps
 
 NVML_REPLAY = "PERFHARNESS_NVML_REPLAY"
 """File of the recorded NVML (JSON)."""

@@ -1,7 +1,7 @@
 """Targets with a known queue: one server, with fixed (`Deterministic`) or exponential service times (`Exponential`).
 
 The end of each service is computed from the arrivals and slept until, so that a busy machine makes single answers late
-and never the queue longer. `perfharness stress perfharness.testing.queues:Deterministic --rate 120 --arrivals poisson`
+and never the queue longer. `perfharness stress tests.support.queues:Deterministic --rate 120 --arrivals poisson`
 is an M/D/1 queue, `Exponential` an M/M/1 queue.
 """
 

@@ -24,7 +24,7 @@ from perfharness.backends.session import DeviceTimer, LayerTime, Session
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from perfharness.model.bench import Precision, TensorSpec
 
-FAKE_BACKEND = "perfharness.testing.fake_backend:FakeBackend"
+FAKE_BACKEND = "tests.support.fake_backend:FakeBackend"
 """Its name on the command line."""
 
 NS_PER_MS = 1_000_000
@@ -322,7 +322,7 @@ class FakeTimer(DeviceTimer):
 def write_model(path: Path, script: FakeScript) -> str:
     """Write a file that creates the script in another process; returns the model's name there."""
     path.write_text(
-        "from perfharness.testing.fake_backend import FakeScript\n\n\n"
+        "from tests.support.fake_backend import FakeScript\n\n\n"
         "def create(backend, precision):\n"
         f"    return FakeScript.model_validate_json({script.model_dump_json()!r})\n"
     )

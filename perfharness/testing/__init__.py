@@ -1,1 +1,0 @@
-"""Helpers for tests of code that uses perfharness, and for its own."""
