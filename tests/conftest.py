@@ -22,13 +22,15 @@ for number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# The speed of a shared machine does not depend on the code. A machine with a GPU that runs only
-# tests/gpu may be without Hypothesis.
+# The gate draws the same examples in each run; scripts/test --all draws new ones. The speed of a shared machine does not
+# depend on the code. A machine with a GPU that runs only tests/gpu may be without Hypothesis.
 with contextlib.suppress(ImportError):
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile("perfharness", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("perfharness")
+    common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("gate", derandomize=True, database=None, max_examples=50, **common)
+    settings.register_profile("random", print_blob=True, **common)
+    settings.load_profile(os.environ.get("PERFHARNESS_TEST_PROFILE", "gate"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

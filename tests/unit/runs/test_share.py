@@ -311,12 +311,17 @@ def leaks(folder: Path, secret: str) -> list[str]:
 @example("'; DROP TABLE StringIds; --")
 @example(".*[a-z]+(?P<x>)")
 @example("benchmark.json")
+@example("rocesses")  # part of a key of our own files: refused, since it cannot be taken out
 @settings(max_examples=40)
 def test_no_secret_is_left_in_any_file(secret: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, archive = Path(name) / "run", Path(name) / "shared.tar.zst"
         plant(folder, secret)
-        shared = share_run(locate(folder), archive, with_logs=True)
+        try:
+            shared = share_run(locate(folder), archive, with_logs=True)
+        except ResultError:
+            assert not archive.exists()
+            return
         if "THE_KEY" in shared.record.variables:
             assert not leaks(unpacked(archive), secret)
             assert leaks(folder, secret) or "\n" in secret
