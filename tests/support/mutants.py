@@ -14,7 +14,7 @@ OPERATORS |= {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*"}
 
 NO_TARGET_FIELDS = ("annotation", "returns", "decorator_list", "type_params")
 NO_TARGET = re.compile(
-    r"__all__|__slots__|if (TYPE_CHECKING|__name__)|(Literal|Annotated|Callable)\[|TypeVar\(|(help|strict)="
+    r"__all__|__slots__|if (TYPE_CHECKING|__name__)|(Literal|Annotated|Callable)\[|TypeVar\(|(help|strict|frozen)="
     r"|(log|logger|logging|warnings)\.|print\(|[rR]?[fF]['\"]"
 )
 """Beginnings of code that stays as it is: it has no behaviour, or is a text for people."""

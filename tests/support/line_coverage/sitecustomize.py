@@ -52,9 +52,11 @@ class Recorder:
         """Write down the lines of the context; a file's lines are the bits of a number."""
         data = self.coverage.get_data()
         data.set_query_context(self.context)
+        ran = {file: data.lines(file) for file in data.measured_files()}
         lines = {
-            os.path.relpath(file, self.root): f"{sum(1 << line for line in data.lines(file) or ()):x}"
-            for file in data.measured_files()
+            os.path.relpath(file, self.root): f"{sum(1 << line for line in numbers):x}"
+            for file, numbers in ran.items()
+            if numbers
         }
         text = json.dumps({"test": test, "seconds": seconds, "lines": lines})
         Path(self.folder, f"{uuid.uuid4()}.json").write_text(text, encoding="utf-8")
