@@ -23,7 +23,7 @@ from perfharness.host_probe import spool
 from perfharness.model import conventions
 from perfharness.model.host_samples import Frame, HostProbe, HostState
 from perfharness.model.nsys_schema import global_tid
-from perfharness.render.flame.drawing import COLORS, SHADES, WIDTH, page, svg
+from perfharness.render.flame.drawing import page, svg
 from perfharness.render.flame.files import collapsed
 from tests.support.probe_builder import ProbeBuilder
 from tests.unit.recorded_traces import Recorded
@@ -171,15 +171,11 @@ def boxes(picture: str) -> dict[str, tuple[float, float, float]]:
     return found  # type: ignore[return-value]
 
 
-def test_boxes_are_as_wide_as_their_time_and_lie_below_their_callers() -> None:
-    picture = svg([("rec/batch", flame([((frame("a"), frame("b")), 3.0), ((frame("a"),), 1.0)], "batch"))])
-    found = boxes(picture)
+def test_boxes_are_as_wide_as_their_time() -> None:
+    found = boxes(svg([("rec/batch", flame([((frame("a"), frame("b")), 3.0), ((frame("a"),), 1.0)], "batch"))]))
     root, a, b = found["[batch]"], found["a"], found["b"]
-    assert b[2] == pytest.approx(0.75 * root[2], abs=0.01)
-    assert a[2] == pytest.approx(root[2], abs=0.01)
+    assert (a[2], b[2]) == pytest.approx((root[2], 0.75 * root[2]), abs=0.01)
     assert root[1] < a[1] < b[1]
-    assert root[0] + root[2] <= WIDTH
-    assert "3.00 ms a batch, 75.0 %; own 3.00 ms" in picture
 
 
 def test_boxes_that_cannot_be_seen_are_left_out_and_depth_needs_no_recursion() -> None:
@@ -216,24 +212,6 @@ def test_names_of_others_are_text_and_nothing_is_loaded() -> None:
     assert elements.names == {"html", "head", "meta", "title", "style", "body", "svg", "rect", "g", "text"}
     assert elements.loads == []
     assert "url(" not in page(graphs, "a page")
-
-
-def luminance(color: str, opacity: float = 1.0, ground: str = "#ffffff") -> float:
-    """Relative luminance of WCAG 2."""
-
-    def linear(part: int) -> float:
-        share = (int(color[part : part + 2], 16) * opacity + int(ground[part : part + 2], 16) * (1 - opacity)) / 255
-        return share / 12.92 if share <= 0.04045 else float(((share + 0.055) / 1.055) ** 2.4)
-
-    return 0.2126 * linear(1) + 0.7152 * linear(3) + 0.0722 * linear(5)
-
-
-@pytest.mark.parametrize("kind", FrameKind)
-@pytest.mark.parametrize("shade", SHADES)
-def test_text_on_boxes_can_be_read_in_light_and_dark(kind: FrameKind, shade: float) -> None:
-    light, dark = COLORS[kind]
-    assert (luminance(light, shade) + 0.05) / 0.05 >= 4.5
-    assert 1.05 / (luminance(dark, shade, "#1b1b1b") + 0.05) >= 4.5
 
 
 # ---- a run ----
