@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -111,38 +110,3 @@ def test_a_range_that_ends_on_another_thread_gets_nothing_but_is_listed(tmp_path
     table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
     assert table.projection.operation_count.tolist() == [0]
     assert not table.gpu_known.any()
-
-
-def test_row_order_does_not_matter(tmp_path: Path) -> None:
-    def build(reverse: bool) -> list[tuple[int, ...]]:
-        builder = TraceBuilder()
-        builder.range("a", 0, 100)
-        builder.range("b", 10, 40)
-        builder.range("b", 50, 90)
-        builder.kernel((11, 12), (200, 210))
-        builder.kernel((51, 52), (220, 225))
-        if reverse:
-            for rows in builder.tables.values():
-                rows.reverse()
-        trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-        table = Analysis(trace).table
-        order = table.order
-        return list(
-            zip(
-                table.ranges.start_ns[order].tolist(),
-                table.nesting.level[order].tolist(),
-                table.projection.start_ns[order].tolist(),
-                table.projection.busy_ns[order].tolist(),
-                strict=True,
-            )
-        )
-
-    assert build(False) == build(True) == [(0, 0, 200, 15), (10, 1, 200, 10), (50, 1, 220, 5)]
-
-
-def test_no_gpu_tables_at_all(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    builder.range("stage", 0, 50)
-    table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
-    assert table.projection.operation_count.tolist() == [0]
-    assert np.asarray(table.gpu_known).all()

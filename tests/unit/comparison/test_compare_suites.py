@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from perfharness.cli.main import run as run_cli
-from perfharness.errors import ResultError, UsageError
+from perfharness.errors import UsageError
 from perfharness.model.bench import AccuracyRecord, MachineRecord, TensorSpec
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.runs.comparison.compare import CompareOptions, Comparison, compare_sides, read_side
+from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
 from perfharness.runs.comparison.limits import parse_limit
 from tests.unit.bench_results import made_up, suite_of
 
@@ -118,22 +117,6 @@ def test_what_cases_lie_in_can_be_mapped(tmp_path: Path) -> None:
         compare_sides(sides[0], [sides[1]], CompareOptions(renamed={"net/torch/cpu": "net/torch/cuda"}))
 
 
-def test_merged_suites_of_machines_have_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = suites(tmp_path / "a", 0).split(",")
-    new = suites(tmp_path / "b", 1, slower=1.5, gpu="NVIDIA H100").split(",")
-    assert run_cli(["bench", "merge", *base, *new, "-o", str(tmp_path / "out"), "--no-charts"]) == 0
-    (version,) = Comparison.model_validate_json((tmp_path / "out" / "comparison.json").read_text()).versions
-    assert (version.side.name, version.side.used) == ("host (NVIDIA H100)", 4)
-    verdicts = {(row.stage.split("/")[1], row.metric): row.verdict for row in version.rows}
-    assert verdicts["onnxruntime", "latency_mean"] == "slower"
-    assert verdicts["torch", "latency_mean"] == "same"
-    assert "slower" in capsys.readouterr().out
-    assert run_cli(["bench", "merge", *base, "-o", str(tmp_path / "one"), "--no-charts"]) == 0  # of one machine
-    assert run_cli(["bench", "merge", base[0], new[0], "-o", str(tmp_path / "two"), "--no-charts"]) == 0  # one each
-    for name in ("one", "two"):
-        assert not (tmp_path / name / "comparison.json").exists()
-
-
 def scored(folder: Path, top1: float | None, other: float = 0.5, reasons: dict[str, str] | None = None) -> str:
     def accuracy(value: float | None) -> AccuracyRecord:
         return AccuracyRecord(
@@ -179,10 +162,3 @@ def test_accuracy_that_is_not_there(tmp_path: Path) -> None:
             compare_sides(side, [side], CompareOptions(limits=(parse_limit(wrong),)))
     with pytest.raises(UsageError):
         parse_limit("accuracy.top1 < 3ms")
-
-
-def test_a_damaged_suite_is_one_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "bench.json"
-    path.write_text("{")
-    with pytest.raises(ResultError, match="damaged"):
-        read_side(str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.analysis.analysis import Analysis, AnalysisOptions
+from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
 from perfharness.analysis.diagnosis.host.cpu_time import CpuTime, ThreadReadings, thread_times
 from perfharness.analysis.diagnosis.rules import RULES, judge
@@ -51,6 +52,10 @@ from tests.support.probe_builder import ProbeBuilder
 from tests.support.trace_builder import TraceBuilder
 
 WORK = replace(line("work", 7), self_ms=100.0)
+
+
+NO_WAITS = dict.fromkeys(OsWaitKind, 0)
+AT_THE_GPU = {"outside": 1e6, "waiting_share": 0.6, "uses_gpu": True}
 
 
 def by_samples(**profile: object) -> Figures:
@@ -391,28 +396,6 @@ def test_ready_time_read_in_batches(used_us: list[int], shares: tuple[float, flo
     assert stage.verdict.verdict is (Verdict.WAITING_ON_SYSTEM if waits >= 0.5 else otherwise)
 
 
-def test_readings_at_the_ends_of_stages_are_exact(tmp_path: Path) -> None:
-    """Of two stages of a batch one computes and one waits; either is half of the batch, so that readings of the batch
-    alone prove nothing of them.
-    """
-    builder, used = TraceBuilder(), 0
-    builder.mark(MARK_RECORDER, 0, domain="r", category="r")
-    builder.mark(MARK_READY_TIME, BATCH, domain="r", category="r", payload=0)
-    for index in range(12):
-        begin = (index + 1) * BATCH
-        builder.range("batch", begin, begin + BATCH, domain="r", category="r", payload=index)
-        for number, (name, ready) in enumerate((("computes", 480 * US), ("waits", 40 * US))):
-            start = begin + number * BATCH // 2
-            builder.range(name, start, start + BATCH // 2, domain="r", category="r")
-            used += ready
-            builder.mark(MARK_READY_TIME, start + BATCH // 2 - 1, domain="r", category="r", payload=used)
-    diagnosis = diagnose(Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))))
-    waits = stage_of(diagnosis, "waits").causes[0]
-    assert stage_of(diagnosis, "computes").verdict.verdict is Verdict.CPU_BOUND
-    assert waits.code == "waiting-on-system"
-    assert waits.share == pytest.approx(0.92, abs=1e-3)
-
-
 def read_in_batches(path: Path, each_us: dict[str, int]) -> Diagnosis:
     """Batches of 1 ms whose stage takes 700 us; counters that grow by so much from one batch to the next."""
     builder = TraceBuilder()
@@ -496,13 +479,6 @@ def test_other_threads_that_compute_while_a_stage_waits(
     assert stage_of(diagnosis, "computes").verdict.verdict is Verdict.CPU_BOUND
 
 
-def test_a_wait_that_is_little_is_not_known_on_a_machine_that_others_use_up() -> None:
-    """0.19 of 1 ms, most of what others leave."""
-    f = figures(uses_gpu=False, waiting_share=0.19, ready_share=0.81, queued_share=0.8)
-    assert judge(f).verdict.verdict is Verdict.CANNOT_TELL
-    assert judge(replace(f, waiting_share=0.2)).verdict.verdict is Verdict.WAITING_ON_SYSTEM
-
-
 @given(
     thread=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50)), min_size=2, max_size=20),
     first=st.integers(0, 500),
@@ -570,67 +546,44 @@ def test_compilations_read_in_batches(compiled_us: int, batches: int, least: flo
 
 
 @pytest.mark.parametrize(
-    ("ready", "uses_gpu", "verdict"),
+    ("known", "verdict", "shares"),
     [
-        (0.5, False, Verdict.CPU_BOUND),
-        (0.49, False, Verdict.CANNOT_TELL),
-        (0.49, True, Verdict.CPU_BOUND),
-        (None, False, Verdict.CPU_BOUND),
+        # computing is not claimed where half of it may be waiting, unless there is a GPU or waits were recorded
+        ({"ready_share": 0.5, "waiting_share": 0.2}, Verdict.CPU_BOUND, [0.8]),
+        ({"ready_share": 0.49, "waiting_share": 0.2}, Verdict.CANNOT_TELL, None),
+        ({"ready_share": 0.49, "waiting_share": 0.2, "uses_gpu": True}, Verdict.CPU_BOUND, None),
+        ({"ready_share": 0.49, "waiting_share": 0.2, "blocked": NO_WAITS}, Verdict.CPU_BOUND, None),
+        ({"waiting_share": 0.2}, Verdict.CPU_BOUND, None),
+        # what waits at least does not compute
+        ({"waiting_share": 0.64, "uses_gpu": True}, Verdict.WAITING_ON_SYSTEM, [0.64, 0.36]),
+        # waiting for a CPU is no sign of computing: 0.2 may be waiting for something else, so as much is computed
+        ({"ready_share": 0.8, "queued_share": 0.6, "waiting_share": 0.0}, Verdict.CPU_BOUND, [0.4]),
+        ({"ready_share": 0.8, "queued_share": 0.61, "waiting_share": 0.0}, Verdict.CANNOT_TELL, None),
+        ({"ready_share": 0.6, "queued_share": 0.3, "waiting_share": 0.0}, Verdict.CANNOT_TELL, None),
+        # little waiting is not known on a machine that others use up
+        ({"ready_share": 0.81, "queued_share": 0.8, "waiting_share": 0.19}, Verdict.CANNOT_TELL, None),
+        ({"ready_share": 0.81, "queued_share": 0.8, "waiting_share": 0.2}, Verdict.WAITING_ON_SYSTEM, None),
+        # a stage whose process used no CPU time waits; 0.21 of the waiting may have been in CUDA calls
+        ({"waiting_share": 0.5}, Verdict.WAITING_ON_SYSTEM, [0.5, 0.5]),
+        ({"waiting_share": 0.49}, Verdict.CPU_BOUND, None),
+        ({"waiting_share": 0.7, "outside": 0.79e6}, Verdict.CPU_BOUND, None),
+        # where waiting for the GPU is not recorded, it may be while the GPU is at work
+        (AT_THE_GPU | {"gpu_idle": 0.5e6}, Verdict.WAITING_ON_SYSTEM, None),
+        (AT_THE_GPU | {"gpu_idle": 0.49e6}, Verdict.CPU_BOUND, None),
+        (AT_THE_GPU | {"gpu_idle": 0.9e6, "api_is_complete": False}, Verdict.WAITING_ON_SYSTEM, None),
+        (AT_THE_GPU | {"gpu_idle": 0.89e6, "api_is_complete": False}, Verdict.CANNOT_TELL, None),
     ],
 )
-def test_computing_is_not_claimed_where_half_of_it_may_be_waiting(
-    ready: float | None, uses_gpu: bool, verdict: Verdict
-) -> None:
-    known = figures(uses_gpu=uses_gpu, ready_share=ready, waiting_share=0.2)
-    assert judge(known).verdict.verdict is verdict
-    recorded = replace(known, blocked=dict.fromkeys(OsWaitKind, 0))
-    assert judge(recorded).verdict.verdict is Verdict.CPU_BOUND
-
-
-def test_what_waits_at_least_does_not_compute() -> None:
-    """A request that waited 64 % of its time at least was said to compute 93 % of it, too."""
-    judged = judge(figures(uses_gpu=True, waiting_share=0.64))
-    assert [one.code for one in judged.causes] == ["waiting-on-system", "cpu-bound"]
-    assert [one.share for one in judged.causes] == pytest.approx([0.64, 0.36])
+def test_computing_and_waiting_by_readings(known: dict[str, Any], verdict: Verdict, shares: list[float] | None) -> None:
+    judged = judge(figures(**({"uses_gpu": False} | known)))
+    assert judged.verdict.verdict is verdict
+    assert shares is None or [cause.share for cause in judged.causes] == pytest.approx(shares)
 
 
 @pytest.mark.parametrize(("ready", "is_missing"), [(None, True), (0.94, True), (0.95, False), (1.0, False)])
 def test_what_was_ready_all_the_time_may_not_have_waited(ready: float | None, is_missing: bool) -> None:
-    """It was said to compute 100 % of the time at least, and that computing or waiting is not known."""
     verdict = judge(figures(uses_gpu=True, ready_share=ready)).verdict
     assert (verdict.verdict, MISSING_OS in verdict.missing) == (Verdict.CPU_BOUND, is_missing)
-
-
-@pytest.mark.parametrize(
-    ("ready", "queued", "verdict"),
-    [(0.8, 0.6, Verdict.CPU_BOUND), (0.8, 0.61, Verdict.CANNOT_TELL), (0.6, 0.3, Verdict.CANNOT_TELL)],
-)
-def test_waiting_for_a_cpu_is_no_sign_of_computing(ready: float, queued: float, verdict: Verdict) -> None:
-    """0.2 of it may be waiting for something else, so as much has to be computed."""
-    judged = judge(figures(uses_gpu=False, ready_share=ready, queued_share=queued, waiting_share=0.0))
-    assert judged.verdict.verdict is verdict
-    assert (verdict is Verdict.CANNOT_TELL) or judged.causes[0].share == pytest.approx(1 - queued)
-
-
-def test_a_stage_whose_process_used_no_cpu_time_waits() -> None:
-    waiting = figures(uses_gpu=False, waiting_share=0.5)
-    assert judge(waiting).verdict.verdict is Verdict.WAITING_ON_SYSTEM
-    assert judge(waiting).causes[0].saves_ms == pytest.approx(0.5)
-    assert judge(replace(waiting, waiting_share=0.49)).verdict.verdict is Verdict.CPU_BOUND
-    in_calls = replace(waiting, waiting_share=0.7, outside=0.79e6)  # 0.21 of the waiting may have been in CUDA calls
-    assert judge(in_calls).verdict.verdict is Verdict.CPU_BOUND
-
-
-@pytest.mark.parametrize(
-    ("is_complete", "gpu_idle", "is_waiting"),
-    [(True, 0.5e6, True), (True, 0.49e6, False), (False, 0.9e6, True), (False, 0.89e6, False)],
-)
-def test_a_wait_for_the_gpu_that_was_not_recorded_is_no_wait_for_the_system(
-    is_complete: bool, gpu_idle: float, is_waiting: bool
-) -> None:
-    """0.6 of 1 ms are waited for; where waiting for the GPU is not recorded, that may be while the GPU is at work."""
-    f = figures(outside=1e6, waiting_share=0.6, gpu_idle=gpu_idle, api_is_complete=is_complete)
-    assert (judge(f).verdict.verdict is Verdict.WAITING_ON_SYSTEM) is is_waiting
 
 
 TIMES = st.floats(0, 1e9, allow_nan=False)
@@ -686,6 +639,38 @@ def sampled(path: Path, content: Content, probe: ProbeBuilder, batches: int = 12
     return stage_of(diagnosed(path, content, batches=batches, probe=probe))
 
 
+Moment = tuple[tuple[str, ...], HostState]
+"""A stack and a state."""
+R, L, F, S, Q = HostState.RUNNING, HostState.LOCK, HostState.FILE, HostState.SOCKET, HostState.RUNNABLE
+INFER: Moment = ("infer@user.py:9",), R
+WORK_ON: Moment = ("work@user.py:5",), R
+WAIT = "wait@/usr/lib/python3.11/threading.py:327"
+IN_QUEUE = (WAIT, "get@/usr/lib/python3.11/queue.py:1", "take@user.py:5")
+IN_FUTURE = (WAIT, "result@/usr/lib/python3.11/concurrent/futures/_base.py:1", "take@user.py:5")
+IDLE: Moment = ("get@/usr/lib/python3.11/queue.py:170", "serve@user.py:20"), L
+
+
+def decodes(state: HostState) -> Moment:
+    return ("decode@user.py:21",), state
+
+
+def in_tenths(
+    path: Path,
+    *threads: Sequence[Moment],
+    events: Sequence[tuple[HostEventKind, int, int]] = (),
+    cpus: int | None = None,
+) -> StageDiagnosis:
+    """Batches of ten samples of each thread, the stage's own first; events are from 0 to so many us of a batch."""
+    probe = ProbeBuilder(100 * US, cpus)
+    for begin in range(BATCH, 13 * BATCH, BATCH):
+        for number, moments in enumerate(threads):
+            for position, (stack, state) in enumerate(moments):
+                probe.sample(begin + (50 + 100 * position) * US, stack, state=state, tid=100 + number)
+        for kind, until_us, detail in events:
+            probe.event(kind, begin, begin + until_us * US, detail, tid=7)
+    return sampled(path, nothing, probe)
+
+
 class ApartBuilder(ProbeBuilder):
     """A process with samples of its own, and those of all beside them, with other numbers for the same stacks."""
 
@@ -694,18 +679,8 @@ class ApartBuilder(ProbeBuilder):
         every = whole.samples
         own = every.thread >> PID_SHIFT == every.thread.min() >> PID_SHIFT
         stack = np.where(every.stack[own] < 0, -1, len(every.stacks) - 1 - every.stack[own])
-        columns = (
-            "time_ns",
-            "thread",
-            "length_ns",
-            "on_cpu_ns",
-            "runnable_ns",
-            "state",
-            "stage",
-            "gil_holder",
-            "counts",
-        )
-        mine = {name: getattr(every, name)[own] for name in columns}
+        columns = "time_ns thread length_ns on_cpu_ns runnable_ns state stage gil_holder counts"
+        mine = {name: getattr(every, name)[own] for name in columns.split()}
         samples = replace(every, **mine, stack=stack, stacks=every.stacks[::-1])
         return replace(whole, samples=samples, together=every)
 
@@ -805,36 +780,21 @@ def test_libraries_lead_to_the_users_line_and_waits_to_theirs(tmp_path: Path) ->
 
 def test_only_threads_of_the_process_itself_are_too_many(tmp_path: Path) -> None:
     """Of ten samples a batch four find no CPU, three of them while the process has more threads ready than CPUs."""
-    probe = ProbeBuilder(100 * US)
-    for index in range(12):
-        begin = (index + 1) * BATCH
-        for position, at in enumerate(range(50, 1000, 100)):
-            state = HostState.RUNNABLE if position < 4 else HostState.RUNNING
-            probe.sample(begin + at * US, ("work@user.py:5",), state=state)
-        probe.event(HostEventKind.CROWDED, begin, begin + 300 * US, 2, tid=7)
-    (cause, *_) = sampled(tmp_path, nothing, probe).causes
+    moments = [(WORK_ON[0], Q)] * 4 + [WORK_ON] * 6
+    (cause, *_) = in_tenths(tmp_path, moments, events=[(HostEventKind.CROWDED, 300, 2)]).causes
     assert (cause.code, round(cause.share, 6), round(cause.saves_ms or 0, 6)) == ("cpu-contention", 0.3, 0.3)
 
 
-def test_while_others_have_the_cpus_its_own_threads_are_not_too_many(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("used_us", "share"), [(2000, 0.6), (1000, 0.6), (400, 0.24)])
+def test_while_others_have_the_cpus_its_own_threads_are_not_too_many(
+    used_us: int, share: float, tmp_path: Path
+) -> None:
     """Ready without a CPU for 60 % of the time, with too many threads throughout, which get 2, 1 or 0.4 of 2 CPUs: one
     thread would have had one, or 0.4, so 60, 60 and 24 % are due to the others.
     """
-    shares = {}
-    for used_us in (2000, 1000, 400):
-        probe = ProbeBuilder(100 * US, cpus=2)
-        for index in range(12):
-            begin = (index + 1) * BATCH
-            for position, at in enumerate(range(50, 1000, 100)):
-                state = HostState.RUNNABLE if position < 6 else HostState.RUNNING
-                probe.sample(begin + at * US, ("work@user.py:5",), state=state)
-            probe.event(HostEventKind.CROWDED, begin, begin + BATCH, 2, tid=7)
-            probe.event(HostEventKind.CPU_TIME, begin, begin + BATCH, used_us, tid=7)
-        folder = tmp_path / str(used_us)
-        folder.mkdir()
-        causes = sampled(folder, nothing, probe).causes
-        shares[used_us] = {cause.code: round(cause.share, 6) for cause in causes}.get("cpu-contention")
-    assert shares == {2000: 0.6, 1000: 0.6, 400: 0.24}
+    events = [(HostEventKind.CROWDED, 1000, 2), (HostEventKind.CPU_TIME, 1000, used_us)]
+    causes = in_tenths(tmp_path, [(WORK_ON[0], Q)] * 6 + [WORK_ON] * 4, events=events, cpus=2).causes
+    assert {cause.code: cause.share for cause in causes}["cpu-contention"] == pytest.approx(share)
 
 
 def test_the_cpus_of_a_stage_are_those_that_the_process_may_use_then(tmp_path: Path) -> None:
@@ -961,22 +921,6 @@ def test_a_slow_beginning_is_not_more_than_what_takes_more() -> None:
     assert (loading.verdict.verdict, loading.causes[0].share) == (Verdict.FIRST_USE, 0.1)
 
 
-def test_the_line_of_a_slow_beginning(tmp_path: Path) -> None:
-    """Two batches of 30 ms before 18 of 1 ms; the second of them counts."""
-    builder, probe, begin = TraceBuilder(), ProbeBuilder(100 * US), BATCH
-    for index in range(20):
-        length = (30 if index < 2 else 1) * BATCH
-        builder.range(f"batch_{index}", begin, begin + length)
-        builder.range("stage", begin, begin + length)
-        work = "load@user.py:4" if index < 2 else "infer@user.py:9"
-        probe.samples(begin, begin + length, ("exec@/usr/lib/python3.11/runpy.py:1", work))
-        begin += length
-    trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-    options = AnalysisOptions(warmup_batches=1)
-    (cause, *_) = stage_of(diagnose(Analysis(trace, options, host_probe=probe.build()))).causes
-    assert (cause.code, cause.where and cause.where.line) == ("first-use", 4)
-
-
 @pytest.mark.parametrize(
     ("early_us", "late_us", "code", "share"),
     [
@@ -1010,28 +954,11 @@ def queue_and_worker(
     path: Path, states: dict[str, HostState], library: str = "queue.py", function: str = "get"
 ) -> StageDiagnosis:
     """Batches of 1 ms that wait in a queue for 0.4 ms and compute for the rest; a thread's states in both parts."""
-    probe = ProbeBuilder(100 * US)
-    for index in range(12):
-        begin = (index + 1) * BATCH
-        for position in range(10):
-            at = begin + (50 + 100 * position) * US
-            part, state = "compute", HostState.RUNNING
-            stack: tuple[str, ...] = ("infer@user.py:9",)
-            if position < 4:
-                part, state = "wait", HostState.LOCK
-                stack = (
-                    "wait@/usr/lib/python3.11/threading.py:327",
-                    f"{function}@/x/lib/python3.11/{library}:1",
-                    "take@user.py:5",
-                )
-            probe.sample(at, stack, state=state)
-            is_idle = states[part] is HostState.LOCK
-            work = ("get@/usr/lib/python3.11/queue.py:170", "serve@user.py:20") if is_idle else ("decode@user.py:21",)
-            probe.sample(at, work, state=states[part], tid=101)
-    return sampled(path, nothing, probe)
+    stack = (WAIT, f"{function}@/x/lib/python3.11/{library}:1", "take@user.py:5")
+    wait, compute = (IDLE if states[part] is L else decodes(states[part]) for part in ("wait", "compute"))
+    return in_tenths(path, [(stack, L)] * 4 + [INFER] * 6, [wait] * 4 + [compute] * 6)
 
 
-R, L, F, S = HostState.RUNNING, HostState.LOCK, HostState.FILE, HostState.SOCKET
 QUEUES = "multiprocessing/queues.py"
 LOADER = "site-packages/torch/utils/data/dataloader.py"
 
@@ -1066,25 +993,9 @@ def test_work_on_request_is_waited_for_rather_than_what_others_do_all_the_time(
     asked: int, code: str, number: int, tmp_path: Path
 ) -> None:
     """Of batches of 1 ms, 0.4 are waited for; one thread works in some of these only, two others sleep all the time."""
-    probe = ProbeBuilder(100 * US)
-    for index in range(12):
-        for position in range(10):
-            at = (index + 1) * BATCH + (50 + 100 * position) * US
-            stack, state = ["infer@user.py:9"], HostState.RUNNING
-            if position < 4:
-                state = HostState.LOCK
-                stack = [
-                    "wait@/usr/lib/python3.11/threading.py:327",
-                    "get@/usr/lib/python3.11/queue.py:1",
-                    "take@user.py:5",
-                ]
-            probe.sample(at, stack, state=state)
-            is_asked = position < asked
-            work = ["tokenize@user.py:31"] if is_asked else ["get@/usr/lib/python3.11/queue.py:170", "serve@user.py:20"]
-            probe.sample(at, work, state=HostState.RUNNING if is_asked else HostState.LOCK, tid=101)
-            for tid in (102, 103):
-                probe.sample(at, ["upload@user.py:21"], state=HostState.SLEEP, tid=tid)
-    first = sampled(tmp_path, nothing, probe).causes[0]
+    works = [(("tokenize@user.py:31",), R)] * asked + [IDLE] * (10 - asked)
+    sleeps = [(("upload@user.py:21",), HostState.SLEEP)] * 10
+    first = in_tenths(tmp_path, [(IN_QUEUE, L)] * 4 + [INFER] * 6, works, sleeps, sleeps).causes[0]
     assert (first.code, first.where and first.where.line) == (code, number)
     assert first.share == pytest.approx(0.4)
 
@@ -1105,31 +1016,13 @@ def test_a_worker_may_be_a_process_of_its_own(ahead: bool, code: str, tmp_path: 
     assert "decode (user.py:21)" in stage.causes[0].what
 
 
-WAIT = "wait@/usr/lib/python3.11/threading.py:327"
-IN_QUEUE = (WAIT, "get@/usr/lib/python3.11/queue.py:1", "take@user.py:5")
-IN_FUTURE = (WAIT, "result@/usr/lib/python3.11/concurrent/futures/_base.py:1", "take@user.py:5")
-IDLE = ("get@/usr/lib/python3.11/queue.py:170", "serve@user.py:20")
-
-
 def handed_over(
     path: Path, waiting: int, stack: tuple[str, ...], workers: list[list[HostState | None]], *, is_crowded: bool = False
 ) -> StageDiagnosis:
-    """Batches of ten samples, which wait first and then compute; workers' states in them, None: idle."""
-    probe = ProbeBuilder(100 * US)
-    if is_crowded:
-        probe.event(HostEventKind.CROWDED, 0, 14 * BATCH)
-    for index in range(12):
-        for position in range(10):
-            at = (index + 1) * BATCH + (50 + 100 * position) * US
-            if position < waiting:
-                probe.sample(at, stack, state=HostState.LOCK)
-            else:
-                probe.sample(at, ["infer@user.py:9"])
-            for number, states in enumerate(workers):
-                state = states[position]
-                work = IDLE if state is None else ("decode@user.py:21",)
-                probe.sample(at, work, state=HostState.LOCK if state is None else state, tid=101 + number)
-    return sampled(path, nothing, probe)
+    """Batches that wait first and then compute; workers' states in them, None: idle."""
+    at_work = [[IDLE if state is None else decodes(state) for state in states] for states in workers]
+    events = [(HostEventKind.CROWDED, 1000, 0)] if is_crowded else []
+    return in_tenths(path, [(stack, L)] * waiting + [INFER] * (10 - waiting), *at_work, events=events)
 
 
 @pytest.mark.parametrize(
@@ -1159,9 +1052,6 @@ def test_a_few_samples_say_nothing_of_a_stage(samples: int, code: str, tmp_path:
     for index in range(samples):
         probe.sample((index + 1) * BATCH + 500 * US, IN_QUEUE, state=HostState.LOCK)
     assert sampled(tmp_path, nothing, probe).causes[0].code == code
-
-
-Q = HostState.RUNNABLE
 
 
 @pytest.mark.parametrize(

@@ -119,15 +119,6 @@ def test_what_is_no_explaining_pass_is_left_alone(tmp_path: Path, kind: str) -> 
     assert not os.path.lexists(tmp_path / "elsewhere" / "benchmark_mean.json")
 
 
-def test_an_explaining_pass_in_an_explaining_pass_is_none(tmp_path: Path) -> None:
-    inner = make(tmp_path) / "explain"
-    (tmp_path / "copy").mkdir()
-    make(tmp_path / "copy")
-    (tmp_path / "copy" / "explain").rename(inner / "explain")
-    found, _ = analyzed(inner)
-    assert {one for stages in found.values() for one in stages.values()} == {None}
-
-
 def test_what_the_launcher_found_in_the_second_pass_only(tmp_path: Path) -> None:
     out = make(tmp_path)
     both = FindingRecord(code="gpu-shared", severity=Severity.WARNING, message="shared")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import html.parser
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as Xml
 
 import numpy as np
@@ -266,24 +262,3 @@ def test_diagnose_without_samples_or_with_another_ending_says_so(tmp_path: Path,
     assert "--explain" in capsys.readouterr().err
     assert not (tmp_path / "a.svg").exists()
     assert run(["diagnose", path, "--flame", str(tmp_path / "a.pdf")]) == 2
-    assert run(["export", path, "-o", str(tmp_path / "a.json"), "--format", "speedscope"]) == 1
-    assert not (tmp_path / "a.json").exists()
-    assert run(["export", path, "-o", str(tmp_path / "a"), "--format", "speedscope", "--table", "ranges"]) == 2
-
-
-@pytest.mark.parametrize("name", ["out.json", "out.json.gz"])
-def test_speedscope_gets_every_sample_with_its_stages(sampled: Path, tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    assert run(["export", str(sampled), "-o", str(path), "--format", "speedscope"]) == 0
-    content = path.read_bytes()
-    file: dict[str, Any] = json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
-    (profile,) = file["profiles"]
-    assert (profile["type"], profile["unit"], profile["startValue"]) == ("sampled", "nanoseconds", 0)
-    assert sum(profile["weights"]) == profile["endValue"] == 120 * MS
-    assert len(profile["samples"]) == len(profile["weights"]) == 120
-    assert re.search(r"thread 100 of process 100", profile["name"])
-    names = [one["name"] for one in file["shared"]["frames"]]
-    stacks = [tuple(names[number] for number in stack) for stack in profile["samples"]]
-    assert set(stacks) == {("[toy]", "[batch]", "[decode]", "main", "read"), ("[toy]", "[batch]", "main")}
-    assert stacks[6] == ("[toy]", "[batch]", "main")
-    assert {"name": "read", "file": "/app/files.py", "line": 8} in file["shared"]["frames"]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.host_samples.flame import stage_stacks
-from perfharness.analysis.host_samples.frames import is_library, library_of, qualified_name
+from perfharness.analysis.host_samples.frames import is_library, library_of
 from perfharness.analysis.host_samples.host_profile import (
     Spans,
     host_profile,
@@ -28,7 +27,7 @@ from perfharness.host_probe import spool
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import HostProfile
-from perfharness.model.host_samples import Frame, HostEventKind, HostState
+from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.trace import PID_SHIFT
@@ -159,19 +158,6 @@ def test_the_nearest_sample_is_what_comparing_each_says(times: list[int], wanted
     assert nearest_samples(samples, thread, np.asarray(wanted, dtype=np.int64)).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        ("/usr/lib/python3.11/json/encoder.py", "json.encoder.f"),
-        ("/v/lib/python3.12/site-packages/torch/nn/__init__.py", "torch.nn.f"),
-        ("/usr/lib/python3/dist-packages/PIL/Image.py", "PIL.Image.f"),
-        ("<frozen importlib._bootstrap>", "f"), ("<string>", "f"), ("/home/a/run.py", "f"),
-    ],
-)  # fmt: skip
-def test_a_librarys_function_is_named_with_its_module(file: str, expected: str) -> None:
-    assert qualified_name(Frame("f", file, 3)) == expected
-
-
 def test_collections_of_the_stages_own_thread_count() -> None:
     builder = ProbeBuilder(MS)
     builder.sample(MS, ["f@a.py:1"])
@@ -213,18 +199,6 @@ def test_lines_during_calls() -> None:
     own = lines_during(samples, THREAD, start, np.asarray([3 * MS, 5 * MS, 200 * MS]), own_code=True)
     assert [(one.function, one.line, one.self_ms) for one in own] == [("step", 20, 3.0), ("step", 21, 1.0)]
     assert lines_during(samples, THREAD + 1, start[:1], start[:1] + MS) == []
-
-
-def test_the_stacks_of_a_stage_are_a_flame_graphs_rows() -> None:
-    builder = ProbeBuilder(MS)
-    builder.samples(0, 3 * MS, ["f@a.py:1", "main@a.py:9"])
-    builder.samples(3 * MS, 4 * MS, ["main@a.py:8"])
-    found = stage_stacks(builder.build(), spans((0, 4 * MS)))
-    assert [stack for stack, _ in found] == [
-        (Frame("main", "a.py", 9), Frame("f", "a.py", 1)),
-        (Frame("main", "a.py", 8),),
-    ]
-    assert [time for _, time in found] == pytest.approx([3.0, 1.0])
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20))), st.lists(st.integers(-5, 90)))
@@ -381,15 +355,6 @@ def test_of_a_file_that_is_cut_off_whole_chunks_are_read(tmp_path: Path) -> None
         assert any(path.name in sentence for sentence in recorded.probe.missing) == (length < len(whole))
         counts.add(len(recorded.probe.samples))
     assert counts == {0, 1, 2}
-
-
-def test_a_damaged_file_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "host_samples.log"
-    path.write_bytes(spool.MAGIC + spool.CHUNK.pack(spool.SAMPLES, 3) + b"abc")
-    recorded = read_host_probe(tmp_path)
-    assert recorded is not None
-    assert len(recorded.probe.missing) == 1
-    assert read_host_probe(tmp_path / "nowhere") is None
 
 
 # ---- on the trace's clock, into the diagnosis ----

@@ -131,14 +131,6 @@ def test_no_metrics_that_are_read(tmp_path: Path, names: list[str]) -> None:
     assert read(builder, tmp_path) is None
 
 
-def test_one_reading_has_no_length(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    builder.gpu_metric_reading(100, (5,), type_id=builder.gpu_metric_names(["SMs Active"]))
-    found = read(builder, tmp_path)
-    assert found is not None
-    assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([100], [100])
-
-
 def test_a_long_table_is_read_in_parts(tmp_path: Path) -> None:
     """60,000 readings of four metrics, more than one window; compared row by row."""
     builder = TraceBuilder()
