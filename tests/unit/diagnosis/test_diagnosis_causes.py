@@ -22,7 +22,6 @@ from perfharness.analysis.diagnosis.rules.evidence import (
     Figures,
     Issuing,
     KeptCpu,
-    Peer,
     Recompiling,
 )
 from perfharness.model.conventions import (
@@ -156,17 +155,6 @@ def test_a_wait_of_samples_at_its_threshold(verdict: Verdict, has: Figures, has_
     assert judged.verdict.verdict is verdict
     assert judged.causes[0].code == verdict.value
     assert judge(has_not).verdict.verdict is Verdict.CPU_BOUND
-
-
-def test_who_is_waited_for_is_named() -> None:
-    def what(state: str, **peers: float) -> str:
-        evidence = host_evidence(profile={"state_ms": {state: 60.0}}, peers=[Peer(*one) for one in peers.items()])
-        return judge(figures(100.0, uses_gpu=False, host=evidence)).causes[0].what
-
-    for state in ("pipe", "process", "loopback"):
-        assert "ffmpeg" in what(state, ffmpeg=30.0, other=1.0)
-        assert "ffmpeg" not in what(state, ffmpeg=29.0)  # less than half of the waiting
-    assert "ffmpeg" not in what("socket", ffmpeg=60.0)
 
 
 def test_a_loader_that_waits_for_its_processes_waits_once() -> None:
@@ -1175,17 +1163,6 @@ def test_page_faults_are_compared_with_the_time_that_other_processes_leave() -> 
         profile={"minor_faults": 41.0, "state_ms": {"runnable": 0.6}}, busiest=WORK, faulting=line("fill", 3)
     )
     assert "memory" in judge(figures(1.0, uses_gpu=False, host=evidence)).causes[0].try_this
-
-
-@pytest.mark.parametrize(("kernel_ms", "is_said"), [(20.0, True), (19.9, False), (None, False)])
-def test_what_computes_in_the_kernel_is_to_make_fewer_calls(kernel_ms: float | None, is_said: bool) -> None:
-    native = NativeProfile(10, 10.0, 1.0, kernel_ms, [], 0, 0, 0.0, [])
-    evidence = host_evidence(profile={"on_cpu_ms": 40.0, "native": native}, busiest=WORK)
-    step = judge(figures(100.0, uses_gpu=False, host=evidence)).causes[0].try_this
-    assert ("kernel" in step) is is_said
-    wakes = replace(line("wait"), file="/usr/lib/python3.11/threading.py", self_ms=90.0)
-    step = judge(figures(100.0, uses_gpu=False, host=replace(evidence, in_libraries=[wakes]))).causes[0].try_this
-    assert "kernel" not in step
 
 
 def test_a_wait_is_said_once() -> None:

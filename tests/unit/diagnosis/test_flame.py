@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree as Xml
@@ -186,28 +185,11 @@ def test_boxes_that_cannot_be_seen_are_left_out_and_depth_needs_no_recursion() -
 EVIL = "</style><script>alert(1)</script>\x1b[2J\x00\ufffe&amp;\ud800"
 
 
-class Elements(html.parser.HTMLParser):
-    """The elements of a page, and what they load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-        self.loads: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-        self.loads += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href")]
-
-
 def test_names_of_others_are_text_and_nothing_is_loaded() -> None:
     graphs = [(EVIL, flame([((frame(EVIL, EVIL),), 1.0)], EVIL))]
     texts = [element.text or "" for element in Xml.fromstring(svg(graphs)).iter() if not element.tag.endswith("style")]
     assert any("<script>alert(1)</script>\\x1b[2J\\x00" in text for text in texts)
-    elements = Elements()
-    elements.feed(page(graphs, EVIL))
-    assert elements.names == {"html", "head", "meta", "title", "style", "body", "svg", "rect", "g", "text"}
-    assert elements.loads == []
-    assert "url(" not in page(graphs, "a page")
+    assert not [part for part in ("<script", "src=", "href=", "url(") if part in page(graphs, EVIL)]
 
 
 # ---- a run ----
