@@ -26,7 +26,6 @@ and the operations or bytes per second that its counts and the kernels' times co
         {"lag_ms": 5.0},
         {"lag_ms": 50.0},
         {"lag_ms": 20.0, "structure": 0.1},
-        {"lag_ms": 10.0, "seconds": 5.0},
     ],
     ids=str,
 )

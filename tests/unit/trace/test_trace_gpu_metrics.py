@@ -11,7 +11,7 @@ import pytest
 
 from perfharness.errors import TraceFormatError
 from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
-from perfharness.trace import open_trace
+from perfharness.trace import open_trace, source
 from tests.support.parquet_export import export_parquet
 from tests.support.trace_builder import H200, TraceBuilder
 
@@ -131,12 +131,13 @@ def test_no_metrics_that_are_read(tmp_path: Path, names: list[str]) -> None:
     assert open_trace(written(builder, tmp_path)).gpu_metrics is None
 
 
-def test_a_long_table_is_read_in_parts(tmp_path: Path) -> None:
-    """60,000 readings of four metrics, more than one window; compared row by row."""
+def test_a_long_table_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """600 readings of four metrics in windows that end within a reading; compared row by row."""
+    monkeypatch.setattr(source, "WINDOW_ROWS", 1001)
     builder = TraceBuilder()
     names = ["SMs Active", "SM Issue", "Tensor Active", "DRAM Read Bandwidth"]
     type_id = builder.gpu_metric_names(names)
-    values = np.random.default_rng(0).integers(0, 101, (60_000, 4))
+    values = np.random.default_rng(0).integers(0, 101, (600, 4))
     for number, row in enumerate(values.tolist()):
         builder.gpu_metric_reading(100 * number, row, type_id=type_id)
     found = read(builder, tmp_path)
