@@ -85,14 +85,8 @@ def test_results_hold_the_outer_levels_and_say_how_many_they_leave_out(deep: Pat
     assert (tmp_path / "t" / "benchmark.json").stat().st_size < 3_000_000
 
 
-@pytest.mark.parametrize("verb", [["diagnose"], ["export", "-o", "timeline.json"], ["ranges", "-o", "ranges.txt"]])
-def test_every_verb_reads_it(deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run([verb[0], str(deep), *verb[1:]]) == 0
-    if verb[0] == "ranges":
-        lines = (tmp_path / "ranges.txt").read_text().splitlines()
-        assert sum("perfharness:" in line for line in lines) == 2 * (DEPTH + 1)
-        assert max(map(len, lines)) < 200
+def test_a_diagnosis_reads_it(deep: Path) -> None:
+    assert run(["diagnose", str(deep)]) == 0
 
 
 def test_no_range_is_missing_from_the_table_of_ranges(deep: Path) -> None:
@@ -112,36 +106,6 @@ def test_a_pop_that_is_forgotten_each_time(tmp_path: Path) -> None:
     (finding,) = (one for one in findings if one["code"] == "range-never-closed")
     assert "'step' 500 times" in finding["message"]
     assert "infer" not in finding["message"]
-
-
-def wide(kind: str, count: int) -> Recorded:
-    """`count` ranges of one name in each other, of different names in two batches, or batches of one stage."""
-    builder = Recorded()
-    if kind == "same":
-        builder.batch(0, 0, 1000)
-        for level in range(count):
-            builder.stage("r", level / 1e4, 1000 - level / 1e4)
-    elif kind == "names":
-        for batch in range(2):
-            builder.batch(batch, batch * count, (batch + 1) * count)
-            for number in range(count):
-                builder.stage(f"name{number}", batch * count + number, batch * count + number + 0.5)
-    else:
-        for batch in range(count):
-            builder.batch(batch, batch, batch + 0.9)
-            builder.stage("s", batch, batch + 0.5)
-    return builder
-
-
-@pytest.mark.parametrize(("kind", "times"), [("same", 1.1), ("names", 2.1), ("batches", 2.1)])
-def test_files_grow_with_the_number_of_ranges(tmp_path: Path, kind: str, times: float) -> None:
-    """Not with its square; of ranges one in the other only the outer ones are in the results."""
-    sizes = []
-    for count in (250, 500):
-        path, out = wide(kind, count).write(tmp_path / f"{count}.sqlite"), tmp_path / f"out_{count}"
-        assert run(["analyze", str(path), "-w", "0", "-o", str(out)]) == 0
-        sizes.append(sum(file.stat().st_size for file in out.rglob("*") if file.is_file()))
-    assert sizes[1] < times * sizes[0]
 
 
 def test_the_stages_that_take_the_most_time_are_diagnosed(tmp_path: Path) -> None:

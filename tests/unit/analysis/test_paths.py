@@ -15,7 +15,7 @@ from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.stages.combine import combine
 from perfharness.analysis.stages.paths import unique_keys
 from perfharness.model.result import RESERVED_KEYS, Tree, last_key, path_text
-from perfharness.render.terminal.results import row_names, stage_rows
+from perfharness.render.terminal.results import stage_rows
 from perfharness.runs.run import open_run
 from perfharness.trace import open_trace
 from tests.unit.analysis.test_tabulate import result_of
@@ -139,13 +139,3 @@ def test_a_batch_with_an_index_below_zero(tmp_path: Path) -> None:
     for index in (-5, -1, 0):
         builder.batch(index, 100 * (index + 5), 100 * (index + 5) + 10)
     assert list(result_of(builder, tmp_path).data["toy"])[2:] == ["batch_-5", "batch_-1", "batch_0"]
-
-
-def test_rows_of_several_recorders_and_what_does_not_nest() -> None:
-    """A batch of 2 ms and, in another range, one of 10 ms: neither is in the other."""
-    one = [("app", "detect"), ("app", "classifier", "classify"), ("app", "classifier", "classify", "pre")]
-    assert row_names(one) == ["detect", "classifier/classify", "  pre"]
-    two = [(recorder, "pipeline", "batch", *stage) for recorder in ("a", "b") for stage in ((), ("pre",))]
-    assert row_names(two) == ["a/pipeline/batch", "  pre", "b/pipeline/batch", "  pre"]
-    skipped = [("app", "batch"), ("app", "batch", "x", "y")]
-    assert row_names(skipped) == ["batch", "  x/y"]

@@ -2,63 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from perfharness.analysis.analysis import Analysis
 from perfharness.model import nsys_schema as schema
 from perfharness.trace import open_trace
 from tests.support.trace_builder import TraceBuilder
-
-RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(1, 2), st.booleans()), max_size=12)
-KERNELS = st.lists(
-    st.tuples(st.integers(0, 30), st.integers(1, 2), st.integers(1, 2), st.integers(0, 80), st.integers(0, 20)),
-    max_size=12,
-)
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(ranges=RANGES, kernels=KERNELS)
-def test_projection_by_trying_all_pairs(
-    tmp_path: Path, ranges: list[tuple[int, int, int, bool]], kernels: list[tuple[int, int, int, int, int]]
-) -> None:
-    """Ranges of two threads in two processes that share thread ids and correlation ids; calls in turn, 2 ns each."""
-    builder = TraceBuilder()
-    for number, (a, b, tid, start_end) in enumerate(ranges):
-        builder.range(f"r{number}", min(a, b), max(a, b), tid=tid, pid=5, start_end=start_end)
-    taken: set[tuple[int, int, int]] = set()
-    made = {5: 0, 6: 0}  # the same correlation ids in both processes
-    for slot, tid, process, start, length in kernels:
-        pid = 4 + process
-        if (slot, tid, pid) in taken:
-            continue
-        taken.add((slot, tid, pid))
-        made[pid] += 1
-        builder.call("cudaLaunchKernel", 2 * slot, 2 * slot + 1, tid=tid, pid=pid, correlation=made[pid])
-        builder.operation(start, start + length, made[pid], pid=pid)
-    trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-    table = Analysis(trace).table
-    for i in range(len(table.ranges)):
-        inside = {
-            (int(trace.api.correlation[c]))
-            for c in range(len(trace.api))
-            if trace.api.thread[c] == table.ranges.thread[i]
-            and trace.api.start_ns[c] >= table.ranges.start_ns[i]
-            and trace.api.end_ns[c] <= table.ranges.end_ns[i]
-        }
-        process = table.ranges.thread[i] & ~0xFFFFFF
-        mine = [
-            (int(trace.operations.start_ns[o]), int(trace.operations.end_ns[o]))
-            for o in range(len(trace.operations))
-            if trace.operations.process[o] == process and int(trace.operations.correlation[o]) in inside
-        ]
-        if not mine:
-            assert table.projection.operation_count[i] == 0
-            continue
-        assert table.projection.start_ns[i] == min(start for start, _ in mine)
-        assert table.projection.end_ns[i] == max(end for _, end in mine)
-        assert table.projection.busy_ns[i] == len({t for start, end in mine for t in range(start, end)})
 
 
 def test_copies_and_compute_overlap(tmp_path: Path) -> None:
@@ -111,38 +58,3 @@ def test_a_range_that_ends_on_another_thread_gets_nothing_but_is_listed(tmp_path
     table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
     assert table.projection.operation_count.tolist() == [0]
     assert not table.gpu_known.any()
-
-
-def test_row_order_does_not_matter(tmp_path: Path) -> None:
-    def build(reverse: bool) -> list[tuple[int, ...]]:
-        builder = TraceBuilder()
-        builder.range("a", 0, 100)
-        builder.range("b", 10, 40)
-        builder.range("b", 50, 90)
-        builder.kernel((11, 12), (200, 210))
-        builder.kernel((51, 52), (220, 225))
-        if reverse:
-            for rows in builder.tables.values():
-                rows.reverse()
-        trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-        table = Analysis(trace).table
-        order = table.order
-        return list(
-            zip(
-                table.ranges.start_ns[order].tolist(),
-                table.nesting.level[order].tolist(),
-                table.projection.start_ns[order].tolist(),
-                table.projection.busy_ns[order].tolist(),
-                strict=True,
-            )
-        )
-
-    assert build(False) == build(True) == [(0, 0, 200, 15), (10, 1, 200, 10), (50, 1, 220, 5)]
-
-
-def test_no_gpu_tables_at_all(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    builder.range("stage", 0, 50)
-    table = Analysis(open_trace(builder.write(tmp_path / "t.sqlite"))).table
-    assert table.projection.operation_count.tolist() == [0]
-    assert np.asarray(table.gpu_known).all()

@@ -77,36 +77,9 @@ def test_text_made_in_parts_is_what_json_and_csv_make_of_the_whole(
     assert text.getvalue() == sink.getvalue().decode()
 
 
-def test_no_ranges_are_an_empty_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ranges", str(TraceBuilder().write(tmp_path / "t.sqlite")), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
-
-
-def test_the_table(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ranges", str(trace)]) == 0
-    out = capsys.readouterr().out
-    assert "  lib:inner" in out
-
-
-def test_parquet_needs_a_file(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ranges", str(trace), "--format", "parquet"]) == 2
-    assert "-o" in capsys.readouterr().err
-
-
 def test_an_incomplete_trace_says_so_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     golden = Path(__file__).parents[2] / "golden" / "traces" / "old_partial.sqlite"
     assert run(["ranges", str(golden), "--format", "json"]) == 3
     captured = capsys.readouterr()
     rows = json.loads(captured.out)
     assert sum(row["gpu_op_count"] is None for row in rows) == 48
-    assert "No CUDA call is recorded after" in captured.err
-
-
-@pytest.mark.parametrize("content", [b"", b"hello", b"SQLite format 3\x00 and then nothing"])
-def test_a_bad_file_is_one_sentence(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "bad.sqlite"
-    path.write_bytes(content)
-    assert run(["ranges", str(path)]) == 1
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1
-    assert "bad.sqlite" in err

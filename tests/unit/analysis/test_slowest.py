@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,14 +17,12 @@ from perfharness.analysis.ranks.compare import calls_of_ranks
 from perfharness.analysis.slowest.find import Requests, pool_loops, slowest_of_process
 from perfharness.analysis.slowest.parts import batch_parts
 from perfharness.analysis.slowest.ranks import waits_for_ranks, with_rank_waits
-from perfharness.analysis.slowest.results import Line, Part, Reason, Slowest, SlowLoop, SlowRequest
+from perfharness.analysis.slowest.results import Line, Part, Reason, SlowLoop, SlowRequest
 from perfharness.errors import ResultError
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.trace import Bool, CopyKind
-from perfharness.render.terminal.console import Console
-from perfharness.render.terminal.slowest import print_slowest
 from perfharness.runs.slowest import read_requests
 from perfharness.trace import open_trace
 from tests.support.made_ranks import RankBatch, Work, compute_and_reduce, made_rank
@@ -61,17 +58,11 @@ class Made(Recorded):
         if index != SLOW or extra == 0.0:
             self.work(at, 0.0, second)
 
-    def work(
-        self, at: float, longer: float, second: float = 0.0, *, name: str = "gemm", copy_bytes: int = 1_000
-    ) -> None:
+    def work(self, at: float, longer: float, second: float = 0.0) -> None:
         """A copy of 1 ms and a kernel of 3 ms, both waited for."""
-        self.copy(at + 3, at + 3.5, at + 4.5, copy_bytes)
-        self.kernel(
-            (int((at + 3.2) * MS), int((at + 3.3) * MS)),
-            (int((at + 4.5) * MS), int((at + 7.5 + longer) * MS)),
-            name=name,
-        )
-        self.call("cudaStreamSynchronize_v3020", int((at + 3.4) * MS), int((at + 8 + longer + second) * MS))
+        self.copy(at + 3, at + 3.5, at + 4.5, 1_000)
+        self.launched(at + 3.2, at + 4.5, at + 7.5 + longer)
+        self.waited(at + 3.4, at + 8 + longer + second)
 
     def copy(self, call: float, start: float, end: float, size: int) -> None:
         correlation = self.call("cudaMemcpyAsync_v3020", int(call * MS), int((call + 0.1) * MS))
@@ -79,6 +70,13 @@ class Made(Recorded):
             int(start * MS), int(end * MS), correlation, table=schema.TABLE_MEMCPY, bytes=size,
             copyKind=int(CopyKind.HOST_TO_DEVICE), srcKind=1, dstKind=2,
         )  # fmt: skip
+
+    def launched(self, at: float, start: float, end: float, name: str = "gemm", tid: int = 100) -> None:
+        """A kernel of a call of 0.1 ms."""
+        self.kernel((int(at * MS), int((at + 0.1) * MS)), (int(start * MS), int(end * MS)), name=name, tid=tid)
+
+    def waited(self, at: float, end: float) -> None:
+        self.call("cudaStreamSynchronize_v3020", int(at * MS), int(end * MS))
 
     def os_call(self, name: str, start: float, end: float, tid: int = 100) -> None:
         self.row(
@@ -174,38 +172,74 @@ def allocation(made: Made, at: float) -> float:
 
 def others_work(made: Made, at: float) -> float:
     """Another thread's kernel was on the GPU before the batch's own."""
-    made.kernel(
-        ((int((at + 1) * MS)), int((at + 1.1) * MS)), (int((at + 3.3) * MS), int((at + 10.5) * MS)), tid=101, name="x"
-    )
+    made.launched(at + 1, at + 3.3, at + 10.5, name="x", tid=101)
     made.copy(at + 3, at + 10.5, at + 11.5, 1_000)
-    made.kernel(
-        (int((at + 3.2) * MS), int((at + 3.3) * MS)), (int((at + 11.5) * MS), int((at + 14.5) * MS)), name="gemm"
-    )
-    made.call("cudaStreamSynchronize_v3020", int((at + 3.4) * MS), int((at + 15) * MS))
+    made.launched(at + 3.2, at + 11.5, at + 14.5)
+    made.waited(at + 3.4, at + 15)
     return 7.0
 
 
+NAP = Line(function="nap", file="/app/main.py", line=12)
+
+
+def larger_copy(made: Made, at: float) -> float:
+    made.copy(at + 3, at + 3.5, at + 8.5, 5_000)
+    made.launched(at + 3.2, at + 8.5, at + 11.5)
+    made.waited(at + 3.4, at + 12)
+    return 4.0
+
+
+def compiler(made: Made, at: float) -> float:
+    made.work(at, 0.0)
+    stack = ("visit@/usr/lib/site-packages/torch/_dynamo/convert_frame.py:9", "run@/app/main.py:3")
+    made.probe.samples(int((at + 8.5) * MS), int((at + 28.5) * MS), stack)
+    return 20.0
+
+
+def interpreter_lock(made: Made, at: float) -> float:
+    made.work(at, 0.0)
+    made.range("Waiting for GIL", int((at + 8.2) * MS), int((at + 16.2) * MS), domain="GIL Trace")
+    made.range("Holding GIL", int((at + 8.1) * MS), int((at + 16.2) * MS), domain="GIL Trace", tid=102)
+    return 8.0
+
+
 @pytest.mark.parametrize(
-    ("plant", "reason", "stage", "name", "ms"),
+    ("plant", "reason", "ms", "figures"),
     [
-        (longer_kernel, Reason.KERNEL_LONGER, "infer", "gemm", 12.0),
-        (collection, Reason.COLLECTION, "infer", None, 15.0),
-        (lock, Reason.LOCK, "infer", None, 10.0),
-        (file_read, Reason.FILE, "infer", None, 6.0),
-        (host_work, Reason.HOST, "infer", None, 9.0),
-        (allocation, Reason.ALLOCATE, "infer", "cudaMalloc", 8.0),
-        (others_work, Reason.OTHER_WORK, "infer", None, 7.0),
-        (sampled_sleep, Reason.SLEEP, "infer", None, 20.0),
+        (longer_kernel, Reason.KERNEL_LONGER, 12.0, {"name": "gemm"}),
+        (collection, Reason.COLLECTION, 15.0, {}),
+        (lock, Reason.LOCK, 10.0, {"detail": "meanwhile thread 101 was in toy/holder"}),
+        (file_read, Reason.FILE, 6.0, {}),
+        (host_work, Reason.HOST, 9.0, {}),
+        (allocation, Reason.ALLOCATE, 8.0, {"name": "cudaMalloc"}),
+        (others_work, Reason.OTHER_WORK, 7.0, {}),
+        (sampled_sleep, Reason.SLEEP, 20.0, {"evidence": "samples", "where": NAP}),
+        (compiler, Reason.COMPILE, 20.0, {"evidence": "samples"}),
+        (interpreter_lock, Reason.INTERPRETER_LOCK, 8.0, {"detail": "held by thread 102"}),
+        (larger_copy, Reason.COPY_LARGER, 4.0, {"count": 1, "size_bytes": 5_000}),
+        (
+            extra_copy,
+            Reason.MORE_COPIES,
+            20.0,
+            {
+                "name": "copy host to device",
+                "count": 2,
+                "typical_count": 1.0,
+                "size_bytes": 64_001_000,
+                "typical_size_bytes": 1_000.0,
+            },
+        ),
     ],
 )
 def test_what_was_planted_is_found_with_its_length(
-    tmp_path: Path, plant: Callable[[Made, float], float], reason: Reason, stage: str, name: str | None, ms: float
+    tmp_path: Path, plant: Callable[[Made, float], float], reason: Reason, ms: float, figures: dict[str, object]
 ) -> None:
     request = first(Made(plant), tmp_path)
     part = only(request)
     assert request.rest_ms == pytest.approx(0.0, abs=0.1)
-    assert (part.reason, part.stage, part.name) == (reason, stage, name)
+    assert (part.reason, part.stage) == (reason, "infer")
     assert part.ms == pytest.approx(ms, abs=0.6)
+    assert {name: getattr(part, name) for name in figures} == figures
 
 
 def embedded(plant: Callable[[Made, float], float], folder: Path) -> Part:
@@ -229,33 +263,12 @@ def test_without_calls_that_wait_the_work_of_others_is_no_reason(tmp_path: Path)
 
     def plant(made: Made, at: float) -> float:
         made.work(at, 0.0)
-        made.kernel((int(at * MS), int((at + 0.1) * MS)), (int((at + 7.6) * MS), int((at + 28) * MS)), tid=101)
+        made.launched(at, at + 7.6, at + 28, tid=101)
         return 20.0
 
     part = embedded(plant, tmp_path)
     assert (part.reason, part.stage) == (Reason.HOST, "infer")
     assert part.ms == pytest.approx(20.0, abs=0.1)
-
-
-def test_one_more_copy_is_counted_with_its_bytes(tmp_path: Path) -> None:
-    part = only(first(Made(extra_copy), tmp_path))
-    assert (part.reason, part.stage, part.name) == (Reason.MORE_COPIES, "infer", "copy host to device")
-    assert (part.count, part.typical_count) == (2, 1.0)
-    assert (part.size_bytes, part.typical_size_bytes) == (64_001_000, 1_000.0)
-
-
-def test_a_larger_copy_is_not_one_more(tmp_path: Path) -> None:
-    def plant(made: Made, at: float) -> float:
-        made.copy(at + 3, at + 3.5, at + 8.5, 5_000)
-        made.kernel(
-            (int((at + 3.2) * MS), int((at + 3.3) * MS)), (int((at + 8.5) * MS), int((at + 11.5) * MS)), name="gemm"
-        )
-        made.call("cudaStreamSynchronize_v3020", int((at + 3.4) * MS), int((at + 12) * MS))
-        return 4.0
-
-    part = only(first(Made(plant), tmp_path))
-    assert (part.reason, part.count, part.size_bytes) == (Reason.COPY_LARGER, 1, 5_000)
-    assert part.ms == pytest.approx(4.0, abs=0.1)
 
 
 def test_two_causes_are_ranked(tmp_path: Path) -> None:
@@ -273,40 +286,6 @@ def test_nothing_planted_has_no_cause(tmp_path: Path) -> None:
     assert [one.verdict for one in loop.requests] == ["usual"] * 5
     assert [one.parts for one in loop.requests] == [[]] * 5
     assert (loop.common, loop.unexplained, loop.measured_by) == ([], 0, "duration")
-
-
-def test_a_compiler_on_the_stack(tmp_path: Path) -> None:
-    def plant(made: Made, at: float) -> float:
-        made.work(at, 0.0)
-        stack = ("visit@/usr/lib/site-packages/torch/_dynamo/convert_frame.py:9", "run@/app/main.py:3")
-        made.probe.samples(int((at + 8.5) * MS), int((at + 28.5) * MS), stack)
-        return 20.0
-
-    part = only(first(Made(plant), tmp_path))
-    assert (part.reason, part.stage, part.evidence) == (Reason.COMPILE, "infer", "samples")
-    assert part.ms == pytest.approx(20.0, abs=1.5)
-
-
-def test_who_held_the_lock(tmp_path: Path) -> None:
-    part = only(first(Made(lock), tmp_path))
-    assert part.detail == "meanwhile thread 101 was in toy/holder"
-
-
-def test_the_line_of_a_sampled_wait(tmp_path: Path) -> None:
-    part = only(first(Made(sampled_sleep), tmp_path))
-    assert (part.evidence, part.where) == ("samples", Line(function="nap", file="/app/main.py", line=12))
-
-
-def test_the_interpreter_lock_and_its_holder(tmp_path: Path) -> None:
-    def plant(made: Made, at: float) -> float:
-        made.work(at, 0.0)
-        made.range("Waiting for GIL", int((at + 8.2) * MS), int((at + 16.2) * MS), domain="GIL Trace")
-        made.range("Holding GIL", int((at + 8.1) * MS), int((at + 16.2) * MS), domain="GIL Trace", tid=102)
-        return 8.0
-
-    part = only(first(Made(plant), tmp_path))
-    assert (part.reason, part.detail) == (Reason.INTERPRETER_LOCK, "held by thread 102")
-    assert part.ms == pytest.approx(8.0, abs=0.3)
 
 
 def test_throttled_batches_say_so(tmp_path: Path) -> None:
@@ -353,29 +332,21 @@ def slowest_read(made: Recorded, folder: Path) -> SlowRequest:
 
 
 @pytest.mark.parametrize(
-    ("mark", "reason"),
+    ("mark", "collected_ms", "ran_ms", "reason", "ms", "evidence"),
     [
-        (conventions.MARK_COLLECTING, Reason.COLLECTION),
-        (conventions.MARK_COMPILING, Reason.COMPILE),
-        (conventions.MARK_CROWDED, Reason.CROWDED),
+        (conventions.MARK_COLLECTING, 19.8, 29.97, Reason.COLLECTION, 19.8, "readings"),
+        (conventions.MARK_COMPILING, 19.8, 29.97, Reason.COMPILE, 19.8, "readings"),
+        (conventions.MARK_CROWDED, 19.8, 29.97, Reason.CROWDED, 19.8, "readings"),
+        (conventions.MARK_COLLECTING, 0.0, 10.0, Reason.OFF_CPU, 20.0, "readings"),  # it waited; for what is not known
+        (conventions.MARK_COLLECTING, 0.0, 29.97, Reason.HOST, 20.0, "trace"),
     ],
 )
-def test_the_recorders_counters_tell_of_garbage_collection(tmp_path: Path, mark: str, reason: Reason) -> None:
-    part = only(slowest_read(Read(collected_ms=19.8, ran_ms=29.97, mark=mark), tmp_path))
-    assert (part.reason, part.stage, part.evidence) == (reason, "decode", "readings")
-    assert part.ms == pytest.approx(19.8, abs=0.05)
-
-
-def test_the_recorders_counters_tell_of_waiting_but_not_for_what(tmp_path: Path) -> None:
-    part = only(slowest_read(Read(collected_ms=0.0, ran_ms=10.0), tmp_path))
-    assert (part.reason, part.stage, part.evidence) == (Reason.OFF_CPU, "decode", "readings")
-    assert part.ms == pytest.approx(20.0, abs=0.1)
-
-
-def test_without_a_counter_that_moved_it_is_host_time(tmp_path: Path) -> None:
-    part = only(slowest_read(Read(collected_ms=0.0, ran_ms=29.97), tmp_path))
-    assert (part.reason, part.stage, part.evidence) == (Reason.HOST, "decode", "trace")
-    assert part.ms == pytest.approx(20.0, abs=0.1)
+def test_what_the_recorders_counters_tell(
+    tmp_path: Path, mark: str, collected_ms: float, ran_ms: float, reason: Reason, ms: float, evidence: str
+) -> None:
+    part = only(slowest_read(Read(collected_ms, ran_ms, mark), tmp_path))
+    assert (part.reason, part.stage, part.evidence) == (reason, "decode", evidence)
+    assert part.ms == pytest.approx(ms, abs=0.1)
 
 
 def requests_of(made_batches: int, queued_ms: dict[int, float], base_ns: int = 0) -> Requests:
@@ -535,23 +506,6 @@ def test_loops_of_several_processes_and_recorders(tmp_path: Path) -> None:
     assert [[line.which for line in pair] for pair in beside] == [["worst", "typical"]] * 4
     (typical,) = {pair[1].cpu_ms for pair in beside[:2]}
     assert typical == 10.0
-
-
-def test_a_table_has_the_request_its_parts_and_what_is_left(tmp_path: Path) -> None:
-    loop = slowest(Made(collection), tmp_path, most=1)
-    texts = {}
-    for markdown in (False, True):
-        file = io.StringIO()
-        print_slowest(
-            Console(file=file, width=240, markdown=markdown), Slowest(asked=1, loops=[loop], notes=["a note"])
-        )
-        texts[markdown] = file.getvalue()
-    (row,) = [line for line in texts[True].splitlines() if line.startswith("| 37 |")]
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert (cells[1], cells[2], cells[8]) == ("p", f"{loop.requests[0].ms:.3f}", "infer: garbage collection")
-    assert float(cells[6]) == pytest.approx(15.0, abs=0.1)
-    assert sum("instead of" in line for line in texts[False].splitlines()) == 0
-    assert "a note" in texts[False]
 
 
 def test_a_rank_that_waited_for_another_says_for_which(tmp_path: Path) -> None:

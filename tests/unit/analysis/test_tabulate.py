@@ -225,8 +225,7 @@ def test_a_batch_without_items(tmp_path: Path) -> None:
     assert pipeline["batch_1"]["total_items"] == 0
     assert pipeline["batch_1"]["cpu_time_per_item"] is None
     assert pipeline["total_items"] is None
-    (finding,) = (finding for finding in result.findings if finding.code == "batch-without-items")
-    assert "items=len" in finding.hint
+    assert "batch-without-items" in {finding.code for finding in result.findings}
 
 
 def test_a_recorder_without_ranges(tmp_path: Path) -> None:
@@ -234,7 +233,6 @@ def test_a_recorder_without_ranges(tmp_path: Path) -> None:
     assert result.data == {}
     (finding,) = result.findings
     assert (finding.code, finding.severity.value) == ("no-ranges", "error")
-    assert "--annotate" in finding.hint
 
 
 def test_an_item_count_outside_of_any_batch_is_nobody_s(tmp_path: Path) -> None:
@@ -322,11 +320,10 @@ def test_no_common_window_is_null_with_the_reason(tmp_path: Path) -> None:
             builder.batch(index, first + 10 * index, first + 10 * index + 10)
         results[name] = result_of(builder, tmp_path)
     run = combine(results)["throughput"]
-    assert run["items_per_second"] is None
-    assert run["reason"] is not None
-    assert run["concurrency"] is None
-    assert [run["processes"][name]["share"] for name in "ab"] == [None, None]
-    assert [run["processes"][name]["items_per_second"] for name in "ab"] == [100.0, 100.0]
+    assert (run["items_per_second"], run["concurrency"], bool(run["reason"])) == (None, None, True)
+    assert [(run["processes"][name]["share"], run["processes"][name]["items_per_second"]) for name in "ab"] == [
+        (None, 100.0)
+    ] * 2
 
 
 def test_statistics_are_pooled_and_not_means_of_means(tmp_path: Path) -> None:
@@ -427,10 +424,7 @@ def test_a_wait_at_the_start_barrier_is_told_apart_in_the_ranges_around_it(tmp_p
     assert result.data["toy"]["elsewhere"]["cpu_time"] == 900.0, "another thread, which did not wait"
     assert all("start_barrier_wait" not in pipeline[f"batch_{index}"] for index in range(4))
     note = next(finding for finding in result.findings if finding.code == "start-barrier-wait")
-    assert "600.0 ms" in note.message
-    assert "'pipeline'" in note.message
-    assert "'around'" in note.message
-    assert "'elsewhere'" not in note.message
+    assert [name in note.message for name in ("600.0 ms", "pipeline", "around", "elsewhere")] == [True] * 3 + [False]
 
 
 @pytest.mark.parametrize("category", ["toy", f"toy/{conventions.WITH_WORKERS}"])
@@ -456,21 +450,13 @@ def test_a_wait_of_other_threads_is_reported_for_what_may_have_waited_for_them(t
         builder.stage("worker", 10, 900, tid=tid)
         for index, begin in enumerate((20, 600, 700, 800)):
             builder.batch(index, begin, begin + 50, tid=tid)
-        builder.mark(
-            conventions.MARK_BARRIER,
-            600 * MS,
-            domain="perfharness",
-            category="toy",
-            payload=(600 - began) * MS,
-            tid=tid,
-        )
+        waited = {"payload": (600 - began) * MS, "tid": tid}
+        builder.mark(conventions.MARK_BARRIER, 600 * MS, domain="perfharness", category="toy", **waited)
     result = result_of(builder, tmp_path, warmup=1)
     assert result.data["toy"]["worker"]["start_barrier_wait"] == 900
     (finding,) = [one for one in result.findings if one.code == "start-barrier-wait-of-other-threads"]
     assert finding.severity.value == "warning"
-    assert "'pipeline' (500.0 ms)" in finding.message
-    assert "'before'" not in finding.message
-    assert "'worker'" not in finding.message
+    assert [name in finding.message for name in ("500.0 ms", "'before'", "'worker'")] == [True, False, False]
 
 
 def test_a_holder_whose_warmup_batches_overlap_has_no_time_without_them(tmp_path: Path) -> None:

@@ -289,8 +289,8 @@ def test_a_constant_rate_comes_out_exactly_or_not_at_all(
 
 
 @pytest.mark.parametrize("processes", [1, 4])
-@pytest.mark.parametrize("loader", [0.0, 0.1, 1.0, 4.0, 9.0, 40.0])
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 10, 50])
+@pytest.mark.parametrize("loader", [0.0, 1.0, 40.0])
+@pytest.mark.parametrize("count", [2, 3, 5, 50])
 def test_the_bias_is_about_zero(loader: float, count: int, processes: int) -> None:
     """Jitter of 5 % and any phase, loaders of 0 to 40 times as long; mean over 50 runs. Null below three periods."""
     rng = np.random.default_rng(1)

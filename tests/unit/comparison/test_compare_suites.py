@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from perfharness.cli.main import run as run_cli
-from perfharness.errors import ResultError, UsageError
-from perfharness.model.bench import AccuracyRecord, MachineRecord, TensorSpec
+from perfharness.errors import UsageError
+from perfharness.model.bench import AccuracyRecord, CaseResult, MachineRecord, TensorSpec
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.runs.comparison.compare import CompareOptions, Comparison, compare_sides, read_side
+from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
 from perfharness.runs.comparison.limits import parse_limit
 from tests.unit.bench_results import made_up, suite_of
 
@@ -35,6 +34,13 @@ def suites(folder: Path, turn: int, slower: float = 1.0, gpu: str = "NVIDIA H200
         path.write_text(suite.model_dump_json())
         paths.append(str(path if number % 2 else path.parent))
     return ",".join(paths)
+
+
+def written(folder: Path, *cases: CaseResult, created: str = "2026-11-23T12:00:00+00:00") -> str:
+    suite = BenchSuiteResult(created=created, machine=MachineRecord(hostname="host"), cases=list(cases))
+    folder.mkdir()
+    (folder / "bench.json").write_text(suite.model_dump_json())
+    return str(folder / "bench.json")
 
 
 def test_each_case_has_its_verdict(tmp_path: Path) -> None:
@@ -63,14 +69,10 @@ def test_other_gpus_and_settings_are_not_comparable(tmp_path: Path) -> None:
 
 def test_a_case_that_failed_has_its_reason(tmp_path: Path) -> None:
     base = suites(tmp_path / "a", 0)
-    failed = BenchSuiteResult(
-        created="2026-11-23T12:00:00+00:00", machine=MachineRecord(hostname="host"),
-        cases=[made_up("torch", 8, status="failed", reason="out of memory"), made_up("onnxruntime", 8)],
-    )  # fmt: skip
-    path = tmp_path / "b" / "bench.json"
-    path.parent.mkdir()
-    path.write_text(failed.model_dump_json())
-    (version,) = compare_sides(read_side(base), [read_side(str(path))], CompareOptions(stages=())).versions
+    path = written(
+        tmp_path / "b", made_up("torch", 8, status="failed", reason="out of memory"), made_up("onnxruntime", 8)
+    )
+    (version,) = compare_sides(read_side(base), [read_side(path)], CompareOptions(stages=())).versions
     reasons = {(one.stage, one.metric): one.reason for one in version.not_compared}
     assert "out of memory" in reasons["net/torch/plain/fp32/cuda/batch 8", "latency_mean"]
 
@@ -80,14 +82,8 @@ def test_what_was_measured_is_compared_too(tmp_path: Path) -> None:
     for number, (size, shape) in enumerate([(100, (8, 3)), (120, (8, 4))]):
         case = made_up("torch", 8, inputs=[TensorSpec(name="x", dtype="float32", shape=shape)])
         memory = case.memory.model_copy(update={"model_file_bytes": size})
-        suite = BenchSuiteResult(
-            created=f"2026-11-23T12:0{number}:00+00:00", machine=MachineRecord(hostname="host"),
-            cases=[case.model_copy(update={"memory": memory})],
-        )  # fmt: skip
-        path = tmp_path / str(number) / "bench.json"
-        path.parent.mkdir()
-        path.write_text(suite.model_dump_json())
-        paths.append(str(path))
+        case = case.model_copy(update={"memory": memory})
+        paths.append(written(tmp_path / str(number), case, created=f"2026-11-23T12:0{number}:00+00:00"))
     (version,) = compare_sides(read_side(paths[0]), [read_side(paths[1])], CompareOptions()).versions
     assert {one.name: (one.base, one.new, one.decides) for one in version.differences} == {
         "model net for torch": (["100 bytes"], ["120 bytes"], False),
@@ -100,11 +96,7 @@ def test_what_cases_lie_in_can_be_mapped(tmp_path: Path) -> None:
     sides = []
     for device in ("cpu", "cuda"):
         cases = [made_up("torch", size, latency_ms=1.0, device=device) for size in (1, 8)]
-        suite = BenchSuiteResult(created=device, machine=MachineRecord(hostname="host"), cases=cases)
-        path = tmp_path / device / "bench.json"
-        path.parent.mkdir()
-        path.write_text(suite.model_dump_json())
-        sides.append(read_side(str(path)))
+        sides.append(read_side(written(tmp_path / device, *cases, created=device)))
     nothing = compare_sides(sides[0], [sides[1]], CompareOptions())
     assert nothing.has_nothing
     renamed = {"net/torch/plain/fp32/cpu": "net/torch/plain/fp32/cuda"}
@@ -116,22 +108,6 @@ def test_what_cases_lie_in_can_be_mapped(tmp_path: Path) -> None:
     assert (version.only_in_base, version.only_in_new) == ([], [])
     with pytest.raises(UsageError):
         compare_sides(sides[0], [sides[1]], CompareOptions(renamed={"net/torch/cpu": "net/torch/cuda"}))
-
-
-def test_merged_suites_of_machines_have_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = suites(tmp_path / "a", 0).split(",")
-    new = suites(tmp_path / "b", 1, slower=1.5, gpu="NVIDIA H100").split(",")
-    assert run_cli(["bench", "merge", *base, *new, "-o", str(tmp_path / "out"), "--no-charts"]) == 0
-    (version,) = Comparison.model_validate_json((tmp_path / "out" / "comparison.json").read_text()).versions
-    assert (version.side.name, version.side.used) == ("host (NVIDIA H100)", 4)
-    verdicts = {(row.stage.split("/")[1], row.metric): row.verdict for row in version.rows}
-    assert verdicts["onnxruntime", "latency_mean"] == "slower"
-    assert verdicts["torch", "latency_mean"] == "same"
-    assert "slower" in capsys.readouterr().out
-    assert run_cli(["bench", "merge", *base, "-o", str(tmp_path / "one"), "--no-charts"]) == 0  # of one machine
-    assert run_cli(["bench", "merge", base[0], new[0], "-o", str(tmp_path / "two"), "--no-charts"]) == 0  # one each
-    for name in ("one", "two"):
-        assert not (tmp_path / name / "comparison.json").exists()
 
 
 def scored(folder: Path, top1: float | None, other: float = 0.5, reasons: dict[str, str] | None = None) -> str:
@@ -179,10 +155,3 @@ def test_accuracy_that_is_not_there(tmp_path: Path) -> None:
             compare_sides(side, [side], CompareOptions(limits=(parse_limit(wrong),)))
     with pytest.raises(UsageError):
         parse_limit("accuracy.top1 < 3ms")
-
-
-def test_a_damaged_suite_is_one_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "bench.json"
-    path.write_text("{")
-    with pytest.raises(ResultError, match="damaged"):
-        read_side(str(tmp_path))

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from perfharness.analysis.diagnosis.bounds import share_bounds, with_bounds
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS
 from perfharness.model.diagnosis import StageDiagnosis, StageVerdict, Verdict
-from tests.support.diagnosis_builder import gpu_work
-from tests.unit.diagnosis_results import cause, function, profile, stage
+from tests.unit.diagnosis_results import cause, function, stage
 
 UNKNOWN = StageVerdict(Verdict.CANNOT_TELL, ["It may compute, or allocate."], "Record all calls.", ["calls"])
 COMPUTES = StageVerdict(Verdict.CPU_BOUND, ["It computes."], "Profile it.")
@@ -104,14 +103,6 @@ def test_what_is_of_one_pass_is_no_verdict_of_the_other(code: str) -> None:
     assert with_bounds(before, explaining(code, 1.0), 2.0) == before
 
 
-def test_a_share_of_the_gpus_time_has_no_bounds_of_host_time() -> None:
-    before = stage("model", verdict=UNKNOWN)
-    of_span = explaining("waiting-on-process", 1.0, gpu=gpu_work(busy_ms=1.0))
-    assert with_bounds(before, of_span, 2.0) == before
-    of_host = explaining("waiting-on-process", 1.0)
-    assert with_bounds(before, of_host, 2.0).verdict.verdict is Verdict.WAITING_ON_PROCESS
-
-
 def test_a_named_cause_of_the_measured_pass_stays_and_gets_its_line() -> None:
     named = StageVerdict(Verdict.ALLOCATOR_CHURN, ["94 %"], "mend it")
     before = stage("model", cause("allocator-churn", share=0.94), verdict=named)
@@ -122,21 +113,3 @@ def test_a_named_cause_of_the_measured_pass_stays_and_gets_its_line() -> None:
     assert after.causes[0].where.line == 21
     for other in (explaining("file-wait", 0.9), explaining("allocator-churn", 0.8, line_ms=7.0)):  # not half of it
         assert with_bounds(before, other, 2.0) == before
-
-
-@pytest.mark.parametrize(("line_ms", "has_line"), [(15.0, True), (14.9, False)])
-def test_computing_has_the_line_that_dominates_and_names_any_other(line_ms: float, has_line: bool) -> None:
-    before = stage("model", cause("cpu-bound"), verdict=COMPUTES)
-    longest = profile(longest=function("count", line=39, self_ms=line_ms))
-    for found in (explaining("cpu-bound", 1.0, line_ms), explaining("network-wait", 0.3, profile=longest)):
-        (first,) = with_bounds(before, found, 2.0).causes
-        assert (first.code, first.where is not None) == ("cpu-bound", has_line)
-        assert "/work/app/pipeline.py" in first.what
-
-
-def test_a_line_that_may_have_nothing_or_all_of_the_time_is_not_named_with_the_cause() -> None:
-    """11 of 20 ms, 15 of which were added: of 5 ms anything."""
-    before = stage("model", cause("cpu-bound"), verdict=COMPUTES)
-    after = with_bounds(before, explaining("cpu-bound", 1.0, 11.0), 4.0)
-    assert after.causes == before.causes
-    assert "/work/app/pipeline.py" in " ".join(after.verdict.evidence)

@@ -16,7 +16,7 @@ from perfharness.analysis.diagnosis.gpu.counters import MAX_UNCERTAINTY
 from perfharness.model.diagnosis import GpuCounters
 from perfharness.model.trace import CopyKind
 from perfharness.trace import open_trace
-from tests.support.made_batches import BATCH, US, Batch, diagnosed, stage_of
+from tests.support.made_batches import US, Batch, diagnosed, stage_of
 from tests.support.trace_builder import H200, TraceBuilder
 
 NAMES = [
@@ -136,18 +136,6 @@ def test_other_work_at_the_same_time_is_named(tmp_path: Path) -> None:
 
 def test_without_readings_there_are_no_counters(tmp_path: Path) -> None:
     assert counters(tmp_path, lambda batch: batch.kernel(10, 100, 300)) == []
-
-
-def test_readings_that_begin_after_the_work(tmp_path: Path) -> None:
-    def content(batch: Batch) -> None:
-        batch.kernel(10, 100, 300)
-        if batch.begin == 12 * BATCH:
-            names = batch.builder.gpu_metric_names(NAMES)
-            for end in (700, 800, 900):
-                batch.builder.gpu_metric_reading(batch.at(end), (1, 1, 1, 1, 1), type_id=names)
-
-    (found,) = counters(tmp_path, content)
-    assert (found.seconds, found.sm_active, len(found.missing)) == (0.0, None, 1)
 
 
 def test_each_gpu_has_its_own_readings(tmp_path: Path) -> None:

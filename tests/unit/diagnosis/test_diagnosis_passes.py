@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.diagnosis.passes import Pass, _ratio, lay_onto
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_CALLS
-from perfharness.analysis.diagnosis.rules.host import PROFILE_STEP
 from perfharness.model.diagnosis import (
     Cause,
     Explained,
@@ -153,37 +152,8 @@ def test_what_the_machine_kept_is_of_the_measured_pass(
         assert len(codes_of(one)) == len(set(codes_of(one)))
 
 
-def test_what_is_left_of_the_measured_pass_has_the_lines_of_the_other() -> None:
-    measured = a_pass(times(4.0, 6.0), verdict=COMPUTES, causes=[cause("cpu-bound", saves_ms=3.0)])
-    known = cause("cpu-bound", where=function(), try_this="make it cheaper", saves_ms=2.6)
-    explaining = a_pass(times(5.2, 7.8), verdict=QUOTA, causes=[cause("cpu-quota"), known])
-    for one in laid(measured, explaining).values():
-        assert one.verdict.next_step == "make it cheaper"
-        assert one.causes[0].where is not None
-        assert one.causes[0].saves_ms == pytest.approx(2.0)
-
-
 def codes_of(one: StageDiagnosis) -> list[str]:
     return [cause.code for cause in one.causes]
-
-
-def test_a_quota_that_samples_do_not_confirm_is_no_cause() -> None:
-    """Its threads wait for the network, and another one uses the quota up."""
-    measured = a_pass(times(4.0, 6.0), verdict=QUOTA, causes=[cause("cpu-quota"), cause("cpu-steal")])
-    waits = StageVerdict(Verdict.NETWORK_WAIT, ["waits"], "ask ahead")
-    explaining = a_pass(times(4.0, 6.0), verdict=waits, causes=[cause("network-wait")], profile=PROFILE)
-    for one in laid(measured, explaining).values():
-        assert one.verdict.verdict is Verdict.NETWORK_WAIT
-        assert [each.code for each in one.causes] == ["network-wait", "cpu-steal"]
-
-
-@pytest.mark.parametrize(("runnable", "says"), [(2.0, True), (1.9, False), (None, False)])
-def test_a_stage_that_lacked_cpus_is_not_trusted_and_says_so(runnable: float | None, says: bool) -> None:
-    crowded = replace(PROFILE, state_ms={"running": 6.0, "file": 2.0, "runnable": runnable, "gil": None})
-    crowded = replace(crowded, state_ms=crowded.state_ms | {"lock": None if runnable is None else 2.0 - runnable})
-    for one in laid(a_pass(times(4.0, 6.0)), a_pass(times(9.0, 13.5), profile=crowded)).values():
-        assert one.explained is not None
-        assert (one.explained.trusted, "ready without a free CPU 20%" in str(one.explained.reason)) == (False, says)
 
 
 @pytest.mark.parametrize(
@@ -263,38 +233,6 @@ def test_a_gpu_that_was_busy_is_not_idle_for_a_slower_host(verdict: Verdict) -> 
     assert found["infer"].profile is not None
 
 
-def test_what_only_the_measured_pass_compiled_is_a_further_cause() -> None:
-    slow = StageVerdict(Verdict.FIRST_USE, ["slow batches"], "a larger -w")
-    measured = a_pass(times(4.0, 6.0), verdict=slow, causes=[cause("first-use"), cause("cpu-bound")])
-    steady = StageVerdict(Verdict.CPU_BOUND, ["90 %"], "do less")
-    found = laid(measured, a_pass(times(4.4, 6.6), verdict=steady, causes=[cause("cpu-bound")]))
-    assert [one.verdict for one in found.values()] == [steady] * 3
-    assert [[each.code for each in one.causes] for one in found.values()] == [["cpu-bound", "first-use"]] * 3
-
-
-@pytest.mark.parametrize(
-    ("steady", "verdict", "codes"),
-    [
-        (Verdict.FILE_WAIT, Verdict.FILE_WAIT, ["file-wait", "garbage-collection"]),
-        (None, Verdict.CPU_BOUND, ["cpu-bound", "garbage-collection", "file-wait"]),
-    ],
-)
-def test_a_slow_beginning_of_the_explaining_pass_alone_is_no_verdict(
-    steady: Verdict | None, verdict: Verdict, codes: list[str]
-) -> None:
-    computing = StageVerdict(Verdict.CPU_BOUND, ["90 %"], "do less")
-    measured = a_pass(times(4.0, 6.0), verdict=computing, causes=[cause("cpu-bound")])
-    slow = StageVerdict(Verdict.FIRST_USE, ["slow batches"], "a larger -w", steady=steady)
-    causes = [cause("first-use"), cause("garbage-collection"), cause("file-wait")]
-    found = laid(measured, a_pass(times(4.4, 6.6), verdict=slow, causes=causes))
-    assert [one.verdict.verdict for one in found.values()] == [verdict] * 3
-    assert [[each.code for each in one.causes] for one in found.values()] == [codes] * 3
-    both = laid(replace(measured, diagnosis=replace(measured.diagnosis, stages=[
-        replace(one, causes=[cause("cpu-bound"), cause("first-use")]) for one in measured.diagnosis.stages
-    ])), a_pass(times(4.4, 6.6), verdict=slow, causes=causes))  # fmt: skip
-    assert [one.verdict for one in both.values()] == [slow] * 3
-
-
 def during(idle_ms: float) -> GpuDuringStage:
     """One GPU, so long idle while the host was in the stage."""
     return GpuDuringStage(0, 10.0, 10.0, idle_ms, 1.0, None, None, {})
@@ -325,41 +263,6 @@ def test_what_the_measured_pass_counts_itself_has_its_numbers(missing: list[str]
         assert (said.share, said.saves_ms) == (found.share, 50.48)
         assert said.what == f"In the explaining pass: {found.what}"
     assert one.verdict.evidence == [said.what]
-
-
-def test_what_stays_of_the_measured_pass_is_not_said_to_be_of_the_other() -> None:
-    """Without all calls, of a busy GPU: verdict and causes are those of the measured pass."""
-    busy = StageVerdict(Verdict.GPU_BOUND, ["busy"], "smaller types")
-    causes = [cause("gpu-bound", what="busy"), dispatch("19.9 us each", 0.3, 1.0)]
-    measured = a_pass(times(3.0, 3.0), causes=causes, verdict=busy)
-    measured = replace(measured, diagnosis=replace(measured.diagnosis, missing=[MISSING_CALLS]))
-    explaining = a_pass(times(3.6, 3.6), causes=[cause("file-wait")], verdict=FILES)
-    assert laid(measured, explaining)["batch"].causes == causes
-
-
-def test_what_the_measured_pass_counts_and_has_not_is_no_further_cause() -> None:
-    """A slower host makes launching look expensive: the GPU was busy 85 % of the time, and 68 % there."""
-    busy = StageVerdict(Verdict.GPU_BOUND, ["85 %"], "smaller types")
-    own, slower = cause("gpu-bound", what="85 %", share=0.85), cause("gpu-bound", what="68 %", share=0.68)
-    further = [dispatch("18.2 us each", 0.89, 1.7), cause("file-wait", share=0.2)]
-    measured = a_pass(times(3.0, 3.6), causes=[own], verdict=busy)
-    explaining = a_pass(
-        times(3.7, 4.5), causes=[slower, *further], verdict=replace(busy, evidence=["68 %", "memory 66 %"])
-    )
-    one = laid(measured, explaining)["batch"]
-    assert [(each.code, each.share) for each in one.causes] == [("gpu-bound", 0.85), ("file-wait", pytest.approx(0.2))]
-    assert one.verdict.evidence == ["85 %", "memory 66 %"]
-
-
-def test_after_a_pass_that_is_not_used_nobody_is_sent_to_it() -> None:
-    alone = StageVerdict(Verdict.CPU_BOUND, ["90 %"], PROFILE_STEP.format(""))
-    measured = a_pass(times(4.0, 6.0), verdict=alone, causes=[replace(cause("cpu-bound"), try_this=alone.next_step)])
-    found = laid(measured, a_pass(times(40.0, 6.0), verdict=alone, causes=[cause("cpu-bound")]))
-    decode = found["decode"]
-    assert decode.explained is not None
-    assert not decode.explained.trusted
-    assert "--explain" not in decode.verdict.next_step + decode.causes[0].try_this
-    assert "perfharness explain" in decode.verdict.next_step
 
 
 def test_what_limits_the_gpu_by_counters_of_either_pass() -> None:

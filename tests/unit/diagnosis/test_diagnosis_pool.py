@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 
 from perfharness.analysis.diagnosis import pool
 from perfharness.model.diagnosis import (
@@ -22,7 +20,6 @@ from perfharness.model.diagnosis import (
     WarmupState,
 )
 from perfharness.model.pooled_diagnosis import PooledStage
-from perfharness.render.terminal.diagnosis import print_pooled
 from tests.schemas import valid
 from tests.support.diagnosis_builder import gpu_work, host_work
 
@@ -99,7 +96,7 @@ def test_the_warm_up_that_all_need_is_the_longest() -> None:
     assert (told.states, told.needed) == ({"proc_0": "enough", "proc_1": "too-short"}, 7)
 
 
-def test_the_pooled_diagnosis_fits_its_schema_and_is_printed() -> None:
+def test_the_pooled_diagnosis_fits_its_schema() -> None:
     pooled = pool(
         {
             "proc_0": diagnosis(stage("a", Verdict.GPU_BOUND, saving=0.5), loop=warmup("enough", 1)),
@@ -108,9 +105,3 @@ def test_the_pooled_diagnosis_fits_its_schema_and_is_printed() -> None:
     )
     assert pooled.missing == {"proc_1": ["GPU operations"]}
     valid("benchmark_mean", json.loads(json.dumps(pooled.to_json())), "$defs/PooledDiagnosis")
-    console = Console(width=140, file=io.StringIO(), record=True)
-    print_pooled(console, pooled)
-    said = console.export_text()
-    assert "all 2 processes" in said
-    assert "1 gpu-bound, 1 cpu-bound" in said
-    assert "50 to 50 %" in said

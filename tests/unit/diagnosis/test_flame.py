@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import html.parser
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as Xml
 
 import numpy as np
@@ -23,7 +18,7 @@ from perfharness.host_probe import spool
 from perfharness.model import conventions
 from perfharness.model.host_samples import Frame, HostProbe, HostState
 from perfharness.model.nsys_schema import global_tid
-from perfharness.render.flame.drawing import COLORS, SHADES, WIDTH, page, svg
+from perfharness.render.flame.drawing import page, svg
 from perfharness.render.flame.files import collapsed
 from tests.support.probe_builder import ProbeBuilder
 from tests.unit.recorded_traces import Recorded
@@ -171,15 +166,11 @@ def boxes(picture: str) -> dict[str, tuple[float, float, float]]:
     return found  # type: ignore[return-value]
 
 
-def test_boxes_are_as_wide_as_their_time_and_lie_below_their_callers() -> None:
-    picture = svg([("rec/batch", flame([((frame("a"), frame("b")), 3.0), ((frame("a"),), 1.0)], "batch"))])
-    found = boxes(picture)
+def test_boxes_are_as_wide_as_their_time() -> None:
+    found = boxes(svg([("rec/batch", flame([((frame("a"), frame("b")), 3.0), ((frame("a"),), 1.0)], "batch"))]))
     root, a, b = found["[batch]"], found["a"], found["b"]
-    assert b[2] == pytest.approx(0.75 * root[2], abs=0.01)
-    assert a[2] == pytest.approx(root[2], abs=0.01)
+    assert (a[2], b[2]) == pytest.approx((root[2], 0.75 * root[2]), abs=0.01)
     assert root[1] < a[1] < b[1]
-    assert root[0] + root[2] <= WIDTH
-    assert "3.00 ms a batch, 75.0 %; own 3.00 ms" in picture
 
 
 def test_boxes_that_cannot_be_seen_are_left_out_and_depth_needs_no_recursion() -> None:
@@ -194,46 +185,11 @@ def test_boxes_that_cannot_be_seen_are_left_out_and_depth_needs_no_recursion() -
 EVIL = "</style><script>alert(1)</script>\x1b[2J\x00\ufffe&amp;\ud800"
 
 
-class Elements(html.parser.HTMLParser):
-    """The elements of a page, and what they load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-        self.loads: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-        self.loads += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href")]
-
-
 def test_names_of_others_are_text_and_nothing_is_loaded() -> None:
     graphs = [(EVIL, flame([((frame(EVIL, EVIL),), 1.0)], EVIL))]
     texts = [element.text or "" for element in Xml.fromstring(svg(graphs)).iter() if not element.tag.endswith("style")]
     assert any("<script>alert(1)</script>\\x1b[2J\\x00" in text for text in texts)
-    elements = Elements()
-    elements.feed(page(graphs, EVIL))
-    assert elements.names == {"html", "head", "meta", "title", "style", "body", "svg", "rect", "g", "text"}
-    assert elements.loads == []
-    assert "url(" not in page(graphs, "a page")
-
-
-def luminance(color: str, opacity: float = 1.0, ground: str = "#ffffff") -> float:
-    """Relative luminance of WCAG 2."""
-
-    def linear(part: int) -> float:
-        share = (int(color[part : part + 2], 16) * opacity + int(ground[part : part + 2], 16) * (1 - opacity)) / 255
-        return share / 12.92 if share <= 0.04045 else float(((share + 0.055) / 1.055) ** 2.4)
-
-    return 0.2126 * linear(1) + 0.7152 * linear(3) + 0.0722 * linear(5)
-
-
-@pytest.mark.parametrize("kind", FrameKind)
-@pytest.mark.parametrize("shade", SHADES)
-def test_text_on_boxes_can_be_read_in_light_and_dark(kind: FrameKind, shade: float) -> None:
-    light, dark = COLORS[kind]
-    assert (luminance(light, shade) + 0.05) / 0.05 >= 4.5
-    assert 1.05 / (luminance(dark, shade, "#1b1b1b") + 0.05) >= 4.5
+    assert not [part for part in ("<script", "src=", "href=", "url(") if part in page(graphs, EVIL)]
 
 
 # ---- a run ----
@@ -288,24 +244,3 @@ def test_diagnose_without_samples_or_with_another_ending_says_so(tmp_path: Path,
     assert "--explain" in capsys.readouterr().err
     assert not (tmp_path / "a.svg").exists()
     assert run(["diagnose", path, "--flame", str(tmp_path / "a.pdf")]) == 2
-    assert run(["export", path, "-o", str(tmp_path / "a.json"), "--format", "speedscope"]) == 1
-    assert not (tmp_path / "a.json").exists()
-    assert run(["export", path, "-o", str(tmp_path / "a"), "--format", "speedscope", "--table", "ranges"]) == 2
-
-
-@pytest.mark.parametrize("name", ["out.json", "out.json.gz"])
-def test_speedscope_gets_every_sample_with_its_stages(sampled: Path, tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    assert run(["export", str(sampled), "-o", str(path), "--format", "speedscope"]) == 0
-    content = path.read_bytes()
-    file: dict[str, Any] = json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
-    (profile,) = file["profiles"]
-    assert (profile["type"], profile["unit"], profile["startValue"]) == ("sampled", "nanoseconds", 0)
-    assert sum(profile["weights"]) == profile["endValue"] == 120 * MS
-    assert len(profile["samples"]) == len(profile["weights"]) == 120
-    assert re.search(r"thread 100 of process 100", profile["name"])
-    names = [one["name"] for one in file["shared"]["frames"]]
-    stacks = [tuple(names[number] for number in stack) for stack in profile["samples"]]
-    assert set(stacks) == {("[toy]", "[batch]", "[decode]", "main", "read"), ("[toy]", "[batch]", "main")}
-    assert stacks[6] == ("[toy]", "[batch]", "main")
-    assert {"name": "read", "file": "/app/files.py", "line": 8} in file["shared"]["frames"]

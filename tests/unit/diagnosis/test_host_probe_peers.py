@@ -69,12 +69,3 @@ def test_who_has_the_other_end() -> None:
     for descriptor in (reading, writing):
         os.close(descriptor)
     assert peers.name_of(child.pid) == ""
-
-
-def test_looking_up_takes_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "AT_ONCE_S", -1.0)
-    ends = Peers(os.getpid())
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert ends.kind(link(listener.fileno())) == REMOTE  # for now
-        monkeypatch.setattr(peers, "AT_ONCE_S", 1.0)
-        assert ends.kind(link(listener.fileno())) == LOOPBACK

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.diagnosis import diagnose
-from perfharness.analysis.host_samples.flame import stage_stacks
-from perfharness.analysis.host_samples.frames import is_library, library_of, qualified_name
+from perfharness.analysis.host_samples.frames import is_library, library_of
 from perfharness.analysis.host_samples.host_profile import (
     Spans,
     host_profile,
@@ -28,13 +27,13 @@ from perfharness.host_probe import spool
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.diagnosis import HostProfile
-from perfharness.model.host_samples import Frame, HostEventKind, HostState
+from perfharness.model.host_samples import HostEventKind, HostState
 from perfharness.model.manifest import ProcessRecord
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.trace import PID_SHIFT
 from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.trace import open_trace
-from perfharness.trace.host_samples import _moved_back, read_host_probe
+from perfharness.trace.host_samples import RecordedProbe, _moved_back, read_host_probe
 from tests.support.probe_builder import ProbeBuilder
 from tests.support.trace_builder import TraceBuilder
 
@@ -45,6 +44,18 @@ THREAD = schema.global_tid(100, 100)
 def spans(*intervals: tuple[int, int], path: tuple[str, ...] = ("r", "batch", "stage"), batches: int = 1) -> Spans:
     start, end = np.asarray(intervals, dtype=np.int64).T
     return Spans(path, np.full(len(start), THREAD), start, end, batches)
+
+
+def new_spool(path: Path, **facts: int) -> spool.Spool:
+    file = spool.Spool(str(path))
+    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0, **facts})
+    return file
+
+
+def recorded_in(folder: Path, pid: int | None = None) -> RecordedProbe:
+    found = read_host_probe(folder, pid)
+    assert found is not None
+    return found
 
 
 def profile_of(builder: ProbeBuilder, stage: Spans) -> HostProfile:
@@ -159,19 +170,6 @@ def test_the_nearest_sample_is_what_comparing_each_says(times: list[int], wanted
     assert nearest_samples(samples, thread, np.asarray(wanted, dtype=np.int64)).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        ("/usr/lib/python3.11/json/encoder.py", "json.encoder.f"),
-        ("/v/lib/python3.12/site-packages/torch/nn/__init__.py", "torch.nn.f"),
-        ("/usr/lib/python3/dist-packages/PIL/Image.py", "PIL.Image.f"),
-        ("<frozen importlib._bootstrap>", "f"), ("<string>", "f"), ("/home/a/run.py", "f"),
-    ],
-)  # fmt: skip
-def test_a_librarys_function_is_named_with_its_module(file: str, expected: str) -> None:
-    assert qualified_name(Frame("f", file, 3)) == expected
-
-
 def test_collections_of_the_stages_own_thread_count() -> None:
     builder = ProbeBuilder(MS)
     builder.sample(MS, ["f@a.py:1"])
@@ -213,18 +211,6 @@ def test_lines_during_calls() -> None:
     own = lines_during(samples, THREAD, start, np.asarray([3 * MS, 5 * MS, 200 * MS]), own_code=True)
     assert [(one.function, one.line, one.self_ms) for one in own] == [("step", 20, 3.0), ("step", 21, 1.0)]
     assert lines_during(samples, THREAD + 1, start[:1], start[:1] + MS) == []
-
-
-def test_the_stacks_of_a_stage_are_a_flame_graphs_rows() -> None:
-    builder = ProbeBuilder(MS)
-    builder.samples(0, 3 * MS, ["f@a.py:1", "main@a.py:9"])
-    builder.samples(3 * MS, 4 * MS, ["main@a.py:8"])
-    found = stage_stacks(builder.build(), spans((0, 4 * MS)))
-    assert [stack for stack, _ in found] == [
-        (Frame("main", "a.py", 9), Frame("f", "a.py", 1)),
-        (Frame("main", "a.py", 8),),
-    ]
-    assert [time for _, time in found] == pytest.approx([3.0, 1.0])
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20))), st.lists(st.integers(-5, 90)))
@@ -285,8 +271,7 @@ def test_cpu_time_of_the_process_in_the_ranges_of_a_stage() -> None:
 )
 def test_a_comprehension_is_part_of_its_function(tmp_path: Path, recorded: str, read: str) -> None:
     write_spool(tmp_path / "host_samples.log", 100, recorded)
-    probe = read_host_probe(tmp_path)
-    assert probe is not None
+    probe = recorded_in(tmp_path)
     assert [frame.function for frame in probe.probe.samples.frames] == [read]
     assert probe.probe.cpus is None
 
@@ -314,15 +299,13 @@ def test_a_process_has_its_own_samples_and_those_of_all_beside_them(tmp_path: Pa
 
 
 def test_of_a_comprehension_and_its_function_one_frame_is_left(tmp_path: Path) -> None:
-    file = spool.Spool(str(tmp_path / "host_samples.log"))
-    file.write_json(spool.META, {"pid": 1, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0, "cpus": 4})
+    file = new_spool(tmp_path / "host_samples.log", cpus=4)
     frames = [("f", "a.py", 1), ("f.<locals>.<listcomp>", "a.py", 2), ("dumps", "b.py", 3), ("f", "a.py", 4)]
     f, inside, dumps, other = (file.number("frames", frame) for frame in frames)
     for stack in ((inside, f), (inside, dumps, f), (other, f), (inside, inside, f)):
         file.number("stacks", stack)
     file.close()
-    recorded = read_host_probe(tmp_path)
-    assert recorded is not None
+    recorded = recorded_in(tmp_path)
     samples = recorded.probe.samples
     lines = [[samples.frames[number].line for number in stack] for stack in samples.stacks]
     assert lines == [[2], [2, 3, 1], [4, 1]]
@@ -333,8 +316,7 @@ def test_of_a_comprehension_and_its_function_one_frame_is_left(tmp_path: Path) -
 
 
 def write_spool(path: Path, pid: int, function: str) -> None:
-    file = spool.Spool(str(path))
-    file.write_json(spool.META, {"pid": pid, "interval_ns": MS, "monotonic_ns": 500, "unix_ns": 10_500})
+    file = new_spool(path, pid=pid, monotonic_ns=500, unix_ns=10_500)
     frame = file.number("frames", (function, "a.py", 3))
     stack = file.number("stacks", (frame,))
     stage = file.number("stages", ("r", "batch"))
@@ -349,8 +331,7 @@ def write_spool(path: Path, pid: int, function: str) -> None:
 def test_files_of_a_process_and_its_children_are_read_as_one(tmp_path: Path) -> None:
     write_spool(tmp_path / "host_samples.log", 100, "f")
     write_spool(tmp_path / "host_samples_200.log", 200, "g")
-    recorded = read_host_probe(tmp_path)
-    assert recorded is not None
+    recorded = recorded_in(tmp_path)
     samples = recorded.probe.samples
     assert (recorded.monotonic_ns, recorded.unix_ns, samples.interval_ns) == (500, 10_500, MS)
     assert samples.thread.tolist() == [pid << 24 | tid for pid, tid in ((100, 100), (100, 101), (200, 200), (200, 201))]
@@ -362,8 +343,7 @@ def test_files_of_a_process_and_its_children_are_read_as_one(tmp_path: Path) -> 
     assert samples.on_cpu_ns.tolist() == [-1, MS, -1, MS]
     assert recorded.probe.events.detail.tolist() == [2, 2]
     assert recorded.probe.missing == ("something",)
-    of_child = read_host_probe(tmp_path, 200)
-    assert of_child is not None
+    of_child = recorded_in(tmp_path, 200)
     assert of_child.probe.samples.thread.tolist() == [200 << 24 | 200, 200 << 24 | 201]
     assert of_child.probe.events.thread.tolist() == [200 << 24 | 200]
     assert read_host_probe(tmp_path, 300) is None
@@ -376,20 +356,10 @@ def test_of_a_file_that_is_cut_off_whole_chunks_are_read(tmp_path: Path) -> None
     counts = set()
     for length in range(len(whole) + 1):
         path.write_bytes(whole[:length])
-        recorded = read_host_probe(tmp_path)
-        assert recorded is not None
+        recorded = recorded_in(tmp_path)
         assert any(path.name in sentence for sentence in recorded.probe.missing) == (length < len(whole))
         counts.add(len(recorded.probe.samples))
     assert counts == {0, 1, 2}
-
-
-def test_a_damaged_file_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "host_samples.log"
-    path.write_bytes(spool.MAGIC + spool.CHUNK.pack(spool.SAMPLES, 3) + b"abc")
-    recorded = read_host_probe(tmp_path)
-    assert recorded is not None
-    assert len(recorded.probe.missing) == 1
-    assert read_host_probe(tmp_path / "nowhere") is None
 
 
 # ---- on the trace's clock, into the diagnosis ----
@@ -407,14 +377,12 @@ def test_samples_reach_the_diagnosis(tmp_path: Path) -> None:
         builder.range("batch", start, start + 10 * MS, domain="r", category="r", payload=index)
         builder.range("load", start + MS, start + 5 * MS, domain="r", category="r")
     trace = open_trace(builder.write(tmp_path / "trace.sqlite"))
-    file = spool.Spool(str(tmp_path / "host_samples.log"))
-    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
+    file = new_spool(tmp_path / "host_samples.log")
     stack = file.number("stacks", (file.number("frames", ("read", "a.py", 3)),))
     for time in range(100):
         file.sample(time * MS + MS // 2 + shift, 100, MS, 0, 0, HostState.FILE, stack, -1, 0, counts=(5, 0, 1, 0))
     file.close()
-    recorded = read_host_probe(tmp_path)
-    assert recorded is not None
+    recorded = recorded_in(tmp_path)
     analysis = Analysis(trace, host_probe=on_trace_clock(recorded, trace))
     found = {stage.path[-1]: stage for stage in diagnose(analysis).stages}
     load = found["load"].profile
@@ -434,8 +402,7 @@ def test_what_the_system_counted_corrects_late_samples(tmp_path: Path) -> None:
 
     The next stretch ends without a blocked sample, and the other thread's time is not known: those stay.
     """
-    file = spool.Spool(str(tmp_path / "host_samples.log"))
-    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
+    file = new_spool(tmp_path / "host_samples.log")
     file.sample(1 * MS, 100, 1000, 0, 0, HostState.RUNNING, -1, -1, 0)
     file.sample(5 * MS, 100, 4000, 2500, 500, HostState.SLEEP, -1, -1, 0)
     file.sample(6 * MS, 100, 1000, 0, 0, HostState.SLEEP, -1, -1, 0)
@@ -443,8 +410,7 @@ def test_what_the_system_counted_corrects_late_samples(tmp_path: Path) -> None:
     file.sample(1 * MS, 101, 1000, -1, -1, HostState.RUNNING, -1, -1, 0)
     file.sample(2 * MS, 101, 1000, -1, -1, HostState.UNKNOWN, -1, -1, 0)
     file.close()
-    recorded = read_host_probe(tmp_path)
-    assert recorded is not None
+    recorded = recorded_in(tmp_path)
     assert recorded.probe.samples.length_ns.tolist() == [3000, 2000, 1000, 1000, 1000, 1000]
     assert recorded.probe.samples.on_cpu_ns.tolist() == [2500, 0, 0, 300, -1, -1]
     assert recorded.probe.samples.runnable_ns.tolist() == [500, 0, 0, 0, -1, -1]
@@ -452,15 +418,13 @@ def test_what_the_system_counted_corrects_late_samples(tmp_path: Path) -> None:
 
 def test_time_that_was_counted_late_is_moved_to_where_it_was_spent(tmp_path: Path) -> None:
     """Four rows on a CPU, then two asleep; the system counted a tick in the third and the rest in the fifth."""
-    file = spool.Spool(str(tmp_path / "host_samples.log"))
-    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
+    file = new_spool(tmp_path / "host_samples.log")
     states = [HostState.RUNNING] * 4 + [HostState.SLEEP] * 2
     for row, (on_cpu, runnable) in enumerate([(0, 0), (0, 0), (2500, 0), (0, 0), (2000, 400), (0, 0)]):
         file.sample(row * MS, 100, 1000, on_cpu, runnable, states[row], -1, -1, 0)
     file.sample(9 * MS, 101, 1000, 700, 0, HostState.RUNNING, -1, -1, 0)
     file.close()
-    recorded = read_host_probe(tmp_path)
-    assert recorded is not None
+    recorded = recorded_in(tmp_path)
     samples = recorded.probe.samples
     assert samples.length_ns.tolist() == [1225, 1225, 1225, 1225, 100, 1000, 1000]
     assert samples.on_cpu_ns.tolist() == [825, 1225, 1225, 1225, 0, 0, 700]

@@ -10,7 +10,6 @@ import pytest
 
 from perfharness.analysis.diagnosis.gpu.limits import MISSING_PIPES
 from perfharness.analysis.diagnosis.gpu.roofline import FLOPS_PER_CLOCK, joined, roofline_point
-from perfharness.analysis.diagnosis.rules.gpu import GPU_STEPS
 from perfharness.model.diagnosis import GpuCounters, GpuLimit, Verdict
 from perfharness.model.trace import GpuDevice
 from tests.support.made_batches import Batch, diagnosed, gpu_of, stage_of
@@ -40,10 +39,6 @@ def test_the_limit_by_counters(case: str, tmp_path: Path) -> None:
     assert (stage.verdict.verdict, stage.verdict.limit) == (Verdict.GPU_BOUND, limit)
     assert not any("by their names" in sentence for sentence in stage.verdict.evidence)
     assert len(limits.roofline) == 1
-
-
-def test_every_limit_has_a_step() -> None:
-    assert set(GPU_STEPS) == set(GpuLimit)
 
 
 def test_roofline_points_of_a_product_and_an_elementwise_kernel_by_hand(tmp_path: Path) -> None:

@@ -125,27 +125,6 @@ def test_without_common_moments_shares_prove_what_they_have_in_common() -> None:
     assert code_at_work(builder.build(), line_share=0.75) is None  # 35 % at least
 
 
-def test_a_line_that_takes_almost_all_is_that_of_what_takes_much() -> None:
-    """Stacks are never near a native sample; 90 of 100 are at `work`, so 30 of 40 at least of `heavy`, 5 of 15 of
-    `light`: too little to name a line.
-    """
-    builder = ProbeBuilder(MS)
-    builder.native(0, 40 * MS, "heavy")
-    builder.native(40 * MS, 55 * MS, "light")
-    builder.native(55 * MS, 100 * MS, "eval", "/usr/bin/python3.13")
-    for time in range(100):
-        builder.sample(time * MS, ["work@a.py:3" if time % 10 else "rest@a.py:5"])
-    profile = profiled(builder.build(), spans((0, 100 * MS)), None)
-    assert profile is not None
-    lines = {one.function: one.called_at for one in profile.functions}
-    assert lines["light"] is None
-    heavy = lines["heavy"]
-    assert heavy is not None
-    assert (heavy.function, heavy.line) == ("work", 3)
-    assert heavy.self_ms == pytest.approx(30.0)
-    assert heavy.error_ms == pytest.approx(100 * wilson(0.9, 100))
-
-
 # ---- names ----
 
 
@@ -178,25 +157,6 @@ def test_names_are_those_that_the_linker_finds(name: str) -> None:
     names = FunctionNames({path: identity(path)}, {})
     assert info.name.decode().lstrip("_").removeprefix("libc_") == name
     assert names.names(path, np.asarray([offset, offset + 3])) == [name, name]
-
-
-def test_implementations_for_a_kind_of_cpu_are_named() -> None:
-    """They have no symbol in the C libraries of most systems; where they have one, it has the name in it."""
-    address = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value or 0
-    path, offset = in_file(address)
-    (name,) = FunctionNames({path: identity(path)}, {}).names(path, np.asarray([offset]))
-    assert "strlen" in name
-
-
-def test_a_library_that_has_changed_has_no_names(tmp_path: Path) -> None:
-    path, offset = in_file(ctypes.cast(ctypes.CDLL(None).qsort, ctypes.c_void_p).value or 0)
-    size = Path(path).stat().st_size
-    assert FunctionNames({path: FileIdentity(size, 1)}, {}).names(path, np.asarray([offset])) == [""]
-    kept = {path: {"sort": [offset]}}
-    assert FunctionNames({path: FileIdentity(size, 1)}, kept).names(path, np.asarray([offset, 1])) == ["sort", ""]
-    damaged = tmp_path / "lib.so"
-    damaged.write_bytes(b"\x7fELF\x02\x01" + bytes(100))
-    assert FunctionNames({str(damaged): identity(str(damaged))}, {}).names(str(damaged), np.asarray([3])) == [""]
 
 
 # ---- the file ----
@@ -234,24 +194,6 @@ def test_rows_are_read_back_with_what_was_mapped_when_they_were_written(tmp_path
     kept = tmp_path / FILE_NAME
     kept.write_text(kept.read_text().replace("qsort", "kept"))
     assert functions() == [expected[0], ("kept", libc), *expected[2:]]
-
-
-def test_long_runs_are_thinned_out_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "NATIVE_ROWS_AT_FULL_RATE", 100)
-    file = spool.Spool(str(tmp_path / spool.FILE_NAME))
-    file.write_json(spool.META, {"pid": 100, "interval_ns": MS, "monotonic_ns": 0, "unix_ns": 0})
-    for number in range(0, 651, 7):
-        file.native([perf_events.ROW.pack(64, 100, 7, number + at) for at in range(7)], MS)
-    file.close()
-    recorded = read_host_probe(tmp_path)
-    assert recorded is not None
-    native = recorded.probe.native
-    assert native is not None
-    assert native.length_ns.sum() / MS == pytest.approx(651, abs=8)
-    assert set(np.unique(native.length_ns).tolist()) == {MS, 2 * MS, 4 * MS}
-    assert np.diff(native.time_ns[native.length_ns == 4 * MS]).tolist() == [4] * (
-        (native.length_ns == 4 * MS).sum() - 1
-    )
 
 
 @pytest.mark.parametrize(

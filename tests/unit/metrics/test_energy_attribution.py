@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfharness.analysis.energy.attribution import WAITING, _finished, _joint, _stage, attribute
-from perfharness.analysis.energy.fits import Fit
+from perfharness.analysis.energy.attribution import WAITING, attribute
 from perfharness.analysis.energy.kinds import BusyShares, KnownWork
 from perfharness.analysis.energy.results import StageAttribution, StageEnergy
 from perfharness.analysis.energy.sensors import Explained
@@ -137,7 +131,7 @@ def test_two_stages_by_hand() -> None:
     assert found.energy_j == pytest.approx(8000, rel=0.01)
 
 
-@pytest.mark.parametrize("lag_ms", [0, 30, 100, 170])
+@pytest.mark.parametrize("lag_ms", [0, 100])
 @pytest.mark.parametrize("duty", [1.0, 0.25])
 def test_what_the_sensor_looked_at_is_found_from_the_log(lag_ms: int, duty: float) -> None:
     run = Run.of(turns(LONG))
@@ -147,7 +141,7 @@ def test_what_the_sensor_looked_at_is_found_from_the_log(lag_ms: int, duty: floa
     assert run.held(found) == [True] * 3
 
 
-@pytest.mark.parametrize(("period_ms", "averaged_ms"), [(20, 20), (20, 100), (100, 100)])
+@pytest.mark.parametrize(("period_ms", "averaged_ms"), [(20, 20), (20, 100)])
 def test_power_samples_that_average_over_more_than_their_period(period_ms: int, averaged_ms: int) -> None:
     """The driver's buffer has a value every 20 ms; what it reaches back over is not documented."""
     run = Run.of(turns(LONG, spread=0.3))
@@ -176,15 +170,6 @@ def test_stages_of_milliseconds_have_one_number_together() -> None:
     assert found.awake.power_mean_w is None
 
 
-def test_a_joint_energy_below_a_millijoule_keeps_its_digits() -> None:
-    fit = SimpleNamespace(energy=lambda seconds: (1.234564e-5, 1e-7), seconds_of=lambda owners: np.zeros(1))
-    classes = [_stage(name, 1.234564e-5, "bounds") for name in ("a", "b")]
-    (joint,) = _joint([cast(Fit, fit)], classes)
-    assert (joint.energy_j, joint.energy_j_low, joint.energy_j_high) == (1.23456e-5, 1.22456e-5, 1.24456e-5)
-    assert joint.busy_s == 2.46913e-5
-    assert _finished(classes[0], None, None, 1, None).busy_s == 1.23456e-5
-
-
 def rarely_busy(stages: dict[str, tuple[float, float]]) -> Pieces:
     """Two processes' worth of a few milliseconds of GPU work among much waiting, as an image pipeline has it."""
     return turns({"wait": (45.0, AWAKE_W), "wait more": (40.0, AWAKE_W), **stages}, spread=0.5)
@@ -201,28 +186,6 @@ def test_a_gpu_that_is_rarely_busy_has_its_awake_power_apart(work_w: float, lag_
     assert not [one for one in found.stages if one.energy_j is not None and one.energy_j > 0.99 * LIMIT_W * one.busy_s]
 
 
-def test_where_no_time_is_quiet_the_power_of_a_sleeping_gpu_is_not_taken_for_waiting() -> None:
-    """With 100 ms steps only, nothing lies apart from work: bounds, and no number at the most a GPU can draw."""
-    run = Run.of(rarely_busy({"preprocess": (1.75, 350.0), "inference": (0.5, 350.0)}))
-    found = run.attributed(run.counter(Sensor(noise=0.01)))
-    assert {(one.method, one.energy_j) for one in found.stages[:-1]} == {("bounds", None)}
-    assert all(run.held(found))
-
-
-def test_two_that_go_together_and_one_that_does_not() -> None:
-    """Short stages in turns inside a long phase are one; the phase is separated from the rest."""
-    random = np.random.default_rng(3)
-    pieces: list[tuple[str | None, float, float]] = []
-    for _ in range(30):
-        pieces += [("a", 7, 500.0), ("b", 5, 300.0)] * 40
-        pieces += [("long", random.uniform(400, 800), 200.0), (None, random.uniform(300, 600), 100.0)]
-    run = Run.of(pieces)
-    found = run.attributed(run.counter(Sensor(noise=0.01)))
-    assert [one.method for one in found.stages][:2] == ["bounds", "bounds"]
-    assert {"a", "b"} <= set(found.joint[0].stages)
-    assert all(run.held(found))
-
-
 def test_a_stage_without_gpu_work_spent_nothing_and_no_sensor_is_null() -> None:
     run = Run.of(turns({"matmul": (900, 500), "wait": (600, 100)}))
     nothing = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
@@ -232,17 +195,10 @@ def test_a_stage_without_gpu_work_spent_nothing_and_no_sensor_is_null() -> None:
     missing = attribute("the counter cannot be read", names, shares, run.window)
     assert {(one.energy_j, one.reason) for one in missing.stages} == {(None, "the counter cannot be read")}
     short = attribute(steps, names, shares, (run.window[0], run.window[0] + S))
-    assert "20 are needed" in (short.reason or "")
+    assert short.reason
     only = attribute(steps, ["decode"], BusyShares([nothing]), run.window)
     assert [one.method for one in only.stages] == ["no_gpu_work", "regression"]
     assert holds(only.stages[1], sum(run.truth.values()))
-
-
-def test_without_idle_power_or_limit_a_share_is_only_bounded() -> None:
-    run = Run.of(turns(SHORT))
-    found = attribute(run.counter(Sensor()), run.names, run.busy, run.window)
-    assert {one.energy_j for one in found.stages} == {None}
-    assert run.held(found) == [True] * 3
 
 
 @pytest.mark.slow
@@ -272,14 +228,10 @@ def alternating(period_ms: float, jitter_ms: float, seed: int, seconds: float = 
     return Run.of([piece for rest in rests for piece in (("a", 0.3 * period_ms, 650.0), (None, float(rest), 110.0))])
 
 
-QUARTER = [(100.0, 0.0), (100.1, 0.0), (100.3, 0.0), (50.1, 0.0), (200.3, 0.0), (20.02, 0.0), (300.4, 0.0), (93.0, 0.0),
-           (100.0, 0.3), (100.0, 2.0)]  # fmt: skip
-MORE = [(100.05, 0.0), (100.08, 0.0), (100.5, 0.0), (100.0, 1.0), (100.0, 4.0)]
+QUARTER = [(100.0, 0.0), (100.3, 0.0), (50.1, 0.0), (200.3, 0.0), (93.0, 0.0), (100.0, 2.0)]
 
 
-@pytest.mark.parametrize(
-    ("period_ms", "jitter_ms"), [*QUARTER, *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE)]
-)
+@pytest.mark.parametrize(("period_ms", "jitter_ms"), QUARTER)
 def test_a_sensor_that_looks_a_quarter_of_the_time_is_not_believed(period_ms: float, jitter_ms: float) -> None:
     """Batches of about its period, or a ratio of it, drifting slowly: it showed up to 78 % too much, and +- 1 %."""
     held: list[bool] = []
@@ -310,22 +262,6 @@ def test_without_knowing_when_the_gpu_worked_there_is_no_energy() -> None:
         assert found.joules == pytest.approx(sum(run.truth.values()), abs=found.error_j)
 
 
-def constant_power(random: np.random.Generator) -> Pieces:
-    """As the plain model has it."""
-    stages = (("a", 370, 550.0), ("b", 290, 250.0), (None, 210, 110.0))
-    return [(name, ms * random.uniform(0.9, 1.1), watts) for _ in range(80) for name, ms, watts in stages]
-
-
-def rising_power(random: np.random.Generator) -> Pieces:
-    """The power of `a` rises over 100 ms."""
-    pieces: list[tuple[str | None, float, float]] = []
-    for _ in range(100):
-        parts = int(400 * random.uniform(0.4, 1.6) / 20)
-        pieces += [("a", 20.0, 600 - 350 * float(np.exp(-at * 20 / 100))) for at in range(parts)]
-        pieces += [("b", 200 * random.uniform(0.5, 1.5), 300.0), (None, 150 * random.uniform(0.5, 1.5), 110.0)]
-    return pieces
-
-
 def power_between_kernels(random: np.random.Generator) -> Pieces:
     """160 W between kernels, 90 W in pauses: the plain model once said +52 %, +- 2 %."""
     pieces: list[tuple[str | None, float, float]] = []
@@ -336,53 +272,11 @@ def power_between_kernels(random: np.random.Generator) -> Pieces:
     return pieces
 
 
-def falling_power(random: np.random.Generator) -> Pieces:
-    """As by a power limit that acts after 62 ms; taken for a lag of the sensor, waiting was 11 % off."""
-    pieces: list[tuple[str | None, float, float]] = []
-    for _ in range(28):
-        length = float(random.choice([80, 200, 400]))
-        pieces += [("one", 62.2, 650.0), ("one", length - 62.2, 420.0), ("two", random.uniform(200, 300), 265.0)]
-        pieces.append((None, random.uniform(105, 195), 110.0))
-    return pieces
-
-
-COUNTER = Sensor(phase_ns=30 * MS, noise=0.01)
-FAST = [(power_between_kernels, COUNTER, range(1, 2))]
-SLOW: list[tuple[Callable[[np.random.Generator], Pieces], Sensor, range]] = [
-    *((made, sensor, range(4)) for made in (constant_power, rising_power, power_between_kernels)
-      for sensor in (COUNTER, Sensor(period_ns=20 * MS, noise=0.01))),
-    *((constant_power, Sensor(period_ns=20 * MS, noise=0.01, smoothed_ns=ms * MS), range(4))
-      for ms in (50, 100, 200, 300)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("made", "sensor", "seeds"), [*FAST, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)]
-)
-def test_what_is_given_holds_where_the_plain_model_does_not_fit(
-    made: Callable[[np.random.Generator], Pieces], sensor: Sensor, seeds: range
-) -> None:
-    held: list[bool] = []
-    for seed in seeds:
-        run, seeded = Run.of(made(np.random.default_rng(seed))), Sensor(**(vars(sensor) | {"seed": seed}))
-        steps = run.counter(seeded) if sensor is COUNTER else run.buffer(seeded)
-        explained = run.explained(steps)
-        assert explained.total.joules == pytest.approx(sum(run.truth.values()), abs=explained.total.error_j)
-        held += run.held(run.attributed(steps, explained))
+def test_what_is_given_holds_where_the_plain_model_does_not_fit() -> None:
+    run = Run.of(power_between_kernels(np.random.default_rng(1)))
+    steps = run.counter(Sensor(phase_ns=30 * MS, noise=0.01, seed=1))
+    explained = run.explained(steps)
+    assert explained.total.joules == pytest.approx(sum(run.truth.values()), abs=explained.total.error_j)
+    held = run.held(run.attributed(steps, explained))
     assert held
     assert held.count(False) <= 1, "of 95 % intervals"
-
-
-def test_power_that_falls_at_once_while_a_stage_runs() -> None:
-    run = Run.of(falling_power(np.random.default_rng(3)))
-    found = run.attributed(run.buffer(Sensor(period_ns=20 * MS, lag_ns=9 * MS, noise=0.005, seed=3)))
-    assert run.held(found) == [True] * 3
-    assert {one.stage: one.energy_j for one in found.stages} == pytest.approx(run.truth, rel=0.1)
-
-
-@pytest.mark.slow
-def test_a_small_part_of_the_coverage_simulation() -> None:
-    """`scripts/energy_coverage` runs 2,000; its exit code tells whether intervals hold as often as they say."""
-    script = Path(__file__).parents[3] / "scripts" / "energy_coverage"
-    done = subprocess.run([sys.executable, str(script), "--runs", "13", "--seed", "7"], check=False, timeout=600)
-    assert done.returncode == 0

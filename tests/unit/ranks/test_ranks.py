@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -308,58 +309,39 @@ def test_kernels_in_replayed_graphs_are_not_seen_and_that_is_said(tmp_path: Path
 # ---- data or model parallel ----
 
 
-def test_equal_batches_with_collectives_are_shared(tmp_path: Path) -> None:
-    found = compared(tmp_path, [100.0, 100.0])
-    assert (found.parallel, found.parallel_basis) == ("model", "recognized")
+def computes(batch: RankBatch) -> float:
+    batch.range("compute", batch.now_us, batch.now_us + 90)
+    return batch.now_us + 100
 
 
-def test_an_option_decides(tmp_path: Path) -> None:
-    ranks = [made_rank(tmp_path, rank, compute_and_reduce([100.0, 100.0], rank)) for rank in range(2)]
-    found = compare_ranks(ranks, asked="data")
-    assert (found.parallel, found.parallel_basis) == ("data", "option")
+def on_the_gpu(batch: RankBatch) -> float:
+    batch.kernel("gemm", batch.now_us + 2, batch.now_us + 10, batch.now_us + 80)
+    return batch.now_us + 100
 
 
-def test_batches_of_their_own_are_not_shared(tmp_path: Path) -> None:
-    work = compute_and_reduce([100.0, 100.0], 0)
-    found = compare_ranks([made_rank(tmp_path, rank, work, first_index=12 * rank) for rank in range(2)])
-    assert (found.parallel, found.parallel_basis) == ("data", "different_batches")
+REDUCES = compute_and_reduce([100.0, 100.0], 0)
 
 
-def test_batches_of_which_some_are_in_common_may_be_either(tmp_path: Path) -> None:
-    """Rank 0 has one batch more; and the same where a batch that both have has other items: data."""
-    works = [compute_and_reduce([100.0, 100.0], rank) for rank in range(2)]
-    more = [made_rank(tmp_path / "more", rank, works[rank], batches=13 - rank) for rank in range(2)]
-    assert (compare_ranks(more).parallel, compare_ranks(more).parallel_basis) == (None, None)
-    other = [made_rank(tmp_path / "other", rank, works[rank], items=4 + rank) for rank in range(2)]
-    assert (compare_ranks(other).parallel, compare_ranks(other).parallel_basis) == ("data", "different_batches")
-
-
-def test_equal_batches_without_visible_collectives_may_be_either(tmp_path: Path) -> None:
-    def work(batch: RankBatch) -> float:
-        batch.range("compute", batch.now_us, batch.now_us + 90)
-        return batch.now_us + 100
-
-    found = compare_ranks([made_rank(tmp_path, rank, work) for rank in range(2)])
-    assert found.parallel is None
-    assert found.parallel_reason is not None
-    assert "--parallel" in found.parallel_reason
-
-
-def test_an_annotation_says_that_batches_are_shared(tmp_path: Path) -> None:
-    def work(batch: RankBatch) -> float:
-        return batch.now_us + 100
-
-    found = compare_ranks([made_rank(tmp_path, rank, work, shared=True) for rank in range(2)])
-    assert (found.parallel, found.parallel_basis) == ("model", "annotation")
-
-
-def test_gpu_work_without_any_collective_is_data_parallel(tmp_path: Path) -> None:
-    def work(batch: RankBatch) -> float:
-        batch.kernel("gemm", batch.now_us + 2, batch.now_us + 10, batch.now_us + 80)
-        return batch.now_us + 100
-
-    found = compare_ranks([made_rank(tmp_path, rank, work) for rank in range(2)])
-    assert (found.parallel, found.parallel_basis) == ("data", "no_collectives")
+@pytest.mark.parametrize(
+    ("work", "of_rank", "asked", "parallel", "basis"),
+    [
+        (REDUCES, {}, None, "model", "recognized"),
+        (REDUCES, {}, "data", "data", "option"),
+        (REDUCES, {"first_index": [0, 12]}, None, "data", "different_batches"),
+        (REDUCES, {"batches": [13, 12]}, None, None, None),  # some are in common: it may be either
+        (REDUCES, {"items": [4, 5]}, None, "data", "different_batches"),  # a common batch has other items
+        (computes, {}, None, None, None),
+        (computes, {"shared": [True, True]}, None, "model", "annotation"),
+        (on_the_gpu, {}, None, "data", "no_collectives"),
+    ],
+)
+def test_whether_ranks_share_their_batches(
+    work: Work, of_rank: dict[str, list[Any]], asked: Any, parallel: str | None, basis: str | None, tmp_path: Path
+) -> None:
+    more = [{name: values[rank] for name, values in of_rank.items()} for rank in range(2)]
+    found = compare_ranks([made_rank(tmp_path, rank, work, **more[rank]) for rank in range(2)], asked=asked)
+    assert (found.parallel, found.parallel_basis) == (parallel, basis)
+    assert (found.parallel_reason is None) == (parallel is not None)
 
 
 # ---- arithmetic ----

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from perfharness.model.measured import MeasuredProcess
-from perfharness.render.charts.report import ranks_picture
-from perfharness.render.report.document import Paragraph, Table
+from perfharness.render.report.document import Table
 from perfharness.render.report.rank_section import ranks_section
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, analyze_run, read_manifest
 from perfharness.runs.report.gather import gather
 from tests.schemas import valid
 from tests.support.made_ranks import Work, compute_and_reduce, made_rank
-from tests.unit.charts import marks
 from tests.unit.export_runs import process_record, run_folder
 
 FOLDERS = [f"proc_0_gpu_0/rank_{rank}" for rank in range(2)]
@@ -81,8 +79,7 @@ def test_items_of_ranks(tmp_path: Path, parallel: str | None, rate: float, basis
 
 def test_ranks_that_are_missing_are_counted(tmp_path: Path) -> None:
     summary = analyzed(made_run(tmp_path / "out", late(100.0, 100.0), world_size=4))
-    (finding,) = [one for one in summary.findings if one.code == "ranks-missing"]
-    assert "2 of 4" in finding.message
+    assert [one.code for one in summary.findings].count("ranks-missing") == 1
 
 
 def test_one_rank_is_no_group(tmp_path: Path) -> None:
@@ -92,7 +89,6 @@ def test_one_rank_is_no_group(tmp_path: Path) -> None:
 
 
 def test_the_report_has_them(tmp_path: Path) -> None:
-    pytest.importorskip("altair")
     (found,) = gather([locate(made_run(tmp_path / "out", late(100.0, 300.0)))]).runs
     section = ranks_section(found.ranks, 0)
     assert section is not None
@@ -101,13 +97,4 @@ def test_the_report_has_them(tmp_path: Path) -> None:
         [0, FOLDERS[0], pytest.approx(0.2), 0.0], [1, FOLDERS[1], 0.0, 1.0],
     ]  # fmt: skip
     assert [row[:4] for row in stages.rows] == [[rank, "batch/exchange", "all_reduce", 1.0] for rank in range(2)]
-    said = [block.text for block in section.blocks if isinstance(block, Paragraph)]
-    assert "rank 1" in said[1]
-    assert "batch/compute" in said[1]
-    assert found.ranks is not None
-    ((_, rows),) = marks(ranks_picture("ranks", found.ranks.groups[0].ranks), "bar")
-    assert [(row["rank"], row["time"], row["ms"]) for row in rows[:3]] == [
-        ("rank 0", "other work", pytest.approx(0.78)), ("rank 0", "communication", pytest.approx(0.02)),
-        ("rank 0", "waiting for the last rank", pytest.approx(0.2)),
-    ]  # fmt: skip
     assert ranks_section(None, 0) is None

@@ -45,7 +45,6 @@ def test_who_waits_is_told_for_whom_and_why(tmp_path: Path) -> None:
     assert waits.share == pytest.approx(200 / 221)
     assert waits.saves_ms == pytest.approx(0.2)
     assert "rank 1" in waits.what
-    assert "compute" in waits.what
     assert stage(found, "compute").verdict.verdict is not Verdict.WAITING_ON_RANK
 
 

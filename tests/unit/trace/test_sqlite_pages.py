@@ -157,28 +157,6 @@ def test_columns_of_no_integers_are_refused(tmp_path: Path, kind: str, value: ob
             source.integers(TABLE, ["a"], window=(1, 1))
 
 
-def test_the_first_that_is_not_null(tmp_path: Path) -> None:
-    path = tmp_path / "t.sqlite"
-    with made(path, f"CREATE TABLE {TABLE} (a INTEGER, b INTEGER)") as connection:
-        connection.executemany(f"INSERT INTO {TABLE} VALUES (?, ?)", [(1, 2), (None, 300), (None, None)])
-    with Database(path) as source:
-        found = source.integers(TABLE, ["b"], first_of={"x": ["lacking", "a", "b"]}, window=(1, 3))
-    assert {name: column.tolist() for name, column in found.items()} == {
-        "b": [2, 300, MISSING],
-        "x": [1, 300, MISSING],
-    }
-
-
-def test_rows_that_are_in_the_write_ahead_log_only(tmp_path: Path) -> None:
-    path = tmp_path / "t.sqlite"
-    with made(path, f"CREATE TABLE {TABLE} (a INTEGER)", "PRAGMA journal_mode = WAL") as connection:
-        connection.commit()
-        connection.execute(f"INSERT INTO {TABLE} VALUES (5)")
-        connection.commit()
-        with Database(path) as source:
-            assert source.integers(TABLE, ["a"], window=(1, 1))["a"].tolist() == [5]
-
-
 ROOT = 2
 """Page of the only table."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from perfharness.errors import TraceFormatError
 from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
-from perfharness.trace import open_trace
+from perfharness.trace import open_trace, source
 from tests.support.parquet_export import export_parquet
 from tests.support.trace_builder import H200, TraceBuilder
 
@@ -35,10 +35,16 @@ READING = (1_755_000_000, 99, 97, 31, 88, 0, 14, -1_077_936_128, 83, 22, 3, 0)
 """A matrix product: a clock in Hz, and 32 bits of something in the place of an average."""
 
 
-def read(builder: TraceBuilder, folder: Path, kind: str = "sqlite") -> GpuMetrics | None:
+def written(builder: TraceBuilder, folder: Path) -> Path:
     builder.row("META_DATA_EXPORT", name="EXPORT_PRODUCT_VERSION", value="2025.3.2.0")
-    path = builder.write(folder / "t.sqlite")
-    return open_trace(path if kind == "sqlite" else export_parquet(path, folder / "t_pqtdir")).gpu_metrics
+    return builder.write(folder / "t.sqlite")
+
+
+def read(builder: TraceBuilder, folder: Path, kind: str = "sqlite") -> GpuMetrics:
+    path = written(builder, folder)
+    found = open_trace(path if kind == "sqlite" else export_parquet(path, folder / "t_pqtdir")).gpu_metrics
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "parquet"])
@@ -48,7 +54,6 @@ def test_shares_by_name_and_periods_that_begin_at_the_readings(tmp_path: Path, k
     for at in (300_000, 100_000, 200_000):  # the order of rows is not to be relied on
         builder.gpu_metric_reading(at, READING, type_id=type_id)
     found = read(builder, tmp_path, kind)
-    assert found is not None
     assert found.start_ns.tolist() == [100_000, 200_000, 300_000]
     assert found.end_ns.tolist() == [200_000, 300_000, 400_000]
     assert {metric.value: values.tolist() for metric, values in found.percent.items()} == {
@@ -65,7 +70,6 @@ def test_names_of_an_older_version_and_a_card_without_tensor_pipes(tmp_path: Pat
     builder.gpu_metric_reading(100, (50, 20), type_id=type_id)
     builder.gpu_metric_reading(200, (60, 30), type_id=type_id)
     found = read(builder, tmp_path)
-    assert found is not None
     assert {metric: values.tolist() for metric, values in found.percent.items()} == {
         GpuMetric.SM_ACTIVE: [50, 60],
         GpuMetric.DRAM_READ: [20, 30],
@@ -78,7 +82,6 @@ def test_a_clock_that_is_written_in_its_unit_or_missing(tmp_path: Path) -> None:
     for at, clock in ((100, 1_980), (200, None), (300, 345_000_000)):
         builder.gpu_metric_reading(at, (clock, 5), type_id=type_id)
     found = read(builder, tmp_path)
-    assert found is not None
     assert found.clock_mhz is not None
     assert found.clock_mhz.tolist() == [1980, -1, 345]
 
@@ -93,7 +96,6 @@ def test_each_gpu_has_its_own_periods_and_description(tmp_path: Path) -> None:
         builder.gpu_metric_reading(at, (at // 100,), type_id=first)
         builder.gpu_metric_reading(at + 30, (at // 100 + 50,), type_id=second)
     found = read(builder, tmp_path)
-    assert found is not None
     assert [device.uuid for device in found.gpus] == ["u-0", "u-3"]
     assert found.gpu.tolist() == [0] * 4 + [1] * 4
     assert found.percent[GpuMetric.SM_ACTIVE].tolist() == [51, 52, 53, 54, 1, 2, 3, 4]
@@ -107,7 +109,6 @@ def test_a_reading_before_lost_ones_covers_one_period(tmp_path: Path) -> None:
     for at in (100, 200, 300, 900, 1000):
         builder.gpu_metric_reading(at, (7,), type_id=type_id)
     found = read(builder, tmp_path)
-    assert found is not None
     assert found.end_ns.tolist() == [200, 300, 400, 1000, 1100]
 
 
@@ -118,7 +119,6 @@ def test_a_metric_that_a_reading_lacks_or_that_is_no_share(tmp_path: Path) -> No
     builder.gpu_metric_reading(200, (50, 4_000_000), type_id=type_id)
     builder.gpu_metric_reading(300, (50, 12), type_id=type_id)
     found = read(builder, tmp_path)
-    assert found is not None
     assert found.percent[GpuMetric.SM_ACTIVE].tolist() == [101, 50, 50]
     assert found.percent[GpuMetric.TENSOR].tolist() == [-1, -1, 12]
 
@@ -128,27 +128,19 @@ def test_no_metrics_that_are_read(tmp_path: Path, names: list[str]) -> None:
     builder = TraceBuilder()
     type_id = builder.gpu_metric_names(names)
     builder.gpu_metric_reading(100, [1] * len(names), type_id=type_id)
-    assert read(builder, tmp_path) is None
+    assert open_trace(written(builder, tmp_path)).gpu_metrics is None
 
 
-def test_one_reading_has_no_length(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    builder.gpu_metric_reading(100, (5,), type_id=builder.gpu_metric_names(["SMs Active"]))
-    found = read(builder, tmp_path)
-    assert found is not None
-    assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([100], [100])
-
-
-def test_a_long_table_is_read_in_parts(tmp_path: Path) -> None:
-    """60,000 readings of four metrics, more than one window; compared row by row."""
+def test_a_long_table_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """600 readings of four metrics in windows that end within a reading; compared row by row."""
+    monkeypatch.setattr(source, "WINDOW_ROWS", 1001)
     builder = TraceBuilder()
     names = ["SMs Active", "SM Issue", "Tensor Active", "DRAM Read Bandwidth"]
     type_id = builder.gpu_metric_names(names)
-    values = np.random.default_rng(0).integers(0, 101, (60_000, 4))
+    values = np.random.default_rng(0).integers(0, 101, (600, 4))
     for number, row in enumerate(values.tolist()):
         builder.gpu_metric_reading(100 * number, row, type_id=type_id)
     found = read(builder, tmp_path)
-    assert found is not None
     expected = [GpuMetric.SM_ACTIVE, GpuMetric.SM_ISSUE, GpuMetric.TENSOR, GpuMetric.DRAM_READ]
     assert np.array_equal(np.stack([found.percent[metric] for metric in expected], axis=1), values)
 

@@ -50,18 +50,6 @@ def codes(trace: Trace) -> list[str]:
     return [finding.code for finding in trace.meta.findings]
 
 
-def test_a_child_uses_what_its_parent_defined(tmp_path: Path) -> None:
-    builder = Forked()
-    builder.define(1, 1, "perfharness")
-    builder.define(1, 1, "app", category=1)
-    for pid in (1, 2, 3):
-        builder.use(pid, 1, 10 * pid, category=1)
-    path = builder.write(tmp_path / "t.sqlite")
-    trace = open_trace(path)
-    assert names(trace) == [(pid, "perfharness", "app") for pid in (1, 2, 3)]
-    assert trace.meta.findings == ()
-
-
 def two_families() -> Forked:
     """1 and 5 define the same ids; 2 and 6 are their children, 7 a child of 6."""
     builder = Forked()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from perfharness.model import nsys_schema as schema
 from perfharness.model.host_samples import HostEventKind, HostEvents
 from perfharness.model.trace import Trace, tid_of
@@ -49,15 +47,6 @@ def test_a_user_s_ranges_of_these_names_stay_ranges(tmp_path: Path) -> None:
     trace = opened(builder, tmp_path)
     assert names(trace) == ["Holding GIL", "Holding GIL", "another"]
     assert rows(trace.lock_events) == [(10, 20, 100, HELD)]
-
-
-@pytest.mark.parametrize("domain", ["mine", None])
-def test_only_in_the_user_s_domain(tmp_path: Path, domain: str | None) -> None:
-    builder = TraceBuilder()
-    builder.range("Waiting for GIL", 0, 5, domain=domain)
-    trace = opened(builder, tmp_path)
-    assert names(trace) == ["Waiting for GIL"]
-    assert trace.lock_events is None
 
 
 def test_the_embedded_tracer_writes_none(tmp_path: Path) -> None:

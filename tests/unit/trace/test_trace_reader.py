@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -17,59 +16,45 @@ from perfharness.analysis.stages.tabulate import tabulate
 from perfharness.errors import TraceError, TraceFormatError, TraceNotFoundError
 from perfharness.model import conventions
 from perfharness.trace import open_trace
-from perfharness.trace.source import split_rows
 from tests.support.trace_builder import TraceBuilder
 
-WRITER = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN EXCLUSIVE")
-print("locked", flush=True)
-sys.stdin.readline()
-"""
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
+WHOLE = (GOLDEN / "pipeline.sqlite").read_bytes()
 
 
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(TraceNotFoundError, match="no trace file"):
-        open_trace(tmp_path / "none.sqlite")
+def of_people(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE people (name TEXT)")
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(TraceNotFoundError):
-        open_trace(tmp_path)
+def with_a_lost_name(path: Path) -> None:
+    builder = TraceBuilder()
+    builder.range("stage", 0, 10)
+    builder.tables["StringIds"][0]["id"] = 77
+    builder.write(path)
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("made", "error"),
     [
-        (b"", "is empty"),
-        (b"not a database at all", "is not a sqlite trace"),
-        (b"SQLite format 3\x00" + bytes(20), "is truncated"),
-        (b"SQLite format 3\x00" + bytes(84), "cannot be read as a trace"),
+        (None, TraceNotFoundError),
+        (Path.mkdir, TraceNotFoundError),
+        (b"", TraceFormatError),
+        (b"not a database at all", TraceFormatError),
+        (b"SQLite format 3\x00" + bytes(20), TraceFormatError),
+        (b"SQLite format 3\x00" + bytes(84), TraceFormatError),
+        *((WHOLE[: int(len(WHOLE) * part)], TraceFormatError) for part in (0.1, 0.5, 0.9, 0.99, 0.99999)),
+        (of_people, TraceFormatError),
+        (with_a_lost_name, TraceFormatError),
     ],
 )
-def test_files_that_are_no_traces(tmp_path: Path, content: bytes, sentence: str) -> None:
+def test_what_is_no_trace(tmp_path: Path, made: bytes | Callable[[Path], None] | None, error: type[TraceError]) -> None:
     path = tmp_path / "t.sqlite"
-    path.write_bytes(content)
-    with pytest.raises(TraceFormatError, match=sentence):
-        open_trace(path)
-
-
-def test_a_foreign_database(tmp_path: Path) -> None:
-    path = tmp_path / "t.sqlite"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE people (name TEXT)")
-    with pytest.raises(TraceFormatError, match="not a trace"):
-        open_trace(path)
-
-
-@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9, 0.99, 0.99999])
-def test_a_truncated_trace(tmp_path: Path, fraction: float) -> None:
-    whole = (GOLDEN / "pipeline.sqlite").read_bytes()
-    path = tmp_path / "t.sqlite"
-    path.write_bytes(whole[: int(len(whole) * fraction)])
-    with pytest.raises(TraceFormatError, match="truncated"):
+    if isinstance(made, bytes):
+        path.write_bytes(made)
+    elif made is not None:
+        made(path)
+    with pytest.raises(error, match=r"t\.sqlite"):
         open_trace(path)
 
 
@@ -127,14 +112,6 @@ def test_payloads_of_all_integer_types(tmp_path: Path) -> None:
     assert ranges.payload.tolist() == [0, -5, 7, -9, 11]
 
 
-def test_names_that_are_not_there(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    builder.range("stage", 0, 10)
-    builder.tables["StringIds"][0]["id"] = 77
-    with pytest.raises(TraceFormatError, match="1 NVTX events have names that are not in StringIds"):
-        open_trace(builder.write(tmp_path / "t.sqlite"))
-
-
 def test_nothing_is_left_beside_a_trace(tmp_path: Path) -> None:
     """A file in WAL mode, which sqlite cannot read without files of its own unless it is opened as immutable."""
     builder = TraceBuilder()
@@ -164,41 +141,25 @@ def test_a_name_that_is_no_utf_8_is_escaped_and_the_others_stay(tmp_path: Path, 
     assert [trace.names[code] for code in trace.ranges.name] == ["a", "caf\\xe9", "ü"]
 
 
-def test_a_locked_file_is_one_sentence(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    builder.range("stage", 0, 10)
-    path = builder.write(tmp_path / "t.sqlite")
-    # Locks are held against other processes, so the writer is one.
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"locked\n"
-        with pytest.raises(TraceFormatError, match="database is locked"):
-            open_trace(path)
-        writer.communicate(b"done\n")
-    assert len(open_trace(path).ranges) == 1
-
-
 @pytest.mark.parametrize(
-    ("table", "column", "value", "sentence"),
+    ("table", "column", "value", "counted"),
     [
-        ("NVTX_EVENTS", "start", None, "1 of 2 NVTX ranges have no time or no thread"),
-        ("NVTX_EVENTS", "globalTid", None, "1 of 2 NVTX ranges have no time or no thread"),
-        ("NVTX_EVENTS", "end", 3, "1 of 2 NVTX ranges end before they begin"),
-        ("CUPTI_ACTIVITY_KIND_RUNTIME", "end", 1, "1 of 1 CUDA calls end before they begin"),
-        ("CUPTI_ACTIVITY_KIND_KERNEL", "end", None, "1 of 1 GPU operations have no time"),
+        ("NVTX_EVENTS", "start", None, "1 of 2"),
+        ("NVTX_EVENTS", "globalTid", None, "1 of 2"),
+        ("NVTX_EVENTS", "end", 3, "1 of 2"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "end", 1, "1 of 1"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "end", None, "1 of 1"),
     ],
 )
 def test_a_trace_that_contradicts_itself(
-    tmp_path: Path, table: str, column: str, value: int | None, sentence: str
+    tmp_path: Path, table: str, column: str, value: int | None, counted: str
 ) -> None:
     builder = TraceBuilder()
     builder.range("first", 0, 4)
     builder.range("second", 5, 9)
     builder.kernel((6, 7), (20, 30))
     builder.tables[table][-1][column] = value
-    with pytest.raises(TraceFormatError, match=sentence):
+    with pytest.raises(TraceFormatError, match=counted):
         open_trace(builder.write(tmp_path / "t.sqlite"))
 
 
@@ -245,8 +206,3 @@ def test_every_category_survives(recorder: str, user: str | None, lane: int) -> 
     parsed = conventions.parse_category(written, frozenset({recorder}))
     assert parsed is not None
     assert conventions.category_name(*parsed) == written
-
-
-def test_a_table_without_rows_has_no_windows() -> None:
-    assert split_rows(1, 0) == []
-    assert split_rows(1, 1) == [(1, 1)]
