@@ -1,0 +1,404 @@
+"""What a case requires of its run: each function returns a check, which reads output, results and exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+Tree = dict[str, Any]
+
+NAMES = {
+    "allocation": ("allocator-churn",),
+    "capture": ("recompilation", "compilation", "garbage-collection", "allocator-churn", "cpu-bound"),
+    "contention": ("cpu-contention",),
+    "copies": ("small-copies", "pageable-copies", "implicit-synchronization"),
+    "copy": ("copy-bound",),
+    "cpu": ("cpu-bound",),
+    "cpu-or-copies": ("cpu-bound", "copy-bound", "pageable-copies"),
+    "file": ("file-wait",),
+    "gpu": ("gpu-bound",),
+    "loader": ("data-loader-starvation", "data-loader"),
+    "network": ("network-wait",),
+    "pageable": ("pageable-copies",),
+    "recompiles": ("recompilation", "compilation"),
+    "stage": ("waiting-on-stage",),
+    "sync": ("synchronization-bound", "implicit-synchronization", "synchronization"),
+}
+"""Causes by short names: the codes that mean them. A code that is renamed is renamed here."""
+OTHER_CODES = ("cannot-tell", "first-use", "gil-contention", "launch-bound", "unknown", "waiting-on-system")
+CODES = {*OTHER_CODES, *(code for codes in NAMES.values() for code in codes)}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Output and results of one command, and of those that read its results."""
+
+    out: Path
+    done: tuple[CompletedProcess[str], ...]
+    truth: Path
+    """What the program measured itself, `PID.json`."""
+
+    @cached_property
+    def mean(self) -> Tree:
+        return read(self.out / "benchmark_mean.json")
+
+    @cached_property
+    def processes(self) -> list[Tree]:
+        return [read(path) for path in sorted(self.out.glob("proc_*/**/benchmark.json"))]
+
+    @cached_property
+    def findings(self) -> list[Tree]:
+        """Each once; the mean repeats those of processes."""
+        found = [*read(self.out / "manifest.json")["findings"]]
+        for body in [self.mean, *self.processes]:
+            found += body["meta"]["findings"]
+        return found
+
+    def spans(self, key: str) -> list[float]:
+        """Milliseconds of each span of that name that the program timed by its own clock."""
+        rows = [row for path in self.truth.glob("*.json") for row in json.loads(path.read_text())]
+        return [(end - start) / 1e6 for name, start, end in rows if name == key]
+
+    @property
+    def printed(self) -> str:
+        return self.done[0].stdout
+
+    def said(self, run: int) -> str:
+        return self.done[run].stdout + self.done[run].stderr
+
+    def stages(self, name: str) -> list[Tree]:
+        """Diagnoses of the stages of that name, one per process that has it."""
+        found = [stage for body in self.processes for stage in body["diagnosis"]["stages"]]
+        return [stage for stage in found if stage["path"][-1] == name]
+
+    def advice(self) -> list[tuple[list[str], str]]:
+        """Stages and cause of each numbered line of what to do first."""
+        lines = re.findall(r"^ *\d+\. (.+)$", self.printed, re.MULTILINE)
+        found = []
+        for line in lines:
+            stages, rest = re.split(r" \(|  ", line, maxsplit=1)
+            cause = min((code for code in CODES if code in rest), key=rest.index, default="")
+            found.append(([stage.strip().split("/")[-1] for stage in stages.split(", ")], cause))
+        return found
+
+
+Check = Callable[[Ran], None]
+
+
+def read(path: Path) -> Tree:
+    body: Tree = json.loads(path.read_text("utf-8"))
+    return body
+
+
+def named(tree: Tree, name: str) -> Iterator[Tree]:
+    """Every object below `tree` with that key."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            if key == name:
+                yield value
+            yield from named(value, name)
+
+
+def near(found: float | None, expected: float, within: float) -> None:
+    assert found is not None
+    assert abs(found - expected) <= within * abs(expected), f"{found} instead of {expected}"
+
+
+def lasts(stage: str, ms: float, within: float = 0.3, statistic: str = "p50") -> Check:
+    """A stage's host time per batch, without warm-up; by default the median, which one late sleep does not move."""
+
+    def check(ran: Ran) -> None:
+        (found,) = named(ran.mean["stats_minus_warmup"], stage)
+        near(found["cpu_time"][statistic], ms, within)
+
+    return check
+
+
+def at_most(stage: str, ms: float) -> Check:
+    """A stage's median host time per batch is no longer than that."""
+
+    def check(ran: Ran) -> None:
+        (found,) = named(ran.mean["stats_minus_warmup"], stage)
+        assert found["cpu_time"]["p50"] <= ms
+
+    return check
+
+
+def every(stage: str, *times: float, within: float = 0.3, of_mean: bool = False) -> Check:
+    """The median host times of the stages with that name, of all processes and recorders, in any order."""
+
+    def check(ran: Ran) -> None:
+        bodies = [ran.mean] if of_mean else ran.processes
+        stages = [one for body in bodies for one in named(body["stats_minus_warmup"], stage)]
+        found = sorted(one["cpu_time"]["p50"] for one in stages)
+        assert len(found) == len(times), found
+        for one, ms in zip(found, sorted(times), strict=True):
+            near(one, ms, within)
+
+    return check
+
+
+def accounted(stage: str, ms: float, within: float = 0.3) -> Check:
+    """A range is in a table with its host time, or a finding names it."""
+
+    def check(ran: Ran) -> None:
+        if any(stage in finding["message"] for finding in ran.findings):
+            return
+        (found,) = named(ran.mean["stats_minus_warmup"] or ran.mean["mean_all_batches"], stage)
+        near(found["cpu_time"]["p50"] if isinstance(found["cpu_time"], dict) else found["cpu_time"], ms, within)
+
+    return check
+
+
+def outside(stage: str, count: int, ms: float, within: float = 0.3) -> Check:
+    """A range outside of batches: its occurrences, and the median of its host time."""
+
+    def check(ran: Ran) -> None:
+        (found,) = (row for row in ran.mean["outside_batches"] if row["path"][-1] == stage)
+        assert found["count"] == count
+        near(found["cpu_time"]["p50"], ms, within)
+
+    return check
+
+
+def number(path: str, expected: float | None, within: float = 0.0) -> Check:
+    """A number of benchmark_mean.json, by its keys."""
+    return lambda ran: compared(ran.mean, path, expected, within)
+
+
+def reads(path: str, expected: float | str | None, within: float = 0.0, run: int = -1) -> Check:
+    """A number of what another verb printed as JSON."""
+    return lambda ran: compared(json.loads(ran.done[run].stdout), path, expected, within)
+
+
+def compared(body: Any, path: str, expected: Any, within: float) -> None:
+    for key in path.split("/"):
+        body = body[int(key)] if isinstance(body, list) else body[key]
+    if within:
+        near(body, expected, within)
+    else:
+        assert body == expected
+
+
+def throughput(expected: float | None, within: float = 0.25) -> Check:
+    """Items per second of the run; None: not measured, with a reason."""
+
+    def check(ran: Ran) -> None:
+        found = ran.mean["throughput"]
+        if expected is None:
+            assert found["items_per_second"] is None
+            assert found["reason"]
+        else:
+            near(found["items_per_second"], expected, within)
+
+    return check
+
+
+def batches(*counts: int, measured: bool = False) -> Check:
+    """Batches of each loop of all processes, warm-up included or not."""
+
+    def check(ran: Ran) -> None:
+        key = "total_batches_minus_warmup" if measured else "total_batches"
+        assert sorted(count for body in ran.processes for count in body["meta"][key].values()) == sorted(counts)
+
+    return check
+
+
+def cause(stage: str, name: str, line: int | None = None, limit: str | None = None) -> Check:
+    """What limits a stage in each process: its code, the line of its first cause, what of the GPU."""
+
+    def check(ran: Ran) -> None:
+        found = ran.stages(stage)
+        assert found
+        for one in found:
+            assert one["verdict"]["verdict"] in NAMES[name]
+            assert limit is None or one["verdict"]["limit"] == limit
+            assert line is None or one["causes"][0]["where"]["line"] == line
+
+    return check
+
+
+def has_cause(stage: str, name: str, line: int) -> Check:
+    """One of a stage's causes, with its line."""
+
+    def check(ran: Ran) -> None:
+        (found,) = ran.stages(stage)
+        assert line in [one["where"]["line"] for one in found["causes"] if one["code"] in NAMES[name] and one["where"]]
+
+    return check
+
+
+def never(stage: str, name: str) -> Check:
+    """Neither verdict nor advice names this cause of a stage."""
+
+    def check(ran: Ran) -> None:
+        verdicts = [one["verdict"]["verdict"] for one in ran.stages(stage)]
+        assert verdicts
+        advice = [code for stages, code in ran.advice() if stage in stages]
+        assert not {*verdicts, *advice} & {*NAMES[name]}
+
+    return check
+
+
+def first(stage: str, name: str) -> Check:
+    """Stage and cause of the first line of what to do first."""
+
+    def check(ran: Ran) -> None:
+        stages, code = ran.advice()[0]
+        assert stage in stages
+        assert code in NAMES[name]
+
+    return check
+
+
+def advice_follows_verdicts(ran: Ran) -> None:
+    """The first line about a stage names the cause that limits it."""
+    told: dict[str, str] = {}
+    for stages, code in ran.advice():
+        for stage in stages:
+            told.setdefault(stage, code)
+    assert told
+    verdicts = {stage: {one["verdict"]["verdict"] for one in ran.stages(stage)} for stage in told}
+    assert {stage: code for stage, code in told.items() if code not in verdicts[stage]} == {}
+
+
+def times_fit(ran: Ran) -> None:
+    """No stage is said to take more of a batch than the batch lasts, where the text sets one against the other."""
+    pairs = re.findall(r"([\d.]+) ms of ([\d.]+) ms", ran.printed)
+    assert pairs
+    assert [pair for pair in pairs if float(pair[0]) > float(pair[1])] == []
+
+
+def fits(columns: int = 200, lines: int = 60) -> Check:
+    """The printed tables can be read in a terminal."""
+
+    def check(ran: Ran) -> None:
+        printed = ran.printed.splitlines()
+        assert max(map(len, printed)) <= columns
+        assert len(printed) <= lines
+
+    return check
+
+
+def exits(code: int, run: int = 0) -> Check:
+    def check(ran: Ran) -> None:
+        assert ran.done[run].returncode == code, ran.said(run)
+
+    return check
+
+
+def finds(*codes: str) -> Check:
+    """The results have a finding with one of these codes."""
+
+    def check(ran: Ran) -> None:
+        found = {finding["code"] for finding in ran.findings}
+        assert found & {*codes}, found
+
+    return check
+
+
+def lacks(*codes: str) -> Check:
+    """The results have no finding with one of these codes."""
+
+    def check(ran: Ran) -> None:
+        assert not {finding["code"] for finding in ran.findings} & {*codes}
+
+    return check
+
+
+def notes(pattern: str) -> Check:
+    """A finding's message has this key word."""
+
+    def check(ran: Ran) -> None:
+        assert any(re.search(pattern, finding["message"]) for finding in ran.findings), ran.findings
+
+    return check
+
+
+def says(pattern: str, run: int = 0) -> Check:
+    """What was printed has this key word."""
+
+    def check(ran: Ran) -> None:
+        assert re.search(pattern, ran.said(run)), ran.said(run)
+
+    return check
+
+
+def silent(pattern: str, run: int = 0) -> Check:
+    """What was printed does not have this key word."""
+
+    def check(ran: Ran) -> None:
+        assert ran.said(run)
+        assert not re.search(pattern, ran.said(run))
+
+    return check
+
+
+def holds(check: Check, ran: Ran) -> bool:
+    try:
+        check(ran)
+    except (AssertionError, KeyError, ValueError):
+        return False
+    return True
+
+
+def either(*checks: Check) -> Check:
+    """One of these holds."""
+
+    def check(ran: Ran) -> None:
+        assert any(holds(one, ran) for one in checks)
+
+    return check
+
+
+def throughput_as_printed(ran: Ran) -> None:
+    """The program's own rate is the last word of its output."""
+    (log,) = ran.out.glob("proc_*/stdout.log")
+    near(ran.mean["throughput"]["items_per_second"], float(log.read_text().split()[-1]), 0.25)
+
+
+def range_exceeds_span(stage: str, ms: float) -> Check:
+    """A range is at most that much longer than the program's own span inside it; medians."""
+
+    def check(ran: Ran) -> None:
+        (found,) = named(ran.mean["stats_minus_warmup"], stage)
+        assert 0 <= found["cpu_time"]["p50"] - statistics.median(ran.spans(stage)) <= ms
+
+    return check
+
+
+def line_takes(stage: str, line: int, span: str, within: float = 0.2) -> Check:
+    """The share of a stage that its first cause saves at that line is the share of the program's own span."""
+
+    def check(ran: Ran) -> None:
+        (found,) = ran.stages(stage)
+        (first_cause, *_) = found["causes"]
+        assert first_cause["where"]["line"] == line
+        near(first_cause["saves_ms"] / found["cpu_ms"], statistics.fmean(ran.spans(span)) / found["cpu_ms"], within)
+
+    return check
+
+
+def saves_share(stage: str, share: float, within: float) -> Check:
+    """The share of the batch that a stage costs."""
+
+    def check(ran: Ran) -> None:
+        (found,) = ran.stages(stage)
+        near(found["cost"]["saving_share"], share, within)
+
+    return check
+
+
+def peak_memory(ran: Ran) -> None:
+    """Host memory at its peak, as the kernel counted it for the process."""
+    (peak,) = (json.loads(path.read_text())["maxrss"] for path in ran.truth.glob("m.json"))
+    rows = json.loads(ran.done[1].stdout)["rows"]
+    (row,) = (row for row in rows if row["metric"] == "host_memory_peak")
+    near(row["base"]["mean"], peak, 0.02)
