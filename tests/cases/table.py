@@ -13,6 +13,7 @@ from tests.cases.checks import (
     accounted,
     at_most,
     batches,
+    both,
     cause,
     either,
     every,
@@ -29,6 +30,7 @@ from tests.cases.checks import (
     outside,
     peak_memory,
     range_exceeds_span,
+    rate_matches,
     reads,
     saves_share,
     says,
@@ -142,13 +144,13 @@ CASES = (
         "5",
         "launch -w 1 c03b_never_popped_plain.py",
         exit=3,
-        right=(finds("range-never-closed"), lasts("decode", 5, 0.6)),
+        right=(finds("range-never-closed"), lasts("nvtx/batch/decode", 5)),
         wrong=(("F4", never("decode", "cpu")), ("F4", silent("Run more than"))),
     ),
     Case(
         "6",
         "launch -w 1 c04_names_with_ids.py",
-        right=(batches(60), lasts("batch", 8, 0.5)),
+        right=(batches(60), lasts("batch", 8)),
         wrong=(("F3", times_fit), ("F14", finds("names-differ-by-batch")), ("F14", fits(200, 60))),
     ),
     Case("7", "launch c05_library_only.py", quick=True, right=(finds("no-batches"), throughput(None))),
@@ -212,7 +214,7 @@ CASES = (
         right=(
             batches(100),
             cause("tokenize", "cpu", line=16),
-            lasts("score", 4, 0.6),
+            lasts("score", 4),
             reads("loops/0/requests/0/parts/0/stage", "tokenize"),
         ),
     ),
@@ -239,7 +241,7 @@ CASES = (
     Case(
         "17",
         "launch --explain c15_batcher.py 40",
-        right=(lasts("collect", 20), lasts("infer", 5, 3.0)),
+        right=(lasts("collect", 20), at_most("infer", 30)),
         wrong=(("F7", never("collect", "loader")),),
     ),
     Case("18", "launch --explain c16_json.py 40", right=(cause("respond", "cpu", line=17), says("json"))),
@@ -259,13 +261,13 @@ CASES = (
         "22-spawn",
         "launch c20_workers.py 20 spawn",
         tracers=BOTH,
-        right=(every("step", 10, 30), batches(20, 20), throughput(533)),
+        right=(every("step", 10, 30), batches(20, 20), either(throughput(533), throughput(None))),
     ),
     Case(
         "22-fork",
         "launch c20_workers.py 20 fork",
         tracers=BOTH,
-        right=(every("step", 10, 30), batches(20, 20), throughput(533)),
+        right=(every("step", 10, 30), batches(20, 20), either(throughput(533), throughput(None))),
     ),
     Case("23-handler", "launch c21_exit.py handler", tracers=BOTH, exit=3, right=((lasts("answer", 20),))),
     Case("23-sysexit", "launch c21_exit.py sysexit", tracers=BOTH, right=(lasts("answer", 20), batches(25))),
@@ -303,13 +305,13 @@ CASES = (
     Case(
         "27",
         "launch -w 1 c25_broken_batches.py",
-        right=(batches(20), lasts("infer", 6, 0.6)),
+        right=(batches(20), lasts("infer", 6)),
         wrong=(("F8", notes(r"\b10\b.*batch")),),
     ),
     Case(
         "28",
         "launch --explain c26_pool_per_batch_items.py",
-        right=(lasts("preprocess", 16), cause("preprocess", "stage", line=18), outside("preprocess_one", 240, 8, 0.5)),
+        right=(lasts("preprocess", 16), cause("preprocess", "stage", line=18), outside("preprocess_one", 240, 8)),
     ),
     Case(
         "29",
@@ -384,8 +386,8 @@ CASES = (
         "39b",
         "launch c38b_library_domain.py",
         tracers=BOTH,
-        right=((lasts("join", 8, 0.5),)),
-        wrong=(("F2", accounted("merge", 6, 0.6)), ("F2", accounted("aten::linear", 2, 2.0))),
+        right=((lasts("join", 8),)),
+        wrong=(("F2", accounted("merge", 6)), ("F2", accounted("aten::linear", 2))),
     ),
     Case(
         "40", "launch c39_names.py", quick=True, right=(batches(20), says("gpu_time")), wrong=(("F14", fits(200, 60)),)
@@ -441,13 +443,14 @@ TRUTHS = (
         "launch -w 0 c60_short_epochs.py",
         folder="truth",
         right=(batches(60), lasts("frame", 8.5, statistic="mean")),
-        wrong=(("A", throughput(118)),),
+        wrong=(("A", rate_matches("frame")),),
     ),
     Case(
         "A-short-epochs-w1",
         "launch -w 1 c60_short_epochs.py",
         folder="truth",
-        wrong=(("A", throughput(118)), ("A", lasts("frame", 8.5, 0.25, "mean"))),
+        right=(rate_matches("frame"),),
+        wrong=(("A", batches(58, measured=True)),),
     ),
     Case("A-double", "launch -w 1 c50_double.py", folder="truth", wrong=(("A", throughput_as_printed),)),
     Case(
@@ -469,7 +472,7 @@ TRUTHS = (
         "B-tokens",
         "launch -w 1 c16_tokens.py",
         folder="truth",
-        right=((lasts("prep", 5, 0.6),)),
+        right=((lasts("prep", 5),)),
         wrong=(("B", saves_share("token", 0.88, 0.05)),),
     ),
     Case(
@@ -478,7 +481,7 @@ TRUTHS = (
         exit=None,
         folder="truth",
         tracers=NSYS,
-        wrong=(("C", batches(7)), ("C", lasts("batch", 20.4, statistic="mean"))),
+        wrong=(("C", both(batches(7), lasts("batch", 20.4, statistic="mean"))),),
     ),
     Case(
         "C-kill",
@@ -486,7 +489,7 @@ TRUTHS = (
         folder="truth",
         tracers=NSYS,
         exit=1,
-        wrong=(("C", batches(7)), ("C", lasts("batch", 20.4, statistic="mean"))),
+        wrong=(("C", both(batches(7), lasts("batch", 20.4, statistic="mean"))),),
     ),
     Case(
         "C-open-range",
@@ -500,8 +503,8 @@ TRUTHS = (
         "D-mix",
         "launch -w 1 c55_mix.py",
         folder="truth",
-        right=(lasts("batch", 14.5), lasts("infer", 2, 1.0)),
-        wrong=(("D", accounted("decode", 8)), ("D", accounted("lib_step", 4, 0.6))),
+        right=(lasts("batch", 14.5), lasts("infer", 2)),
+        wrong=(("D", accounted("decode", 8)), ("D", accounted("lib_step", 4))),
     ),
     Case("E-last-step", "launch -w 1 c01b_last_step.py", folder="truth", wrong=(("E", lasts("load", 70.7)),)),
     Case(
@@ -515,7 +518,7 @@ TRUTHS = (
         "G-spike",
         "launch -w 1 --telemetry c65_spike.py",
         folder="truth",
-        wrong=(("G", peak_memory),),
+        sometimes=(("G", peak_memory),),
         then=("compare {out} {out} --format json",),
     ),
     Case(
@@ -528,11 +531,18 @@ TRUTHS = (
     Case(
         "I-exec",
         "launch -w 0 c41_exec.py",
+        exit=None,
         folder="truth",
         wrong=(
-            ("I", number("mean_data/half1/batch/batches", 6)),
-            ("I", number("mean_data/half1/batch/cpu_time", 10, 0.3)),
-            ("I", number("mean_data/half2/batch/cpu_time", 20, 0.3)),
+            (
+                "I",
+                both(
+                    number("mean_data/half1/batch/batches", 6),
+                    number("mean_data/half2/batch/batches", 6),
+                    lasts("half1/batch", 10),
+                    lasts("half2/batch", 20),
+                ),
+            ),
         ),
     ),
     Case(
@@ -550,8 +560,8 @@ TRUTHS = (
         "K-native",
         "launch --explain e2_compute_wait.py",
         folder="truth",
-        right=((lasts("mixed", 32),)),
-        wrong=(("K", says("(?i)vdso")), ("K", silent("compiled at run time"))),
+        right=(lasts("mixed", 32, 1.0),),
+        sometimes=(("K", both(says("(?i)vdso"), silent("compiled at run time"))),),
     ),
 )
 """Numbers that came out wrong, by the letter of their kind."""
