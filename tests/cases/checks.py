@@ -132,71 +132,51 @@ def took(found: float | None, ms: float, within: float) -> None:
     assert 0.95 * ms <= found <= (1 + within) * ms + LATE_MS, f"{found} ms instead of {ms} ms"
 
 
-def lasts(stage: str, ms: float, within: float = 0.3, statistic: str = "p50") -> Check:
+def lasts(ran: Ran, stage: str, ms: float, within: float = 0.3, statistic: str = "p50") -> None:
     """A stage's host time per batch, without warm-up; by default the median, which one late sleep does not move."""
-
-    def check(ran: Ran) -> None:
-        found = only(named(ran.mean["stats_minus_warmup"], stage))
-        took(found["cpu_time"][statistic], ms, within)
-
-    return check
+    found = only(named(ran.mean["stats_minus_warmup"], stage))
+    took(found["cpu_time"][statistic], ms, within)
 
 
-def at_most(stage: str, ms: float) -> Check:
+def at_most(ran: Ran, stage: str, ms: float) -> None:
     """A stage's median host time per batch is no longer than that."""
-
-    def check(ran: Ran) -> None:
-        found = only(named(ran.mean["stats_minus_warmup"], stage))
-        assert found["cpu_time"]["p50"] <= ms
-
-    return check
+    found = only(named(ran.mean["stats_minus_warmup"], stage))
+    assert found["cpu_time"]["p50"] <= ms
 
 
-def every(stage: str, *times: float, within: float = 0.3, of_mean: bool = False) -> Check:
+def every(ran: Ran, stage: str, *times: float, within: float = 0.3, of_mean: bool = False) -> None:
     """The median host times of the stages with that name, of all processes and recorders, in any order."""
-
-    def check(ran: Ran) -> None:
-        bodies = [ran.mean] if of_mean else ran.processes
-        stages = [one for body in bodies for one in named(body["stats_minus_warmup"], stage)]
-        found = sorted(one["cpu_time"]["p50"] for one in stages)
-        assert len(found) == len(times), found
-        for one, ms in zip(found, sorted(times), strict=True):
-            took(one, ms, within)
-
-    return check
+    bodies = [ran.mean] if of_mean else ran.processes
+    stages = [one for body in bodies for one in named(body["stats_minus_warmup"], stage)]
+    found = sorted(one["cpu_time"]["p50"] for one in stages)
+    assert len(found) == len(times), found
+    for one, ms in zip(found, sorted(times), strict=True):
+        took(one, ms, within)
 
 
-def accounted(stage: str, ms: float, within: float = 0.3) -> Check:
+def accounted(ran: Ran, stage: str, ms: float, within: float = 0.3) -> None:
     """A range is in a table with its host time, or a finding names it."""
-
-    def check(ran: Ran) -> None:
-        if any(stage in finding["message"] for finding in ran.findings):
-            return
-        found = only(named(ran.mean["stats_minus_warmup"] or ran.mean["mean_all_batches"], stage))
-        took(found["cpu_time"]["p50"] if isinstance(found["cpu_time"], dict) else found["cpu_time"], ms, within)
-
-    return check
+    if any(stage in finding["message"] for finding in ran.findings):
+        return
+    found = only(named(ran.mean["stats_minus_warmup"] or ran.mean["mean_all_batches"], stage))
+    took(found["cpu_time"]["p50"] if isinstance(found["cpu_time"], dict) else found["cpu_time"], ms, within)
 
 
-def outside(stage: str, count: int, ms: float, within: float = 0.3) -> Check:
+def outside(ran: Ran, stage: str, count: int, ms: float, within: float = 0.3) -> None:
     """A range outside of batches: its occurrences, and the median of its host time."""
-
-    def check(ran: Ran) -> None:
-        found = only(row for row in ran.mean["outside_batches"] if row["path"][-1] == stage)
-        assert found["count"] == count
-        took(found["cpu_time"]["p50"], ms, within)
-
-    return check
+    found = only(row for row in ran.mean["outside_batches"] if row["path"][-1] == stage)
+    assert found["count"] == count
+    took(found["cpu_time"]["p50"], ms, within)
 
 
-def number(path: str, expected: float | None, within: float = 0.0) -> Check:
+def number(ran: Ran, path: str, expected: float | None, within: float = 0.0) -> None:
     """A number of benchmark_mean.json, by its keys."""
-    return lambda ran: compared(ran.mean, path, expected, within)
+    compared(ran.mean, path, expected, within)
 
 
-def reads(path: str, expected: float | str | None, within: float = 0.0, run: int = -1) -> Check:
+def reads(ran: Ran, path: str, expected: float | str | None, within: float = 0.0, run: int = -1) -> None:
     """A number of what another verb printed as JSON."""
-    return lambda ran: compared(json.loads(ran.done[run].stdout), path, expected, within)
+    compared(json.loads(ran.done[run].stdout), path, expected, within)
 
 
 def compared(body: Any, path: str, expected: Any, within: float) -> None:
@@ -209,87 +189,52 @@ def compared(body: Any, path: str, expected: Any, within: float) -> None:
         assert body == expected
 
 
-def throughput(expected: float | None, within: float = 0.25) -> Check:
+def throughput(ran: Ran, expected: float | None, within: float = 0.25) -> None:
     """Items per second of the run; None: not measured, with a reason."""
-
-    def check(ran: Ran) -> None:
-        found = ran.mean["throughput"]
-        if expected is None:
-            assert found["items_per_second"] is None
-            assert found["reason"]
-        else:
-            near(found["items_per_second"], expected, within)
-
-    return check
+    found = ran.mean["throughput"]
+    if expected is None:
+        assert found["items_per_second"] is None
+        assert found["reason"]
+    else:
+        near(found["items_per_second"], expected, within)
 
 
-def batches(*counts: int, measured: bool = False) -> Check:
+def batches(ran: Ran, *counts: int, measured: bool = False) -> None:
     """Batches of each loop of all processes, warm-up included or not."""
-
-    def check(ran: Ran) -> None:
-        key = "total_batches_minus_warmup" if measured else "total_batches"
-        assert sorted(count for body in ran.processes for count in body["meta"][key].values()) == sorted(counts)
-
-    return check
+    key = "total_batches_minus_warmup" if measured else "total_batches"
+    assert sorted(count for body in ran.processes for count in body["meta"][key].values()) == sorted(counts)
 
 
-def cause(stage: str, name: str, line: int | None = None, limit: str | None = None) -> Check:
+def cause(ran: Ran, stage: str, name: str, line: int | None = None, limit: str | None = None) -> None:
     """What limits a stage in each process: its code, the line of its first cause, what of the GPU."""
-
-    def check(ran: Ran) -> None:
-        found = ran.stages(stage)
-        assert found
-        for one in found:
-            assert one["verdict"]["verdict"] in NAMES[name]
-            assert limit is None or one["verdict"]["limit"] == limit
-            assert line is None or one["causes"][0]["where"]["line"] == line
-
-    return check
+    found = ran.stages(stage)
+    assert found
+    for one in found:
+        assert one["verdict"]["verdict"] in NAMES[name]
+        assert limit is None or one["verdict"]["limit"] == limit
+        assert line is None or one["causes"][0]["where"]["line"] == line
 
 
-def has_cause(stage: str, name: str, line: int) -> Check:
+def has_cause(ran: Ran, stage: str, name: str, line: int) -> None:
     """One of a stage's causes, with its line."""
-
-    def check(ran: Ran) -> None:
-        found = only(ran.stages(stage))
-        assert line in [one["where"]["line"] for one in found["causes"] if one["code"] in NAMES[name] and one["where"]]
-
-    return check
+    found = only(ran.stages(stage))
+    assert line in [one["where"]["line"] for one in found["causes"] if one["code"] in NAMES[name] and one["where"]]
 
 
-def never(stage: str, name: str) -> Check:
+def never(ran: Ran, stage: str, name: str) -> None:
     """Neither verdict nor advice names this cause of a stage."""
-
-    def check(ran: Ran) -> None:
-        verdicts = [one["verdict"]["verdict"] for one in ran.stages(stage)]
-        assert verdicts
-        advice = [code for stages, code in ran.advice() if stage in stages]
-        assert not {*verdicts, *advice} & {*NAMES[name]}
-
-    return check
+    verdicts = [one["verdict"]["verdict"] for one in ran.stages(stage)]
+    assert verdicts
+    advice = [code for stages, code in ran.advice() if stage in stages]
+    assert not {*verdicts, *advice} & {*NAMES[name]}
 
 
-def first(stage: str, name: str) -> Check:
+def first(ran: Ran, stage: str, name: str) -> None:
     """Stage and cause of the first line of what to do first."""
-
-    def check(ran: Ran) -> None:
-        assert ran.advice()
-        stages, code = ran.advice()[0]
-        assert stage in stages
-        assert code in NAMES[name]
-
-    return check
-
-
-def advice_follows_verdicts(ran: Ran) -> None:
-    """The first line about a stage names the cause that limits it."""
-    told: dict[str, str] = {}
-    for stages, code in ran.advice():
-        for stage in stages:
-            told.setdefault(stage, code)
-    assert told
-    verdicts = {stage: {one["verdict"]["verdict"] for one in ran.stages(stage)} for stage in told}
-    assert {stage: code for stage, code in told.items() if code not in verdicts[stage]} == {}
+    assert ran.advice()
+    stages, code = ran.advice()[0]
+    assert stage in stages
+    assert code in NAMES[name]
 
 
 def times_fit(ran: Ran) -> None:
@@ -299,77 +244,45 @@ def times_fit(ran: Ran) -> None:
     assert [pair for pair in pairs if float(pair[0]) > float(pair[1])] == []
 
 
-def fits(columns: int = 200, lines: int = 60) -> Check:
+def fits(ran: Ran, columns: int = 200, lines: int = 60) -> None:
     """The printed tables can be read in a terminal."""
-
-    def check(ran: Ran) -> None:
-        printed = ran.printed.splitlines()
-        assert max(map(len, printed)) <= columns
-        assert len(printed) <= lines
-
-    return check
+    printed = ran.printed.splitlines()
+    assert max(map(len, printed)) <= columns
+    assert len(printed) <= lines
 
 
-def exits(code: int, run: int = 0) -> Check:
-    def check(ran: Ran) -> None:
-        assert ran.done[run].returncode == code, ran.said(run)
-
-    return check
+def exits(ran: Ran, code: int | str, run: int = 0) -> None:
+    """The exit code; `any`: no matter."""
+    assert code in {"any", ran.done[run].returncode}, ran.said(run)
 
 
-def finds(*codes: str) -> Check:
+def finds(ran: Ran, *codes: str) -> None:
     """The results have a finding with one of these codes."""
-
-    def check(ran: Ran) -> None:
-        found = {finding["code"] for finding in ran.findings}
-        assert found & {*codes}, found
-
-    return check
+    found = {finding["code"] for finding in ran.findings}
+    assert found & {*codes}, found
 
 
-def lacks(*codes: str) -> Check:
-    """The results have no finding with one of these codes."""
-
-    def check(ran: Ran) -> None:
-        assert not {finding["code"] for finding in ran.findings} & {*codes}
-
-    return check
-
-
-def notes(pattern: str) -> Check:
+def notes(ran: Ran, pattern: str) -> None:
     """A finding's message has this key word."""
-
-    def check(ran: Ran) -> None:
-        assert any(re.search(pattern, finding["message"]) for finding in ran.findings), ran.findings
-
-    return check
+    assert any(re.search(pattern, finding["message"]) for finding in ran.findings), ran.findings
 
 
-def says(pattern: str, run: int = 0) -> Check:
+def says(ran: Ran, pattern: str, run: int = 0) -> None:
     """What was printed has this key word."""
-
-    def check(ran: Ran) -> None:
-        assert re.search(pattern, ran.said(run)), ran.said(run)
-
-    return check
+    assert re.search(pattern, ran.said(run)), ran.said(run)
 
 
-def silent(pattern: str, run: int = 0) -> Check:
+def silent(ran: Ran, pattern: str, run: int = 0) -> None:
     """What was printed does not have this key word."""
+    assert ran.said(run)
+    assert not re.search(pattern, ran.said(run))
+
+
+def any_of(checks: list[Check]) -> Check:
+    """A check that one of these holds."""
 
     def check(ran: Ran) -> None:
-        assert ran.said(run)
-        assert not re.search(pattern, ran.said(run))
-
-    return check
-
-
-def both(*checks: Check) -> Check:
-    """All of these hold: one thing that is wrong."""
-
-    def check(ran: Ran) -> None:
-        for one in checks:
-            one(ran)
+        assert any(holds(one, ran) for one in checks)
 
     return check
 
@@ -382,23 +295,10 @@ def holds(check: Check, ran: Ran) -> bool:
     return True
 
 
-def either(*checks: Check) -> Check:
-    """One of these holds."""
-
-    def check(ran: Ran) -> None:
-        assert any(holds(one, ran) for one in checks)
-
-    return check
-
-
-def rate_matches(stage: str) -> Check:
+def rate_matches(ran: Ran, stage: str) -> None:
     """Batches of one item without pauses between them: the rate is the inverse of their mean time."""
-
-    def check(ran: Ran) -> None:
-        found = only(named(ran.mean["stats_minus_warmup"], stage))
-        near(ran.mean["throughput"]["items_per_second"], 1e3 / found["cpu_time"]["mean"], 0.1)
-
-    return check
+    found = only(named(ran.mean["stats_minus_warmup"], stage))
+    near(ran.mean["throughput"]["items_per_second"], 1e3 / found["cpu_time"]["mean"], 0.1)
 
 
 def throughput_as_printed(ran: Ran) -> None:
@@ -407,36 +307,24 @@ def throughput_as_printed(ran: Ran) -> None:
     near(ran.mean["throughput"]["items_per_second"], float(log.read_text().split()[-1]), 0.25)
 
 
-def range_exceeds_span(stage: str, ms: float) -> Check:
+def range_exceeds_span(ran: Ran, stage: str, ms: float) -> None:
     """A range is at most that much longer than the program's own span inside it; medians."""
-
-    def check(ran: Ran) -> None:
-        found = only(named(ran.mean["stats_minus_warmup"], stage))
-        assert 0 <= found["cpu_time"]["p50"] - statistics.median(ran.spans(stage)) <= ms
-
-    return check
+    found = only(named(ran.mean["stats_minus_warmup"], stage))
+    assert 0 <= found["cpu_time"]["p50"] - statistics.median(ran.spans(stage)) <= ms
 
 
-def line_takes(stage: str, line: int, span: str, within: float = 0.2) -> Check:
+def line_takes(ran: Ran, stage: str, line: int, span: str, within: float = 0.2) -> None:
     """The share of a stage that its first cause saves at that line is the share of the program's own span."""
-
-    def check(ran: Ran) -> None:
-        found = only(ran.stages(stage))
-        (first_cause, *_) = found["causes"]
-        assert first_cause["where"]["line"] == line
-        near(first_cause["saves_ms"] / found["cpu_ms"], statistics.fmean(ran.spans(span)) / found["cpu_ms"], within)
-
-    return check
+    found = only(ran.stages(stage))
+    (first_cause, *_) = found["causes"]
+    assert first_cause["where"]["line"] == line
+    near(first_cause["saves_ms"] / found["cpu_ms"], statistics.fmean(ran.spans(span)) / found["cpu_ms"], within)
 
 
-def saves_share(stage: str, share: float, within: float) -> Check:
+def saves_share(ran: Ran, stage: str, share: float, within: float) -> None:
     """The share of the batch that a stage costs."""
-
-    def check(ran: Ran) -> None:
-        found = only(ran.stages(stage))
-        near(found["cost"]["saving_share"], share, within)
-
-    return check
+    found = only(ran.stages(stage))
+    near(found["cost"]["saving_share"], share, within)
 
 
 def peak_memory(ran: Ran) -> None:

@@ -1,7 +1,7 @@
-"""Programs of reported and wrong numbers, run as their authors ran them: `table.py` has the rows.
+"""Programs of reported and wrong numbers, run as their authors ran them: `cases.txt` has the rows.
 
 What is right of a row is one test; each thing that is wrong is an expected failure of its own, with the letter of its
-kind. The change that mends it flips the row: it moves the check from `wrong` to `right`.
+kind. The change that mends it flips the row: it moves the checks to `right`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ import shlex
 import shutil
 import socket
 import sqlite3
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
-from tests.cases.checks import Check, Ran, exits, named, only, read, took
-from tests.cases.table import CASES, GPU_CASES, KINDS, TRUTHS, Case
+from tests.cases.checks import Check, Ran, named, only, read, took
+from tests.cases.table import FILE, Case, read_cases
 from tests.contract import tiny_models
 from tests.integration import forked_command
 from tests.integration.launches import NSYS, NVTX_SITE, environment, perfharness
@@ -32,27 +30,26 @@ from tests.support.replayed_nvml import replay_environment
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "traces"
 TIMEOUT_S = 280.0
-TRACED = ("launch", "stress")
-"""Verbs that trace."""
+TINY = f"{tiny_models.__file__}:create"
+TRACED = {"launch": ["--no-telemetry"], "stress": ["--no-telemetry"]}
+"""Verbs that trace, and options of theirs that a row may take back."""
+KINDS, CASES = read_cases(FILE.read_text("utf-8"))
 
 
-def rows_of(cases: tuple[Case, ...]) -> Iterator[Any]:
-    """A row for what is right, and one for each thing that is wrong."""
-    for case in cases:
+def rows() -> Iterator[Any]:
+    """A test for what is right of a row, and one for each thing that is wrong."""
+    for case in CASES:
         for tracer in case.tracers:
-            marks = [] if case.quick and tracer == "embedded" else [pytest.mark.slow]
+            marks = [] if "quick" in case.settings else [pytest.mark.slow]
             if case.folder == "gpu":
                 marks.append(pytest.mark.gpu)
-            elif tracer == "nsys" or case.needs_nsys:
+            elif tracer == "nsys" or "nsys" in case.settings:
                 marks.append(pytest.mark.nsys)
             name = f"{case.name}-{tracer}"
-            right = case.right if case.exit is None else (exits(case.exit), *case.right)
-            if right:
-                yield pytest.param(case, tracer, right, marks=marks, id=name)
-            for number, (kind, check) in enumerate((*case.wrong, *case.sometimes)):
-                strict = number < len(case.wrong)
-                expected = pytest.mark.xfail(reason=f"{kind}: {KINDS[kind]}", raises=AssertionError, strict=strict)
-                yield pytest.param(case, tracer, (check,), marks=[*marks, expected], id=f"{name}-{kind}-{number}")
+            yield pytest.param(case, tracer, case.right, marks=marks, id=name)
+            for number, (kind, checks, strict) in enumerate(case.wrong):
+                wrong = pytest.mark.xfail(reason=f"{kind}: {KINDS[kind]}", raises=AssertionError, strict=strict)
+                yield pytest.param(case, tracer, checks, marks=[*marks, wrong], id=f"{name}-{kind}-{number}")
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +62,17 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ran(programs: Path) -> Any:
+def ran(programs: Path) -> Callable[[Case, str], Ran]:
     """Each row is run once, whichever of its tests asks first."""
-    return cache(lambda case, tracer: run(case, tracer, programs))
+    done: dict[tuple[str, str], Ran] = {}
+
+    def once(case: Case, tracer: str) -> Ran:
+        key = case.name, tracer
+        if key not in done:
+            done[key] = run(case, tracer, programs)
+        return done[key]
+
+    return once
 
 
 def run(case: Case, tracer: str, programs: Path) -> Ran:
@@ -75,34 +80,40 @@ def run(case: Case, tracer: str, programs: Path) -> Ran:
     truth = programs / f"{case.name}-{tracer}-truth"
     truth.mkdir()
     folder = programs / case.folder
-    for name, text in case.files:
+    name, _, text = case.settings.get("file", "").partition(":")
+    if name:
         (folder / name).write_text(text)
-    options = ["--tracer", tracer, *(["--nsys", NSYS] if tracer == "nsys" and NSYS else [])]
-    sites = [NVTX_SITE] if tracer == "nsys" and NVTX_SITE else []
-    environ = environment(*sites, TRUTH=str(truth), **dict(case.environ))
-    if case.site:
-        environ["PYTHONPATH"] += os.pathsep + str(folder / case.site)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    done: list[CompletedProcess[str]] = []
+    environ = environment(*([NVTX_SITE] if tracer == "nsys" else []), TRUTH=str(truth))
+    if "site" in case.settings:
+        environ["PYTHONPATH"] += os.pathsep + str(folder / case.settings["site"])
+    variable, _, value = case.settings.get("environ", "").partition("=")
+    if variable:
+        environ[variable] = value
+    done = []
     for line in (case.run, *case.then):
-        verb, *words = shlex.split(line.format(out=out, port=port, tiny=f"{tiny_models.__file__}:create", nsys=NSYS))
+        verb, *words = shlex.split(line.format(out=out, port=free_port(), tiny=TINY, nsys=NSYS))
         if verb in TRACED:
-            telemetry = () if "--telemetry" in words else ("--no-telemetry",)
-            place = out if not done else out.with_name(f"{out.name}-{len(done)}")
-            words = [*options, *telemetry, "-o", str(place), *words]
+            words = [*TRACED[verb], "--tracer", tracer, "-o", str(out), *words]
+            if tracer == "nsys" and NSYS:
+                words = ["--nsys", NSYS, *words]
         done.append(forked_command.run((verb, *words), environ, folder, TIMEOUT_S))
     return Ran(out, tuple(done), truth)
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("case", "tracer", "checks"), [*rows_of(CASES), *rows_of(TRUTHS), *rows_of(GPU_CASES)])
-def test_a_case(case: Case, tracer: str, checks: tuple[Check, ...], ran: Any) -> None:
-    for module in case.modules:
+@pytest.mark.parametrize(("case", "tracer", "checks"), [*rows()])
+def test_a_case(case: Case, tracer: str, checks: list[Check], ran: Callable[[Case, str], Ran]) -> None:
+    for module in filter(None, case.settings.get("needs", "torch" if case.folder == "gpu" else "").split(",")):
         pytest.importorskip(module)
-    for program in case.programs:
-        if not shutil.which(program):
-            pytest.skip(f"{program} is not installed")
+    command = case.settings.get("command")
+    if command and not shutil.which(command):
+        pytest.skip(f"{command} is not installed")
     result = ran(case, tracer)
     for check in checks:
         check(result)
@@ -134,7 +145,7 @@ def test_the_gpu_is_that_of_cuda(
 @pytest.mark.nsys
 def test_an_old_sqlite_beside_a_new_report_is_not_read(programs: Path, tmp_path: Path) -> None:
     """Row 31."""
-    case = Case("31", "launch c24_service.py")
+    case = Case("31", ("nsys",), "launch c24_service.py", "cpu")
     launched = run(case, "nsys", programs)
     shutil.copy(launched.out / "proc_0_gpu_0" / "trace.nsys-rep", tmp_path / "report.nsys-rep")
     shutil.copy(GOLDEN / "cpu.sqlite", tmp_path / "report.sqlite")
