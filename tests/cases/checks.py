@@ -1,4 +1,4 @@
-"""What a case requires of its run: each function returns a check, which reads output, results and exit codes."""
+"""Checks of a run: of its output, results and exit codes. `cases.txt` calls them by name."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def add(case: Case, key: str, value: str) -> None:
     elif key == "then":
         case.then.append(value)
     elif key == "right":
-        case.right = [*([] if "exits" in value else case.right), *read_checks(value)]
+        case.right = [*([] if value.startswith("exits") else case.right), *read_checks(value)]
     else:
         case.wrong.append((key.rstrip("?"), list(read_checks(value)), not key.endswith("?")))
 

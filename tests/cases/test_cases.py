@@ -31,8 +31,8 @@ HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "traces"
 TIMEOUT_S = 280.0
 TINY = f"{tiny_models.__file__}:create"
-TRACED = {"launch": ["--no-telemetry"], "stress": ["--no-telemetry"]}
-"""Verbs that trace, and options of theirs that a row may take back."""
+TRACED = ("launch", "stress")
+"""Verbs that trace; a row may ask for `--telemetry`."""
 KINDS, CASES = read_cases(FILE.read_text("utf-8"))
 
 
@@ -93,7 +93,7 @@ def run(case: Case, tracer: str, programs: Path) -> Ran:
     for line in (case.run, *case.then):
         verb, *words = shlex.split(line.format(out=out, port=free_port(), tiny=TINY, nsys=NSYS))
         if verb in TRACED:
-            words = [*TRACED[verb], "--tracer", tracer, "-o", str(out), *words]
+            words = ["--no-telemetry", "--tracer", tracer, "-o", str(out), *words]
             if tracer == "nsys" and NSYS:
                 words = ["--nsys", NSYS, *words]
         done.append(forked_command.run((verb, *words), environ, folder, TIMEOUT_S))
