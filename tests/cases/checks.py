@@ -103,9 +103,10 @@ def read(path: Path) -> Tree:
 
 def named(tree: Tree, name: str) -> Iterator[Tree]:
     """Every object below `tree` with that key, or the one at a whole path."""
-    first_key, _, rest = name.partition("/")
-    if rest:
-        yield from named(tree.get(first_key, {}), rest)
+    if "/" in name:
+        for key in name.split("/"):
+            tree = tree.get(key, {})
+        yield from [tree] if tree else []
         return
     for key, value in tree.items():
         if isinstance(value, dict):

@@ -29,7 +29,7 @@ from tests.support.replayed_nvml import replay_environment
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "traces"
-TIMEOUT_S = 280.0
+TIMEOUT_S = 600.0
 TINY = f"{tiny_models.__file__}:create"
 TRACED = ("launch", "stress")
 """Verbs that trace; a row may ask for `--telemetry`."""
