@@ -1,0 +1,336 @@
+"""Checks of a run: of its output, results and exit codes. `cases.txt` calls them by name."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any, TypeVar
+
+Tree = dict[str, Any]
+
+NAMES = {
+    "allocation": ("allocator-churn",),
+    "capture": ("recompilation", "compilation", "garbage-collection", "allocator-churn", "cpu-bound"),
+    "contention": ("cpu-contention",),
+    "copies": ("small-copies", "pageable-copies", "implicit-synchronization"),
+    "copy": ("copy-bound",),
+    "cpu": ("cpu-bound",),
+    "cpu-or-copies": ("cpu-bound", "copy-bound", "pageable-copies"),
+    "file": ("file-wait",),
+    "gpu": ("gpu-bound",),
+    "loader": ("data-loader-starvation", "data-loader"),
+    "network": ("network-wait",),
+    "pageable": ("pageable-copies",),
+    "recompiles": ("recompilation", "compilation"),
+    "stage": ("waiting-on-stage",),
+    "sync": ("synchronization-bound", "implicit-synchronization", "synchronization"),
+}
+"""Causes by short names: the codes that mean them. A code that is renamed is renamed here."""
+OTHER_CODES = ("cannot-tell", "first-use", "gil-contention", "launch-bound", "unknown", "waiting-on-system")
+CODES = {*OTHER_CODES, *(code for codes in NAMES.values() for code in codes)}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Output and results of one command, and of those that read its results."""
+
+    out: Path
+    done: tuple[CompletedProcess[str], ...]
+    truth: Path
+    """What the program measured itself, `PID.json`."""
+
+    @cached_property
+    def mean(self) -> Tree:
+        return read(self.out / "benchmark_mean.json")
+
+    @cached_property
+    def processes(self) -> list[Tree]:
+        return [read(path) for path in sorted(self.out.glob("proc_*/**/benchmark.json"))]
+
+    @cached_property
+    def findings(self) -> list[Tree]:
+        """Each once; the mean repeats those of processes."""
+        found = [*read(self.out / "manifest.json")["findings"]]
+        for body in [self.mean, *self.processes]:
+            found += body["meta"]["findings"]
+        return found
+
+    def spans(self, key: str) -> list[float]:
+        """Milliseconds of each span of that name that the program timed by its own clock."""
+        rows = [row for path in self.truth.glob("*.json") for row in json.loads(path.read_text())]
+        return [(end - start) / 1e6 for name, start, end in rows if name == key]
+
+    @property
+    def printed(self) -> str:
+        return self.done[0].stdout
+
+    def said(self, run: int) -> str:
+        return self.done[run].stdout + self.done[run].stderr
+
+    def stages(self, name: str) -> list[Tree]:
+        """Diagnoses of the stages of that name, one per process that has it."""
+        found = [stage for body in self.processes for stage in body["diagnosis"]["stages"]]
+        return [stage for stage in found if stage["path"][-1] == name]
+
+    def advice(self) -> list[tuple[list[str], str]]:
+        """Stages and cause of each numbered line of what to do first."""
+        lines = re.findall(r"^ *\d+\. (.+)$", self.printed, re.MULTILINE)
+        found = []
+        for line in lines:
+            stages, rest = re.split(r" \(|  ", line, maxsplit=1)
+            cause = min((code for code in CODES if code in rest), key=rest.index, default="")
+            found.append(([stage.strip().split("/")[-1] for stage in stages.split(", ")], cause))
+        return found
+
+
+Check = Callable[[Ran], None]
+T = TypeVar("T")
+
+LATE_MS = 3.0
+"""How late a busy machine wakes a thread, at most, in the median."""
+
+
+def read(path: Path) -> Tree:
+    body: Tree = json.loads(path.read_text("utf-8"))
+    return body
+
+
+def named(tree: Tree, name: str) -> Iterator[Tree]:
+    """Every object below `tree` with that key, or the one at a whole path."""
+    if "/" in name:
+        for key in name.split("/"):
+            tree = tree.get(key, {})
+        yield from [tree] if tree else []
+        return
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            if key == name:
+                yield value
+            yield from named(value, name)
+
+
+def only(found: Iterable[T]) -> T:
+    """The one that there has to be."""
+    every_one = list(found)
+    assert len(every_one) == 1
+    return every_one[0]
+
+
+def near(found: float | None, expected: float, within: float) -> None:
+    assert found is not None
+    assert abs(found - expected) <= within * abs(expected), f"{found} instead of {expected}"
+
+
+def took(found: float | None, ms: float, within: float) -> None:
+    """A time as planted: a sleep is never short, and late on a busy machine."""
+    assert found is not None
+    assert 0.95 * ms <= found <= (1 + within) * ms + LATE_MS, f"{found} ms instead of {ms} ms"
+
+
+def lasts(ran: Ran, stage: str, ms: float, within: float = 0.3, statistic: str = "p50") -> None:
+    """A stage's host time per batch, without warm-up; by default the median, which one late sleep does not move."""
+    found = only(named(ran.mean["stats_minus_warmup"], stage))
+    took(found["cpu_time"][statistic], ms, within)
+
+
+def at_most(ran: Ran, stage: str, ms: float) -> None:
+    """A stage's median host time per batch is no longer than that."""
+    found = only(named(ran.mean["stats_minus_warmup"], stage))
+    assert found["cpu_time"]["p50"] <= ms
+
+
+def every(ran: Ran, stage: str, *times: float, within: float = 0.3, of_mean: bool = False) -> None:
+    """The median host times of the stages with that name, of all processes and recorders, in any order."""
+    bodies = [ran.mean] if of_mean else ran.processes
+    stages = [one for body in bodies for one in named(body["stats_minus_warmup"], stage)]
+    found = sorted(one["cpu_time"]["p50"] for one in stages)
+    assert len(found) == len(times), found
+    for one, ms in zip(found, sorted(times), strict=True):
+        took(one, ms, within)
+
+
+def accounted(ran: Ran, stage: str, ms: float, within: float = 0.3) -> None:
+    """A range is in a table with its host time, or a finding names it."""
+    if any(stage in finding["message"] for finding in ran.findings):
+        return
+    found = only(named(ran.mean["stats_minus_warmup"] or ran.mean["mean_all_batches"], stage))
+    took(found["cpu_time"]["p50"] if isinstance(found["cpu_time"], dict) else found["cpu_time"], ms, within)
+
+
+def outside(ran: Ran, stage: str, count: int, ms: float, within: float = 0.3) -> None:
+    """A range outside of batches: its occurrences, and the median of its host time."""
+    found = only(row for row in ran.mean["outside_batches"] if row["path"][-1] == stage)
+    assert found["count"] == count
+    took(found["cpu_time"]["p50"], ms, within)
+
+
+def number(ran: Ran, path: str, expected: float | None, within: float = 0.0) -> None:
+    """A number of benchmark_mean.json, by its keys."""
+    compared(ran.mean, path, expected, within)
+
+
+def reads(ran: Ran, path: str, expected: float | str | None, within: float = 0.0, run: int = -1) -> None:
+    """A number of what another verb printed as JSON."""
+    compared(json.loads(ran.done[run].stdout), path, expected, within)
+
+
+def compared(body: Any, path: str, expected: Any, within: float) -> None:
+    for key in path.split("/"):
+        body = dict(enumerate(body)).get(int(key)) if isinstance(body, list) else body.get(key)
+        assert body is not None or expected is None, path
+    if within:
+        near(body, expected, within)
+    else:
+        assert body == expected
+
+
+def throughput(ran: Ran, expected: float | None, within: float = 0.25) -> None:
+    """Items per second of the run; None: not measured, with a reason."""
+    found = ran.mean["throughput"]
+    if expected is None:
+        assert found["items_per_second"] is None
+        assert found["reason"]
+    else:
+        near(found["items_per_second"], expected, within)
+
+
+def batches(ran: Ran, *counts: int, measured: bool = False) -> None:
+    """Batches of each loop of all processes, warm-up included or not."""
+    key = "total_batches_minus_warmup" if measured else "total_batches"
+    assert sorted(count for body in ran.processes for count in body["meta"][key].values()) == sorted(counts)
+
+
+def cause(ran: Ran, stage: str, name: str, line: int | None = None, limit: str | None = None) -> None:
+    """What limits a stage in each process: its code, the line of its first cause, what of the GPU."""
+    found = ran.stages(stage)
+    assert found
+    for one in found:
+        assert one["verdict"]["verdict"] in NAMES[name]
+        assert limit is None or one["verdict"]["limit"] == limit
+        assert line is None or one["causes"][0]["where"]["line"] == line
+
+
+def has_cause(ran: Ran, stage: str, name: str, line: int) -> None:
+    """One of a stage's causes, with its line."""
+    found = only(ran.stages(stage))
+    assert line in [one["where"]["line"] for one in found["causes"] if one["code"] in NAMES[name] and one["where"]]
+
+
+def never(ran: Ran, stage: str, name: str) -> None:
+    """Neither verdict nor advice names this cause of a stage."""
+    verdicts = [one["verdict"]["verdict"] for one in ran.stages(stage)]
+    assert verdicts
+    advice = [code for stages, code in ran.advice() if stage in stages]
+    assert not {*verdicts, *advice} & {*NAMES[name]}
+
+
+def first(ran: Ran, stage: str, name: str) -> None:
+    """Stage and cause of the first line of what to do first."""
+    assert ran.advice()
+    stages, code = ran.advice()[0]
+    assert stage in stages
+    assert code in NAMES[name]
+
+
+def times_fit(ran: Ran) -> None:
+    """No stage is said to take more of a batch than the batch lasts, where the text sets one against the other."""
+    pairs = re.findall(r"([\d.]+) ms of ([\d.]+) ms", ran.printed)
+    assert pairs
+    assert [pair for pair in pairs if float(pair[0]) > float(pair[1])] == []
+
+
+def fits(ran: Ran, columns: int = 200, lines: int = 60) -> None:
+    """The printed tables can be read in a terminal."""
+    printed = ran.printed.splitlines()
+    assert max(map(len, printed)) <= columns
+    assert len(printed) <= lines
+
+
+def exits(ran: Ran, code: int | str, run: int = 0) -> None:
+    """The exit code; `any`: no matter."""
+    assert code in {"any", ran.done[run].returncode}, ran.said(run)
+
+
+def finds(ran: Ran, *codes: str) -> None:
+    """The results have a finding with one of these codes."""
+    found = {finding["code"] for finding in ran.findings}
+    assert found & {*codes}, found
+
+
+def notes(ran: Ran, pattern: str) -> None:
+    """A finding's message has this key word."""
+    assert any(re.search(pattern, finding["message"]) for finding in ran.findings), ran.findings
+
+
+def says(ran: Ran, pattern: str, run: int = 0) -> None:
+    """What was printed has this key word."""
+    assert re.search(pattern, ran.said(run)), ran.said(run)
+
+
+def silent(ran: Ran, pattern: str, run: int = 0) -> None:
+    """What was printed does not have this key word."""
+    assert ran.said(run)
+    assert not re.search(pattern, ran.said(run))
+
+
+def any_of(checks: list[Check]) -> Check:
+    """A check that one of these holds."""
+
+    def check(ran: Ran) -> None:
+        assert any(holds(one, ran) for one in checks)
+
+    return check
+
+
+def holds(check: Check, ran: Ran) -> bool:
+    try:
+        check(ran)
+    except AssertionError:
+        return False
+    return True
+
+
+def rate_matches(ran: Ran, stage: str) -> None:
+    """Batches of one item without pauses between them: the rate is the inverse of their mean time."""
+    found = only(named(ran.mean["stats_minus_warmup"], stage))
+    near(ran.mean["throughput"]["items_per_second"], 1e3 / found["cpu_time"]["mean"], 0.1)
+
+
+def throughput_as_printed(ran: Ran) -> None:
+    """The program's own rate is the last word of its output."""
+    (log,) = ran.out.glob("proc_*/stdout.log")
+    near(ran.mean["throughput"]["items_per_second"], float(log.read_text().split()[-1]), 0.25)
+
+
+def range_exceeds_span(ran: Ran, stage: str, ms: float) -> None:
+    """A range is at most that much longer than the program's own span inside it; medians."""
+    found = only(named(ran.mean["stats_minus_warmup"], stage))
+    assert 0 <= found["cpu_time"]["p50"] - statistics.median(ran.spans(stage)) <= ms
+
+
+def line_takes(ran: Ran, stage: str, line: int, span: str, within: float = 0.2) -> None:
+    """The share of a stage that its first cause saves at that line is the share of the program's own span."""
+    found = only(ran.stages(stage))
+    (first_cause, *_) = found["causes"]
+    assert first_cause["where"]["line"] == line
+    near(first_cause["saves_ms"] / found["cpu_ms"], statistics.fmean(ran.spans(span)) / found["cpu_ms"], within)
+
+
+def saves_share(ran: Ran, stage: str, share: float, within: float) -> None:
+    """The share of the batch that a stage costs."""
+    found = only(ran.stages(stage))
+    near(found["cost"]["saving_share"], share, within)
+
+
+def peak_memory(ran: Ran) -> None:
+    """Host memory at its peak, as the kernel counted it for the process."""
+    (peak,) = (json.loads(path.read_text())["maxrss"] for path in ran.truth.glob("m.json"))
+    (version,) = json.loads(ran.done[1].stdout)["versions"]
+    row = only(row for row in version["rows"] if row["metric"] == "host_memory")
+    near(row["base"]["mean"], peak, 0.02)
