@@ -1,4 +1,4 @@
-"""Results as the published schemas (docs/schema) describe them."""
+"""Results as their JSON Schemas (`perfharness export --schema KIND`) describe them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Any
 import jsonschema
 from pydantic import BaseModel
 
-SCHEMAS = Path(__file__).parents[1] / "docs" / "schema"
+from perfharness.render.schemas import json_schema
+
+CHROME_TRACE = Path(__file__).parent / "data" / "chrome_trace.schema.json"
 
 
 @cache
-def _validator(schema: str) -> Any:
-    """Of a schema, which is checked once itself: that takes longer than most documents."""
-    content = json.loads((SCHEMAS / f"{schema}.schema.json").read_text("utf-8"))
+def _validator(kind: str) -> Any:
+    """Check the schema itself only once: that takes longer than most documents."""
+    content = json.loads(CHROME_TRACE.read_text("utf-8")) if kind == "chrome_trace" else json_schema(kind)
     made = jsonschema.validators.validator_for(content)
     made.check_schema(content)
     return made(content)
 
 
-def valid(schema: str, content: Any, part: str = "") -> Any:
+def valid(kind: str, content: Any, part: str = "") -> Any:
     """The content as JSON has it. Raises `jsonschema.ValidationError` where the schema does not allow it.
 
     Args:
-        schema: the name of its file, without the ending.
+        kind: of `export --schema`, or `chrome_trace`.
         content: a file, a model, or what JSON holds.
         part: what the content is of the schema, as `$defs/Diagnosis`; empty: all of it.
     """
@@ -34,7 +36,7 @@ def valid(schema: str, content: Any, part: str = "") -> Any:
         content = json.loads(content.read_text("utf-8"))
     elif isinstance(content, BaseModel):
         content = json.loads(content.model_dump_json())
-    validator = _validator(schema)
+    validator = _validator(kind)
     for error in validator.descend(content, {"$ref": f"#/{part}"} if part else validator.schema):
         raise error
     return content

@@ -1,7 +1,8 @@
-"""`perfharness export`: a timeline for trace viewers, or tables for notebooks."""
+"""`perfharness export`: a timeline for trace viewers, or tables for notebooks; JSON Schemas."""
 
 from __future__ import annotations
 
+import json
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -45,6 +46,27 @@ TableName = Enum("TableName", {name: name for name in TABLES}, type=str)  # type
 """Words of --table."""
 
 
+def _print_schema(kind: str | None) -> None:
+    if kind is None:
+        return
+    from perfharness.render.schemas import json_schema
+
+    typer.echo(json.dumps(json_schema(kind), indent=2, ensure_ascii=False))
+    raise typer.Exit
+
+
+SchemaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="KIND",
+        help="Print the JSON Schema of a result file, such as benchmark or manifest, and end.",
+        is_eager=True,
+        callback=_print_schema,
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("export", cls=GroupedCommand)(export)
@@ -72,6 +94,7 @@ def export(
     domain: DomainOption = None,
     batch_pattern: BatchPatternOption = None,
     nsys: NsysOption = None,
+    _schema: SchemaOption = None,
 ) -> None:
     """Write a run for other programs: a timeline, sampled stacks, or tables of ranges, batches, stages, kernels.
 

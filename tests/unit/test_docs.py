@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from perfharness.model import environment
+from perfharness.model.telemetry import CLOCK_EVENT_REASONS
+from perfharness.render.schemas import KINDS, json_schema
+from perfharness.telemetry.sources import METRICS
+
 CHECKOUT = Path(__file__).parents[2]
 PAGES = [*sorted(CHECKOUT.glob("*.md")), *sorted((CHECKOUT / "docs").rglob("*.md")), CHECKOUT / "samples" / "README.md"]
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]+)?\)")
@@ -77,13 +82,34 @@ def test_modules_that_pages_and_code_run_exist() -> None:
         assert find_spec(name) is not None, name
 
 
-def test_every_row_of_the_reference_says_what_it_means() -> None:
-    """Columns that may be empty (a hint, a default) come after it."""
-    empty: list[str] = []
-    for page in ("environment", "exit-codes", "findings", "metrics"):
-        rows = [
-            line for line in (CHECKOUT / f"docs/reference/{page}.md").read_text("utf-8").splitlines() if "|" in line
-        ]
-        meaning = 2 if page == "findings" else 1
-        empty += [row for row in rows if len(re.sub(r"[^a-z]", "", row.split(" | ")[meaning])) < 3 and "---" not in row]
-    assert empty == []
+def names_in_rows(page: str) -> set[str]:
+    """The names in backticks in the first column of a page's tables."""
+    rows = re.findall(r"^\| (`[^|]*) \|", (CHECKOUT / "docs" / "reference" / page).read_text("utf-8"), re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def test_the_reference_has_every_metric_and_every_environment_variable() -> None:
+    metrics = {metric.name for metric in METRICS} | {reason.name for reason in CLOCK_EVENT_REASONS}
+    assert metrics <= set(re.findall(r"`(\w+)`", (CHECKOUT / "docs/reference/metrics.md").read_text("utf-8")))
+    assert names_in_rows("metrics.md") <= metrics
+    variables = {value for value in vars(environment).values() if str(value).startswith("PERFHARNESS_")}
+    assert variables <= names_in_rows("environment.md")
+
+
+def test_fields_that_the_reference_names_are_in_the_schemas() -> None:
+    known: set[str] = set(KINDS)
+    for kind in ("benchmark", "benchmark_mean"):
+        schema = json_schema(kind)
+        for model in (schema, *schema["$defs"].values()):
+            known |= set(model.get("properties", {}))
+    assert names_in_rows("results.md") <= known
+    assert len(names_in_rows("results.md")) > 50
+
+
+@pytest.mark.parametrize("page", sorted((CHECKOUT / "docs/guides/causes").glob("*.md")), ids=lambda page: page.stem)
+def test_an_example_prints_what_its_page_shows(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = page.read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    exec(compile(example, str(page), "exec"), {})
+    assert capsys.readouterr().out == shown

@@ -1,4 +1,4 @@
-"""What benchmark.json and benchmark_mean.json hold, as models: docs/schema is made of them (scripts/update_schemas).
+"""What benchmark.json and benchmark_mean.json hold, as models: `export --schema` prints them.
 
 The files are written from columns and dictionaries, which take a fraction of the memory.
 """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
+import jsonschema
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -129,3 +131,21 @@ def test_what_is_refused(
     assert "fault of perfharness" not in captured.err
     assert not (tmp_path / "x.json").exists()
     assert len(captured.err.splitlines()) == (1 if code == 1 else len(captured.err.splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [("benchmark", "data"), ("benchmark_mean", "mean_data"), ("manifest", "processes"), ("recorder", "recorders")],
+)
+def test_a_schema_is_printed(kind: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "--schema", kind]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.validators.validator_for(schema).check_schema(schema)
+    assert key in schema["properties"]
+
+
+def test_a_schema_that_there_is_not_is_a_usage_error_with_the_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "--schema", "nothing"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert {"benchmark", "bench_merged", "load"} <= set(re.findall(r"\w+", captured.err))

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import re
 import shutil
 import sqlite3
 import subprocess
@@ -595,15 +594,6 @@ def test_a_run_stays_where_its_folder_does_not(
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert (run["run_id"], run["folder_state"]) == (manifest().run_id, what)
     assert cli(path, "show", "latest") == 0
-
-
-def test_scripts_that_launch_write_into_no_store() -> None:
-    scripts = Path(__file__).parents[3] / "scripts"
-    for script in filter(Path.is_file, scripts.iterdir()):  # scripts that tests import leave __pycache__ there
-        text = script.read_text()
-        if re.search(r'"launch"|run_suite|run_plan|repeat_cases|perfharness launch ', text) and text.startswith("#!"):
-            is_sourced = "environment.sh" in text or script.name == "update_reference"
-            assert is_sourced or "PERFHARNESS_STORE" in text, script.name
 
 
 # ---- suites ----
