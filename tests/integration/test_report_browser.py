@@ -28,7 +28,10 @@ playwright = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("altair")
 
 CHROMIUM = os.environ.get("PERFHARNESS_TEST_CHROMIUM", "")
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="PERFHARNESS_TEST_CHROMIUM names no Chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="PERFHARNESS_TEST_CHROMIUM names no Chromium"),
+]
 TRACES = Path(__file__).parents[1] / "golden" / "traces"
 
 WIDTHS = (375, 768, 1280, 1920)
