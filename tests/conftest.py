@@ -22,14 +22,14 @@ for number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# The gate draws the same examples in each run; scripts/test --all draws new ones. The speed of a shared machine does not
+# The gate draws the same examples in each run, scripts/test --all new ones. The speed of a shared machine does not
 # depend on the code. A machine with a GPU that runs only tests/gpu may be without Hypothesis.
 with contextlib.suppress(ImportError):
     from hypothesis import HealthCheck, settings
 
-    common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-    settings.register_profile("gate", derandomize=True, database=None, max_examples=50, **common)
-    settings.register_profile("random", print_blob=True, **common)
+    settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+    random = settings.get_profile("random")
+    settings.register_profile("gate", random, derandomize=True, database=None, max_examples=50)
     settings.load_profile(os.environ.get("PERFHARNESS_TEST_PROFILE", "gate"))
 
 
