@@ -19,8 +19,9 @@ LINES = 20_000
 SCRIPT = f"""
 import sys, time
 print("up", flush=True)
-time.sleep(1)
-if len(sys.argv) > 1:
+if sys.argv[1:] == ["hang"]:
+    time.sleep(600)
+if sys.argv[1:] == ["many"]:
     for number in range({LINES}):
         print("line", number, "x" * 100)
     print("the end", end="")
@@ -32,30 +33,25 @@ def is_up(out: Path) -> bool:
     return any(log.read_text() for log in out.glob(".perfharness-run-*/proc_*/stdout.log"))
 
 
-@pytest.mark.parametrize(
-    ("hangup", "code", "end"),
-    [(signal.SIG_DFL, 1, "interrupted"), pytest.param(signal.SIG_IGN, 0, "ok", marks=pytest.mark.slow)],
-)
-def test_a_closed_terminal_costs_no_result(
-    script: Path, tmp_path: Path, hangup: signal.Handlers, code: int, end: str
-) -> None:
+@pytest.mark.slow
+def test_a_closed_terminal_costs_no_result(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     terminal, slave = pty.openpty()
 
     def take_the_terminal() -> None:
         os.setsid()
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGHUP, hangup)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     with subprocess.Popen(
-        command(*PLAIN, "-o", out, script),
+        command(*PLAIN, "-o", out, script, "hang"),
         stdin=slave, stdout=slave, stderr=slave, env=environment(), preexec_fn=take_the_terminal,
     ) as launcher:  # fmt: skip
         os.close(slave)
         wait_for(lambda: is_up(out))
         os.close(terminal)
-        assert launcher.wait(PATIENCE_S) == code
-    assert manifest(out)["processes"][0]["ended"] == end
+        assert launcher.wait(PATIENCE_S) == 1
+    assert manifest(out)["processes"][0]["ended"] == "interrupted"
     assert (out / "benchmark_mean.json").exists()
 
 
@@ -83,7 +79,6 @@ def test_a_full_disk_behind_stdout_costs_no_result(script: Path, tmp_path: Path)
             stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=PATIENCE_S, check=False,
         )  # fmt: skip
     assert done.returncode == 0
-    assert b"No space left on device" in done.stderr
     assert manifest(out)["processes"][0]["ended"] == "ok"
     assert (out / "benchmark_mean.json").exists()
 

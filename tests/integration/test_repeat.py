@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import perfharness
+from perfharness.cli.main import run
 from perfharness.errors import LaunchInterruptedError
 from perfharness.model.yardstick import yardstick_of
 from perfharness.runs.files import run_folder
@@ -66,11 +67,9 @@ def test_three_launches(script: Path, tmp_path: Path) -> None:
     assert batch.low is not None
     assert batch.low < (batch.mean or 0)
     assert f"{BATCH}/work" in repeat.stages
-
-    refused = run_to_the_end(("--repeat", 2, "-o", out / "launch_0", *QUICK, script), environment())
-    assert refused.returncode == 2
-    together = run_to_the_end(("--repeat", 2, "--np-sweep", "1,2", "-o", tmp_path / "x", script), environment())
-    assert together.returncode == 2
+    refused = ["launch", *QUICK, "--repeat", "2"]
+    assert run([*refused, "-o", str(out / "launch_0"), str(script)]) == 2
+    assert run([*refused, "--np-sweep", "1,2", "-o", str(tmp_path / "x"), str(script)]) == 2
 
 
 @pytest.mark.slow
@@ -99,7 +98,7 @@ def test_an_interrupt_ends_it_and_what_was_measured_stays(script: Path, tmp_path
     assert repeated_launches(out) == (out / "launch_0",)
 
 
-@pytest.mark.parametrize("when", ["a companion starts", "the traces are read"])
+@pytest.mark.parametrize("when", [pytest.param("a companion starts", marks=pytest.mark.slow), "the traces are read"])
 def test_an_interrupt_at_any_time_ends_it(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -119,6 +118,7 @@ def test_an_interrupt_at_any_time_ends_it(
         perfharness.launch(script, output_dir=tmp_path / "c", tracer="embedded", telemetry=False)
 
 
+@pytest.mark.slow
 def test_cases_in_turn_from_python(script: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"script": str(script), "tracer": "embedded", "telemetry": False, "warmup_batches": 0}
     options = [LaunchOptions(output_dir=tmp_path / name, **settings) for name in ("a", "b")]
@@ -132,14 +132,6 @@ def test_cases_in_turn_from_python(script: Path, tmp_path: Path) -> None:
     assert [created for created, _, _ in made] == sorted(created for created, _, _ in made)
     assert len(first.launches) == len(second.launches) == 2
     assert first.repeat.asked.seed == second.repeat.asked.seed == 5
-
-
-def test_it_ends_when_it_is_stable(script: Path, tmp_path: Path) -> None:
-    case = perfharness.repeat(
-        script, until_stable=0.99, output_dir=tmp_path / "rep", tracer="embedded", telemetry=False, warmup_batches=0
-    )
-    assert case.is_stable
-    assert 5 <= len(case.rows) < 30  # which is the limit
 
 
 NEIGHBOUR = "import time\nprint(flush=True)\nwhile True: pass"
