@@ -58,7 +58,6 @@ def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
     assert (streams.reason, streams.outputs_equal) == (None, True)
     assert all(rate and rate > 0 for rate in streams.items_per_second_each)
     assert {"preprocess", "engine", "postprocess"} <= set(found.stages_ms)
-    assert "in the traced pipeline the engine takes" in found.reasons["stages_ms"]
     expected = tiny_models.reference(features, shift)
     with np.load(tmp_path / OUTPUTS_NAME) as outputs:
         for name, array in expected.items():

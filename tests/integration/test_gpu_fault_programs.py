@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault_corpus import Fault, fault_lines
 from tests.gpu.faults.expected import EXPECTED
 
 CORPUS = Path(__file__).parents[1] / "gpu" / "faults"
@@ -25,21 +24,6 @@ SAME_LINE = {
 """Both twins execute the marked line: what differs is its operands, or there is nothing to mend on a CPU."""
 
 NO_LINE_ON_A_CPU = {"empty_cache", "shared_gpu", "synchronize_per_layer"}
-
-
-def test_every_program_is_listed_once() -> None:
-    names = [fault.program for fault in EXPECTED]
-    assert sorted(names) == sorted(file.stem for file in CORPUS.glob("*.py") if file.stem != "expected")
-
-
-@pytest.mark.parametrize("fault", EXPECTED, ids=[fault.program for fault in EXPECTED])
-def test_a_program_cites_its_report_and_marks_its_fault(fault: Fault) -> None:
-    source = (CORPUS / f"{fault.program}.py").read_text(encoding="utf-8")
-    assert fault.report in source.split('"""')[1]
-    assert bool(fault_lines(source)) is fault.has_line
-    annotations = CORPUS / f"{fault.program}.toml"
-    annotated = annotations if annotations.exists() else annotations.with_suffix(".py")
-    assert f'"{fault.stage}"' in annotated.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

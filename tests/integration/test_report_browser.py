@@ -62,7 +62,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("gpu", "light"), *(
             pytest.param(name, scheme, marks=pytest.mark.slow)
             for name, scheme in (("gpu", "dark"), ("hostile", "light"), ("sweep", "light"), ("load", "light"),
-                                 ("load", "dark"), ("loadgen", "light"), ("suite", "light"), ("suite", "dark"))
+                                 ("loadgen", "light"), ("suite", "light"))
         ),
     ],
 )  # fmt: skip

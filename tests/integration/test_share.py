@@ -1,4 +1,4 @@
-"""A launch with planted secrets, shared: none is left, and the numbers are the same. And what `--env-allow` passes."""
+"""A launch with planted secrets, shared: none is left, and the numbers are the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from perfharness.cli.main import run as run_verb
 from perfharness.runs.share.archive import unpacked
-from tests.integration.launches import NSYS, NVTX_SITE, environment, manifest, run_to_the_end
+from tests.integration.launches import environment, run_to_the_end
 
 TOKEN, CUSTOMER, PHRASE = "tok-9f2Xq/7+aa==", "acme robotics", "grün 'and' \"blue\""
 ARGUMENT, FOLDER = "project-zanzibar", "client-zebra"
@@ -50,21 +50,30 @@ class Launched:
     result: subprocess.CompletedProcess[str]
 
 
-def launched(folder: Path, *options: object, sites: tuple[str, ...] = ()) -> Launched:
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory: pytest.TempPathFactory) -> Launched:
+    folder = tmp_path_factory.mktemp("embedded")
     place = folder / FOLDER
     place.mkdir()
     (place / "script.py").write_text(SCRIPT)
-    environ = environment(*sites, HUB_TOKEN=TOKEN, CUSTOMER=CUSTOMER, PHRASE=PHRASE, PLAIN_MODE="on")
+    environ = environment(HUB_TOKEN=TOKEN, CUSTOMER=CUSTOMER, PHRASE=PHRASE, PLAIN_MODE="on")
     out = folder / "out"
-    arguments = (*options, "-w", "1", "--measure-idle", "0", "-o", out, place / "script.py", ARGUMENT)
+    arguments = (
+        "--tracer",
+        "embedded",
+        "--explain",
+        "-w",
+        "1",
+        "--measure-idle",
+        "0",
+        "-o",
+        out,
+        place / "script.py",
+        ARGUMENT,
+    )
     result = run_to_the_end(arguments, environ, cwd=place)
     assert result.returncode == 0, result.stderr
     return Launched(out, environ, result)
-
-
-@pytest.fixture(scope="module")
-def explained(tmp_path_factory: pytest.TempPathFactory) -> Launched:
-    return launched(tmp_path_factory.mktemp("embedded"), "--tracer", "embedded", "--explain")
 
 
 def contents(path: Path) -> list[bytes]:
@@ -108,8 +117,11 @@ def results(run: Path) -> list[Any]:
     return [code, *((str(name), numbers(json.loads((run / name).read_text()))) for name in names)]
 
 
-def check_shared(run: Launched, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_run_with_stacks_no_secret_is_left_and_the_numbers_stay(
+    explained: Launched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Shared where the environment is the launch's."""
+    run, folder = explained, tmp_path
     before = results(run.out)
     archive = folder / "shared.tar.zst"
     capsys.readouterr()
@@ -126,42 +138,6 @@ def check_shared(run: Launched, folder: Path, capsys: pytest.CaptureFixture[str]
     assert not holding(shared, os.uname().nodename) or len(os.uname().nodename) < 3
     assert results(shared) == before
     assert len(before) > 2
-
-
-def test_of_a_run_with_stacks_no_secret_is_left_and_the_numbers_stay(
-    explained: Launched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    check_shared(explained, tmp_path, capsys)
-
-
-@pytest.mark.slow
-@pytest.mark.nsys
-def test_of_a_run_of_nsys_no_secret_is_left_and_the_numbers_stay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = launched(tmp_path, "--nsys", NSYS, sites=(NVTX_SITE,))
-    process = run.out / "proc_0_gpu_0"
-    assert {"trace.sqlite", "trace.nsys-rep"} <= holding(run.out, TOKEN)
-    assert run_verb(["share", str(run.out), "-o", str(tmp_path / "elsewhere.tar.zst")]) == 0
-    assert process.joinpath("trace.nsys-rep").exists()
-    assert "trace.sqlite" in holding(run.out, "PLAIN_MODE")
-    for secret in (TOKEN, CUSTOMER, PHRASE, FOLDER, "PLAIN_MODE"):  # known from the trace alone
-        assert not holding(unpacked(tmp_path / "elsewhere.tar.zst"), secret)
-    check_shared(run, tmp_path, capsys)
-
-
-def test_verbs_take_the_archive(explained: Launched, tmp_path: Path) -> None:
-    assert run_verb(["share", str(explained.out), "-o", str(tmp_path / "a.tar.zst")]) == 0
-    for verb in ("diagnose", "analyze", "ranges"):
-        assert run_verb([verb, str(tmp_path / "a.tar.zst")]) == 0
-    assert not holding(tmp_path / "a", "HUB_TOKEN") or (tmp_path / "a" / "shared.json").exists()
-    assert run_verb(["share", str(tmp_path / "a.tar.zst"), "-o", str(tmp_path / "b.tar.zst")]) == 0
-
-
-def test_usage(explained: Launched, tmp_path: Path) -> None:
-    assert run_verb(["share", str(explained.out), "-o", str(tmp_path / "a.zip")]) == 2
-    assert run_verb(["share", str(explained.out / "proc_0_gpu_0")]) == 2
-    assert run_verb(["share", str(tmp_path / "nothing")]) == 1
 
 
 def test_results_carry_no_values_of_the_environment(
@@ -181,28 +157,3 @@ def test_results_carry_no_values_of_the_environment(
     assert "rec" in (tmp_path / "report.html").read_text()
     for name in ("HUB_TOKEN", "PHRASE"):
         assert not holding(tmp_path, explained.environ[name])
-
-
-VARIABLES = "import os, sys; print(sorted(os.environ))"
-
-
-@pytest.mark.parametrize("tracer", ["embedded", "none"])
-def test_only_named_variables_are_passed(tracer: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(VARIABLES)
-    environ = environment(
-        HUB_TOKEN=TOKEN, OMP_NUM_THREADS="3", OMP_PLACES="cores", CUSTOMER=CUSTOMER, CUDA_CACHE_PATH="/x"
-    )
-    out = tmp_path / "out"
-    allowed = ("--env-allow", "CUSTOMER,OMP_*")
-    run_to_the_end(("--tracer", tracer, *allowed, "-o", out, tmp_path / "script.py"), environ)
-    passed = set(eval((out / "proc_0_gpu_0" / "stdout.log").read_text()))
-    assert {"CUSTOMER", "OMP_NUM_THREADS", "OMP_PLACES", "CUDA_CACHE_PATH", "PATH", "PERFHARNESS_OUTPUT_DIR"} <= passed
-    assert "HUB_TOKEN" not in passed
-    assert manifest(out)["env_allow"] == ["CUSTOMER", "OMP_*"]
-
-
-@pytest.mark.parametrize("names", ["", " , ", "A-B", "*"])
-def test_names_that_are_none_are_refused(names: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "script.py").write_text(VARIABLES)
-    assert run_verb(["launch", "--env-allow", names, "--dry-run", str(tmp_path / "script.py")]) == 2
-    assert "env-allow" in capsys.readouterr().err
