@@ -29,9 +29,7 @@ def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
         model="tests.contract.tiny_models:create",
         threads=1,
         input_file=tmp_path / "inputs.npz",
-        passes=("latency", "telemetry", "layers", "instances", "streams", "stages", "outputs"),
-        instances=2,
-        streams=2,
+        passes=("latency", "telemetry", "outputs"),
         latency=LatencySettings(warmup=20, iterations=500, max_iterations=5000),
         telemetry=TelemetrySettings(seconds=0.3),
     )
@@ -50,14 +48,6 @@ def test_a_case_of_onnxruntime(tmp_path: Path) -> None:
     else:
         assert latency.min <= latency.median.low <= latency.median.value <= latency.median.high <= latency.max
     assert None not in (found.startup.first_inference_ms, found.startup.import_ms)
-    assert found.layers
-    assert all(layer.milliseconds >= 0 for layer in found.layers)
-    instances, streams = known(found.instances), known(found.streams)
-    assert instances.reason is None
-    assert known(instances.window_ms) > 1000  # max_iterations, a tenth of a second, does not cut it short
-    assert (streams.reason, streams.outputs_equal) == (None, True)
-    assert all(rate and rate > 0 for rate in streams.items_per_second_each)
-    assert {"preprocess", "engine", "postprocess"} <= set(found.stages_ms)
     expected = tiny_models.reference(features, shift)
     with np.load(tmp_path / OUTPUTS_NAME) as outputs:
         for name, array in expected.items():

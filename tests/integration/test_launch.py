@@ -258,7 +258,9 @@ def test_the_users_umask_holds_and_no_file_has_a_secret_in_clear(tmp_path: Path)
     )
     before = os.umask(0o027)
     try:
-        done = run_to_the_end(("--tracer", "embedded", "-w", 0, "-o", out, script, *SECRETS), environment())
+        done = run_to_the_end(
+            ("--tracer", "embedded", "-w", 0, "-o", out, script, *SECRETS), environment(HUB_TOKEN="SECRET7")
+        )
     finally:
         os.umask(before)
     assert done.returncode == 0, done.stderr

@@ -208,33 +208,6 @@ def test_collectives_of_ddp_in_the_backward_pass(tmp_path: Path, tracer: str, be
     assert (delay["rank"], delay["stage"][-1], delay["at_stage"][-1]) == (1, "load", "backward")
 
 
-@pytest.mark.slow
-def test_collectives_of_captured_batches_only(tmp_path: Path) -> None:
-    """Batches 4 to 8 of 12: each of theirs, which C++ calls on threads without batches, and none before or after."""
-    (tmp_path / "ddp.py").write_text(DDP)
-    run, (options, sites) = tmp_path / "out", tracing("embedded")
-    done = run_to_the_end(
-        ("-w", "0", *options, "--annotate-collectives", "--capture-batches", "4:9", "-o", run, *RANKS, "ddp.py"),
-        environment(*sites), tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    for process in open_run(run).processes:
-        recorders = json.loads((process.folder / "recorder.json").read_text())["recorders"]
-        rows = process.table("ranges").to_pylist()
-        assert (
-            len(rows) == sum(one["captured"]["ranges"] for one in recorders) < sum(one["ranges"] for one in recorders)
-        )
-        batches = [row for row in rows if row["name"] == "batch"]
-        reduced = [row for row in rows if row["name"] == "all_reduce"]
-        assert len(batches) == sum(one["captured"]["batches"] for one in recorders) == 5
-        for batch in batches:
-            end_ns = batch["start_ns"] + batch["duration_ns"]
-            assert any(batch["start_ns"] < one["start_ns"] < end_ns for one in reduced)
-        assert len(reduced) % len(batches) == 0
-    (group,) = mean(run)["ranks"]["groups"]
-    assert (group["source"], group["batches"]) == ("host", 5)
-
-
 PLAIN = """
 import os, sys, time
 os.environ.update(WORLD_SIZE="2", GLOO_SOCKET_IFNAME="lo", RANK="0")

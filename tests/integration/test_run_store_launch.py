@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -16,8 +15,8 @@ from perfharness.runs.store.folders import holds
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.records import CPU
 from perfharness.runs.store.store import RunStore
-from tests.integration.launches import CHECKOUT, PATIENCE_S, environment, manifest, perfharness, run_to_the_end
-from tests.integration.store_writers import crash_and_go_on, started, write_together
+from tests.integration.launches import environment, manifest, perfharness, run_to_the_end
+from tests.integration.store_writers import crash_and_go_on, write_together
 
 SCRIPT = """
 import os, sys
@@ -93,21 +92,6 @@ def test_four_writers_at_once(place: Path) -> None:
     with closing(sqlite3.connect(place)) as connection, connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-@pytest.mark.parametrize("dump", [None, pytest.param("run_store_0001.sql", marks=pytest.mark.slow)])
-def test_a_migration_that_was_killed_is_made_by_the_next(place: Path, dump: str | None) -> None:
-    place.parent.mkdir(parents=True)
-    with closing(sqlite3.connect(place)) as connection, connection:
-        connection.executescript("" if dump is None else (CHECKOUT / "tests" / "data" / dump).read_text())
-    with closing(sqlite3.connect(place)) as connection, connection:
-        before = list(connection.iterdump())
-    process = started(str(place), "migrate", 0)
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == -signal.SIGKILL
-    with closing(sqlite3.connect(place)) as connection, connection:
-        assert list(connection.iterdump()) == before
-    assert opened(place).count() == (0 if dump is None else 3)
 
 
 def test_a_killed_writer(place: Path) -> None:
