@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import shutil
 import signal
@@ -153,22 +152,6 @@ def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(scrip
     assert processes_naming(str(tmp_path)) == []
 
 
-@pytest.mark.slow
-def test_the_importer_inside_nsight_compute_is_called_by_the_launcher(script: Path, tmp_path: Path) -> None:
-    host = tmp_path / "nsight-compute" / "host"
-    collector = _copy(COLLECTOR, host / "target-linux-x64")
-    _copy(COLLECTOR.parent / "host-linux-x64", host / "linux-desktop-glibc_2_11_3-x64")
-    install = probe(collector / "nsys", "inside Nsight Compute")
-    assert (install.usable, install.finds_importer) == (True, False)
-    out = tmp_path / "out"
-    done = launch("--nsys", collector / "nsys", "-o", out, script)
-    assert codes(out) == [], done.stdout + done.stderr
-    folder = out / "proc_0_gpu_0"
-    assert (folder / "trace.nsys-rep").exists()
-    assert not (folder / "trace.qdstrm").exists()
-    assert range_names(folder / "trace.sqlite") == ["batch"]
-
-
 def test_an_importer_that_breaks_is_told_and_the_recording_kept(script: Path, tmp_path: Path) -> None:
     host = tmp_path / "nsight-compute" / "host"
     collector = _copy(COLLECTOR, host / "target-linux-x64")
@@ -270,37 +253,3 @@ def _copy(source: Path, target: Path) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(source, target, symlinks=True)
     return target
-
-
-QUEUE_SCRIPT = """
-import hashlib, queue, threading
-import nvtx
-items = queue.Queue()
-def produce():
-    data = bytes(8_000_000)
-    for index in range(14):
-        with nvtx.annotate("decode", domain="pipeline"):
-            hashlib.sha256(data).digest()  # without the interpreter lock
-            items.put(index)
-threading.Thread(target=produce).start()
-for index in range(14):
-    with nvtx.annotate(f"batch_{index}", domain="pipeline"):
-        with nvtx.annotate("fetch", domain="pipeline"):
-            items.get()
-"""
-
-
-@pytest.mark.slow
-def test_a_thread_that_waits_for_a_queue_is_told_from_one_that_computes(tmp_path: Path) -> None:
-    script = tmp_path / "queue_script.py"
-    script.write_text(QUEUE_SCRIPT)
-    out = tmp_path / "out"
-    for _ in range(4):  # nsys 2023.4 with --trace-os ends one process in ten by a segmentation fault
-        done = launch("--nsys", NSYS, "--trace-os", "-w", 1, "--domain", "pipeline", "-o", out, script)
-        if json.loads((out / "manifest.json").read_text())["processes"][0]["signal"] != "SIGSEGV":
-            break
-    assert done.returncode == 0, done.stdout + done.stderr
-    diagnosis = json.loads((out / "proc_0_gpu_0" / "benchmark.json").read_text())["diagnosis"]
-    fetch = next(stage for stage in diagnosis["stages"] if stage["path"][-1] == "fetch")
-    assert fetch["host"]["blocked_ms"]["lock"] > 0.5 * fetch["cpu_ms"]
-    assert fetch["verdict"]["verdict"] in ("waiting-on-stage", "first-use"), fetch["verdict"]

@@ -167,35 +167,3 @@ def test_a_launch_names_the_native_function_of_a_stage(tmp_path: Path) -> None:
     assert cause["code"] == "cpu-bound"
     assert cause["native"]["function"] == first["function"]
     assert cause["where"]["function"] == "<module>"
-
-
-@pytest.mark.slow
-def test_a_forked_child_is_sampled_in_its_own_file_only(tmp_path: Path) -> None:
-    if not is_permitted():
-        with pytest.raises(UnavailableError):
-            NativeSampler(os.getpid())
-        return
-    script = """
-import json, os, sys, time
-from perfharness import PerfRecorder
-perf = PerfRecorder("pipe")
-def burn():
-    end = time.thread_time() + 0.5
-    while time.thread_time() < end:
-        for _ in range(100_000):
-            pass
-child = os.fork()
-if not child:
-    burn()
-    os._exit(0)
-burn()
-os.waitpid(child, 0)
-json.dump({"parent": os.getpid(), "child": child}, open(sys.argv[1], "w"))
-"""
-    probe, said = run(tmp_path, script)
-    native = probe.native
-    assert native is not None
-    for process in ("parent", "child"):
-        counted = float(native.length_ns[native.thread >> 24 == said[process]].sum())
-        assert 0.3e9 < counted < 0.8e9  # of half a second
-    assert len(np.unique(native.thread)) == 2
