@@ -163,21 +163,6 @@ def test_workers(tmp_path: Path, tracer: str, way: str) -> None:
     assert not {path.name for path in (tree.out / "proc_0_gpu_0").iterdir() if path.name.startswith(".")}
 
 
-def test_a_parent_that_measures_nothing_has_no_numbers(tmp_path: Path) -> None:
-    source = """
-        import subprocess
-        if len(sys.argv) > 1:
-            work(2)
-        else:
-            subprocess.run([sys.executable, __file__, "child"], check=True)
-    """
-    tree = launch(tmp_path, "embedded", source)
-    assert tree.code == 0, tree.output
-    assert tree.batches() == {"child_0": 2}
-    assert not (tree.out / "proc_0_gpu_0" / "benchmark.json").exists()
-    assert tree.codes <= {"child-killed"}
-
-
 @pytest.mark.slow
 def test_ranks(tmp_path: Path) -> None:
     """torchrun starts two; each starts a worker, which inherits its rank and is none."""
@@ -226,6 +211,7 @@ def test_cpu_time_of_each_rank(tmp_path: Path) -> None:
     assert found["proc_0_gpu_0/rank_1"]["figures"]["threads"]["min"] == 1
 
 
+@pytest.mark.slow
 def test_workers_of_a_data_loader(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     source = """
@@ -385,7 +371,10 @@ def test_children_are_in_the_order_in_which_they_were_started(tmp_path: Path) ->
 
 
 def test_processes_that_become_another_program(tmp_path: Path) -> None:
-    """What they recorded before is counted too: one becomes a program that records more, one becomes another."""
+    """What they recorded before is counted too: one becomes a program that records more, one becomes another.
+
+    Their parent measures nothing, and has no numbers.
+    """
     source = """
         import subprocess
         if len(sys.argv) < 2:
@@ -404,6 +393,7 @@ def test_processes_that_become_another_program(tmp_path: Path) -> None:
     assert tree.batches() == {"child_0": 5, "child_1": 2}
     for number, ended in enumerate(("exit", "exec")):
         assert json.loads((tree.out / f"proc_0_gpu_0/child_{number}/recorder.json").read_text())["ended"] == ended
+    assert not (tree.out / "proc_0_gpu_0" / "benchmark.json").exists()
     assert "child-killed" not in tree.codes
 
 

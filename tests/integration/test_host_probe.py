@@ -402,34 +402,6 @@ def test_a_forked_child_has_its_own_samples_and_the_sampler_is_nobodys_child(tmp
     assert (events.end_ns > events.start_ns).all()
 
 
-CLOSING = """
-import gc, json, os, socket, sys, time
-from perfharness import PerfRecorder
-perf = PerfRecorder("pipe")
-with perf.range("before"):
-    time.sleep(0.1)
-os.closerange(3, 100)
-pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(8)]
-gc.collect()
-PerfRecorder("another")
-heard = []
-for one in [one for pair in pairs for one in pair]:
-    one.setblocking(False)
-    try:
-        heard.append(one.recv(100).decode())
-    except BlockingIOError:
-        pass
-json.dump(heard, open(sys.argv[1], "w"))
-"""
-
-
-def test_a_program_that_closes_all_descriptors_gets_no_messages_of_the_probe(tmp_path: Path) -> None:
-    """The number of the probe's connection is then that of a socket of the program."""
-    probe, _ = run(tmp_path, CLOSING)
-    assert json.loads((tmp_path / "said.json").read_text()) == []
-    assert len(of_stage(probe.samples, "before")) > 2
-
-
 def test_without_an_explaining_pass_nothing_is_sampled(tmp_path: Path) -> None:
     path, out = tmp_path / "script.py", tmp_path / "out"
     path.write_text("from perfharness import PerfRecorder\nPerfRecorder('p')\n")

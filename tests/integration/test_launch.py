@@ -185,6 +185,7 @@ def test_a_signal_to_the_launcher_ends_the_whole_family(script: Path, tmp_path: 
     assert processes_naming(str(tmp_path)) == []
 
 
+@pytest.mark.slow
 def test_asked_twice_the_launcher_kills_what_ignores_signals(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with launching("-o", out, script, "stubborn") as launcher:
@@ -268,6 +269,7 @@ def test_the_users_umask_holds_and_no_file_has_a_secret_in_clear(tmp_path: Path)
     assert log.read_text() == "0o27\n"
     assert log.stat().st_mode & 0o777 == 0o640
     assert not [path for path in (out, *out.rglob("*")) if path.stat().st_mode & 0o027]
-    assert (out / "proc_0_gpu_0" / "recorder.json").exists()
+    assert json.loads((out / "proc_0_gpu_0" / "recorder.json").read_text())["start_barrier"] is None
+    assert manifest(out)["start_barrier"] is None, "one process alone waits for nobody"
     assert not [path for path in out.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()]
     assert "SECRET" not in done.stdout + done.stderr

@@ -116,12 +116,6 @@ def test_one_that_never_comes_is_named(tmp_path: Path) -> None:
     assert [process["ended"] for process in manifest["processes"]] == ["ok", "ok"]
 
 
-def test_one_process_alone_waits_for_nobody(tmp_path: Path) -> None:
-    _, manifest, _ = launch(tmp_path, "--tracer", "none", "|", 0, 4)
-    assert manifest["start_barrier"] is None
-    assert load(tmp_path / "out" / "proc_0_gpu_0" / "recorder.json")["start_barrier"] is None
-
-
 def test_ctrl_c_while_one_waits(tmp_path: Path) -> None:
     with launching(*arguments_of(tmp_path, "-np", 2, "-w", 1, "--tracer", "embedded", "|", 600, 5)) as launcher:
         assert launcher.stdout is not None

@@ -1,13 +1,9 @@
-"""A launch does not depend on who reads what it prints: no terminal, no reader, a full disk, one that does not read."""
+"""A launch does not depend on who reads what it prints: no reader, a full disk, one that does not read."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import signal
 import subprocess
-import termios
 from pathlib import Path
 
 import pytest
@@ -17,42 +13,14 @@ from tests.integration.launches import PATIENCE_S, command, environment, manifes
 
 LINES = 20_000
 SCRIPT = f"""
-import sys, time
+import sys
 print("up", flush=True)
-if sys.argv[1:] == ["hang"]:
-    time.sleep(600)
 if sys.argv[1:] == ["many"]:
     for number in range({LINES}):
         print("line", number, "x" * 100)
     print("the end", end="")
 """
 PLAIN = ("--tracer", "none")
-
-
-def is_up(out: Path) -> bool:
-    return any(log.read_text() for log in out.glob(".perfharness-run-*/proc_*/stdout.log"))
-
-
-@pytest.mark.slow
-def test_a_closed_terminal_costs_no_result(script: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    terminal, slave = pty.openpty()
-
-    def take_the_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-    with subprocess.Popen(
-        command(*PLAIN, "-o", out, script, "hang"),
-        stdin=slave, stdout=slave, stderr=slave, env=environment(), preexec_fn=take_the_terminal,
-    ) as launcher:  # fmt: skip
-        os.close(slave)
-        wait_for(lambda: is_up(out))
-        os.close(terminal)
-        assert launcher.wait(PATIENCE_S) == 1
-    assert manifest(out)["processes"][0]["ended"] == "interrupted"
-    assert (out / "benchmark_mean.json").exists()
 
 
 def test_a_reader_that_has_gone_costs_no_result(script: Path, tmp_path: Path) -> None:

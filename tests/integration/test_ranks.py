@@ -13,7 +13,7 @@ import pytest
 
 from perfharness import open_run
 from tests.integration import forked_command
-from tests.integration.launches import NSYS, NVTX_SITE, TRACERS_SLOW_UNDER_NSYS, environment, run_to_the_end, tracing
+from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, run_to_the_end, tracing
 
 pytest.importorskip("torch.distributed")
 
@@ -123,6 +123,7 @@ perf.finalize()
 """
 
 
+@pytest.mark.slow
 @TRACERS_SLOW_UNDER_NSYS
 def test_ranks_of_mpirun(tmp_path: Path, tracer: str) -> None:
     pytest.importorskip("mpi4py")
@@ -261,14 +262,3 @@ def test_without_ranges_of_calls_nothing_is_guessed(tmp_path: Path) -> None:
     assert (group["parallel"], group["source"], group["delays"]) == (None, None, [])
     assert tree["throughput"]["items_per_second"] is None
     assert tree["throughput"]["reason"]
-
-
-@pytest.mark.slow
-@pytest.mark.nsys
-def test_under_nsys_the_same_rank_and_stage_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", environment(NVTX_SITE)["PYTHONPATH"])
-    run = launch(tmp_path, *RANKS, SAMPLE, *SMALL, *SLOW, options=("--tracer", "nsys", "--nsys", NSYS))
-    delay = mean(run)["ranks"]["groups"][0]["delays"][0]
-    assert (delay["rank"], delay["stage"][-1], delay["basis"]) == (1, "prepare", "host")
-    assert stages(run, 0)["batch/attention"]["verdict"]["verdict"] == "waiting-on-rank"
-    assert mean(run)["ranks"]["groups"][0]["skew"]["clock_error_ms"] == 0  # one trace, one clock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import socket
@@ -22,7 +21,7 @@ from tests.integration.launches import environment, manifest, perfharness, proce
 from tests.load_server import serving
 
 HERE = Path(__file__).parent
-SERVER = HERE.parent / "load_server.py"
+SERVER, ASGI = HERE.parent / "load_server.py", HERE / "asgi_server.py"
 
 
 def free_port() -> int:
@@ -59,15 +58,12 @@ def test_a_server_elsewhere(tmp_path: Path) -> None:
     assert all(window.rss_mb is None for window in found.windows)  # of the generator it would be no answer
 
 
-@pytest.mark.parametrize("name", [pytest.param("wsgi_server.py", marks=pytest.mark.slow), "asgi_server.py"])
-def test_a_server_that_is_started_is_traced_and_its_requests_are_batches(tmp_path: Path, name: str) -> None:
-    """One thread that takes 20 ms for each, and requests in bursts of 4: they wait 0, 20, 40 and 60 ms."""
+def test_a_server_that_is_started_is_traced_and_its_requests_are_batches(tmp_path: Path) -> None:
     port, out = free_port(), tmp_path / "out"
-    service = "0.02" if name == "wsgi_server.py" else ""
     profile = tmp_path / "load.toml"
     profile.write_text('[[load.phases]]\nreplay = "arrivals.csv"\nduration = 2\n')
     (tmp_path / "arrivals.csv").write_text("time_s\n" + "".join(f"{burst / 5}\n" * 4 for burst in range(10)))
-    start = f"{sys.executable} {HERE / name} {port} {service}"
+    start = f"{sys.executable} {ASGI} {port}"
     code, found, said = stress(out, f"http://127.0.0.1:{port}/", "--start", start, "--profile", profile)
     assert found is not None, said
     assert code == 0, said
@@ -79,14 +75,9 @@ def test_a_server_that_is_started_is_traced_and_its_requests_are_batches(tmp_pat
     rows = pq.read_table(out / "proc_0_gpu_0/requests.parquet").to_pylist()
     for row in rows:
         assert row["sent_ns"] < row["begun_ns"] < row["done_ns"]
-        assert row["done_ns"] - row["begun_ns"] >= (20e6 if service else 10e6)
+        assert row["done_ns"] - row["begun_ns"] >= 10e6
     assert all(window.rss_mb is not None for window in found.windows[:1])
-    if service:
-        begun = sorted(row["begun_ns"] for row in rows)
-        assert min(after - before for before, after in itertools.pairwise(begun)) >= 20_000_000
-        assert phase.queueing.mean.value is not None
-        assert phase.queueing.mean.value >= 29  # (0 + 20 + 40 + 60) / 4, and what a busy machine adds
-    assert processes_naming(str(HERE / name)) == []
+    assert processes_naming(f"{ASGI} {port}") == []
 
 
 @pytest.mark.slow
