@@ -36,7 +36,7 @@ def holder():
 
 def plant():
     if mode == "collect":
-        for _ in range(8):  # longer than a busy machine holds up any other batch
+        for _ in range(4):  # longer than a busy machine holds up any other batch
             gc.collect()
     if mode == "sleep":
         time.sleep(0.25)
@@ -131,7 +131,7 @@ TARGET = """
 import time
 
 def serve(request):
-    time.sleep(1 if request.id == 60 else 0.001)
+    time.sleep(0.6 if request.id == 60 else 0.001)
     if request.id == 20:
         raise ValueError("no")
 """
@@ -139,10 +139,10 @@ def serve(request):
 
 def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(TARGET)
-    load = ("--rate", 50, "--duration", "2s", "--warm-up", "0.4s", "--tracer", "embedded")
+    load = ("--rate", 50, "--duration", "3s", "--warm-up", "0.4s", "--tracer", "embedded")
     verb("stress", f"{tmp_path / 'target.py'}:serve", *load, "-o", tmp_path / "out")
     loop = slowest(tmp_path / "out", "-n", 4)
-    assert (loop["measured_by"], loop["batches"]) == ("latency", 99)  # one of the hundred failed
+    assert (loop["measured_by"], loop["batches"]) == ("latency", 149)  # one of them failed
     requests = {one["index"]: one for one in loop["requests"]}
     assert list(requests) == [60, 61, 62, 63]
     assert causes(requests[60])[0] == ("off-cpu", None)
@@ -150,7 +150,7 @@ def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> N
     for index in (61, 62, 63):  # due 20, 40 and 60 ms later, and begun when the stall is over
         assert causes(requests[index])[0] == ("queue", None)
         assert "request 60 " in requests[index]["parts"][0]["detail"]
-        assert requests[index]["queue_ms"] >= 1000 - 20 * (index - 60) - 1  # the clocks are compared
+        assert requests[index]["queue_ms"] >= 600 - 20 * (index - 60) - 1  # the clocks are compared
     failed = slowest(tmp_path / "out", "-n", 100)["requests"]
     (without,) = [one for one in failed if one["index"] == 20]
     assert (without["verdict"], without["error"]) == ("not-compared", "exception:ValueError")
