@@ -31,18 +31,15 @@ items = "len(items)"
 """
 
 TRACERS = ("nsys", "embedded")
-WAYS = ("annotations", "recorder")
 
 
-def launch(folder: Path, tracer: str, way: str) -> dict[str, Any]:
+def launch(folder: Path, tracer: str) -> dict[str, Any]:
     """The benchmark.json of a launch."""
     file = folder / "model.toml"
     file.write_text(ANNOTATIONS)
-    how = ["--annotate", str(file)] if way == "annotations" else []
-    arguments = ["--recorder"] if way == "recorder" else []
     done = subprocess.run(
-        [sys.executable, "-m", "perfharness", "launch", "--no-telemetry", "--tracer", tracer, "-w", str(WARMUP), *how,
-         "--annotate-torch", "2", "-o", str(folder / "run"), str(SCRIPT), *arguments],
+        [sys.executable, "-m", "perfharness", "launch", "--no-telemetry", "--tracer", tracer, "-w", str(WARMUP),
+         "--annotate", str(file), "--annotate-torch", "2", "-o", str(folder / "run"), str(SCRIPT)],
         capture_output=True, text=True, check=False, env=environment(), timeout=TIMEOUT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,11 +50,11 @@ def launch(folder: Path, tracer: str, way: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Each way of launching once, whichever test asks first."""
+    """Under each tracer once, whichever test asks first."""
 
     @lru_cache
-    def once(tracer: str, way: str) -> dict[str, Any]:
-        return launch(tmp_path_factory.mktemp(f"{tracer}_{way}"), tracer, way)
+    def once(tracer: str) -> dict[str, Any]:
+        return launch(tmp_path_factory.mktemp(tracer), tracer)
 
     return once
 
@@ -78,22 +75,20 @@ MODULES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("tracer", TRACERS)
-def test_modules_are_stages_inside_of_batches(tracer: str, way: str, launched: Any) -> None:
-    body = launched(tracer, way)
+def test_modules_are_stages_inside_of_batches(tracer: str, launched: Any) -> None:
+    body = launched(tracer)
     stages = stages_of(body)
     assert list(stages) == MODULES
     for stage in stages.values():
         assert (stage["batches"], stage["items"]) == (BATCHES - 2 * WARMUP, (BATCHES - 2 * WARMUP) * BATCH_SIZE)
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("tracer", TRACERS)
-def test_kernels_belong_to_the_module_that_started_them(tracer: str, way: str, launched: Any) -> None:
-    stages = stages_of(launched(tracer, way))
+def test_kernels_belong_to_the_module_that_started_them(tracer: str, launched: Any) -> None:
+    stages = stages_of(launched(tracer))
     kernels = {name: stage["gpu"]["kernel_count"] for name, stage in stages.items()}
-    print(tracer, way, kernels, {name: stage["verdict"] for name, stage in stages.items()})
+    print(tracer, kernels, {name: stage["verdict"] for name, stage in stages.items()})
     # Net runs nothing but its children, and these nothing but theirs.
     assert kernels["batch/Net"] == pytest.approx(kernels["batch/Net/backbone"] + kernels["batch/Net/head"])
     for parent in ("batch/Net/backbone", "batch/Net/head"):
@@ -115,15 +110,9 @@ def test_kernels_belong_to_the_module_that_started_them(tracer: str, way: str, l
     assert not stages["batch/Net"]["gpu"]["copies"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_both_tracers_count_the_same_kernels(way: str, launched: Any) -> None:
+def test_both_tracers_count_the_same_kernels(launched: Any) -> None:
     counts = [
-        {name: stage["gpu"]["kernel_count"] for name, stage in stages_of(launched(tracer, way)).items()}
+        {name: stage["gpu"]["kernel_count"] for name, stage in stages_of(launched(tracer)).items()}
         for tracer in TRACERS
     ]
     assert counts[0] == counts[1]
-
-
-@pytest.mark.parametrize("tracer", TRACERS)
-def test_with_and_without_a_recorder_the_stages_are_the_same(tracer: str, launched: Any) -> None:
-    assert list(stages_of(launched(tracer, "annotations"))) == list(stages_of(launched(tracer, "recorder")))

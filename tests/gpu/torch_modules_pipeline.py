@@ -1,11 +1,9 @@
-"""A model in a loop, with no annotation at all, or (`--recorder`) batches only: what --annotate-torch makes stages of.
+"""A model in a loop, with no annotation at all: what --annotate-torch makes stages of.
 
 perfharness launch --annotate FILE.toml --annotate-torch 2 tests/gpu/torch_modules_pipeline.py
 """
 
 from __future__ import annotations
-
-import argparse
 
 import torch
 from torch import Tensor, nn
@@ -34,24 +32,11 @@ def infer(net: Net, items: Tensor) -> Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--recorder", action="store_true")
-    options = parser.parse_args()
     torch.manual_seed(0)
     net = Net().cuda().eval()
     items = torch.randn(BATCH_SIZE, 3, 128, 128, device="cuda")
-    if not options.recorder:
-        for _ in range(BATCHES):
-            infer(net, items)
-        return
-    from perfharness import PerfRecorder  # not imported without --recorder
-
-    perf = PerfRecorder("model")
-    with perf.range("pipeline"):
-        for index in range(BATCHES):
-            with perf.batch(index, total_items=BATCH_SIZE):
-                infer(net, items)
-    perf.finalize()
+    for _ in range(BATCHES):
+        infer(net, items)
 
 
 if __name__ == "__main__":

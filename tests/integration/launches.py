@@ -26,7 +26,6 @@ NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "")
 """A folder with an nvtx that this nsys records."""
 
 UNDER_NSYS = pytest.param("nsys", marks=pytest.mark.nsys)
-TRACERS = pytest.mark.parametrize("tracer", ["embedded", UNDER_NSYS])
 TRACERS_SLOW_UNDER_NSYS = pytest.mark.parametrize(
     "tracer", ["embedded", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])]
 )

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 
-from sqlalchemy import Connection
-
 from perfharness.runs.store.gather import unix_ns
 from perfharness.runs.store.location import parse_location
 from perfharness.runs.store.records import CPU, Figure, StoredRun
@@ -56,21 +54,6 @@ def crash(place: str, writer: int) -> None:
     store.add(run_of(writer, 0))
 
 
-def crash_in_migration(place: str, writer: int) -> None:
-    """Ends when the migration is done but for the end of its transaction."""
-    from perfharness.runs.store import database
-
-    del writer
-    migrate = database._migrate
-
-    def migrate_and_die(connection: Connection) -> None:
-        migrate(connection)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    database._migrate = migrate_and_die
-    opened(place)
-
-
 def started(place: str, what: str, writer: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.integration.store_writers", place, what, str(writer)],
@@ -116,4 +99,4 @@ def crash_and_go_on(place: str) -> None:
 
 
 if __name__ == "__main__":
-    {"write": write, "crash": crash, "migrate": crash_in_migration}[sys.argv[2]](sys.argv[1], int(sys.argv[3]))
+    {"write": write, "crash": crash}[sys.argv[2]](sys.argv[1], int(sys.argv[3]))

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.launches import NSYS, NVTX_SITE, environment, run_to_the_end
+from tests.integration.launches import environment, run_to_the_end
 
 ROOT = Path(__file__).resolve().parents[2]
 OCR = ROOT / "samples" / "ocr_existing_pipeline"
-EMBEDDED = ("--tracer", "embedded")
 
 NET = """
 import sys, torch
@@ -62,9 +61,9 @@ for _ in range(2):
 """
 
 
-def launch(folder: Path, *arguments: str | Path, tracer: tuple[str, ...] = EMBEDDED, name: str = "out") -> Path:
+def launch(folder: Path, *arguments: str | Path, name: str = "out") -> Path:
     """Measure, and give the folder of the one process."""
-    done = run_to_the_end(("-w", "0", *tracer, "-o", folder / name, *arguments), environment(), folder)
+    done = run_to_the_end(("-w", "0", "--tracer", "embedded", "-o", folder / name, *arguments), environment(), folder)
     assert done.returncode == 0, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return folder / name / "proc_0_gpu_0"
 
@@ -79,10 +78,13 @@ def shape(tree: dict[str, Any]) -> dict[str, Any]:
     return {**kept, **{name: shape(value) for name, value in tree.items() if isinstance(value, dict)}}
 
 
-def check_twins(folder: Path, tracer: tuple[str, ...]) -> None:
-    in_code = launch(folder, OCR / "ocr.py", "-b", "3", tracer=tracer, name="in_code")
+@pytest.mark.slow
+def test_ocr_annotated_from_a_file_has_the_stages_of_its_annotated_twin(tmp_path: Path) -> None:
+    pytest.importorskip("rapidocr", reason="samples/ocr_existing_pipeline/requirements.txt names what this needs")
+    folder = tmp_path
+    in_code = launch(folder, OCR / "ocr.py", "-b", "3", name="in_code")
     plain = ("--annotate", OCR / "annotations.toml", OCR / "plain_ocr.py", "-b", "3", "-o", folder)
-    from_file = launch(folder, *plain, tracer=tracer, name="from_file")
+    from_file = launch(folder, *plain, name="from_file")
     ours, twins = read(from_file / "benchmark.json"), read(in_code / "benchmark.json")
     assert shape(ours["data"]) == shape(twins["data"])
     assert list(ours["data"]["ocr"]["pipeline"]) == list(twins["data"]["ocr"]["pipeline"])
@@ -96,27 +98,6 @@ def check_twins(folder: Path, tracer: tuple[str, ...]) -> None:
         for recorder in read(process / "recorder.json")["recorders"]
     ]
     assert counts[0] == counts[1]
-
-
-@pytest.mark.slow
-def test_ocr_annotated_from_a_file_has_the_stages_of_its_annotated_twin(tmp_path: Path) -> None:
-    pytest.importorskip("rapidocr", reason="samples/ocr_existing_pipeline/requirements.txt names what this needs")
-    check_twins(tmp_path, EMBEDDED)
-
-
-@pytest.mark.slow
-@pytest.mark.nsys
-def test_the_twins_agree_under_nsys_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rapidocr", reason="samples/ocr_existing_pipeline/requirements.txt names what this needs")
-    monkeypatch.setenv("PYTHONPATH", environment(NVTX_SITE)["PYTHONPATH"])
-    check_twins(tmp_path, ("--tracer", "nsys", "--nsys", NSYS))
-
-
-def test_the_plain_twin_knows_nothing_of_perfharness() -> None:
-    source = (OCR / "plain_ocr.py").read_text(encoding="utf-8")
-    code = source.partition('"""\n\n')[2]
-    assert "perfharness" not in code
-    assert "nvtx" not in code
 
 
 def test_pytorch_modules_are_stages_of_the_batch_and_a_failed_one_leaves_nothing_open(tmp_path: Path) -> None:

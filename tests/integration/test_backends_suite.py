@@ -1,4 +1,4 @@
-"""MobileNetV3-Large through every framework as a user runs it, and Keras on the frameworks that share no process."""
+"""MobileNetV3-Large through every framework as a user runs it."""
 
 from __future__ import annotations
 
@@ -48,17 +48,3 @@ def test_all_frameworks_give_the_same_and_are_measured(tmp_path: Path) -> None:
         if one.case.backend != "torch":
             assert one.equality.max_absolute is not None
             assert one.equality.max_absolute > 0  # equal, and no copy of the reference
-    for backend, mode in CELLS:
-        assert f"{backend}/{mode}" in done.stdout
-
-
-@pytest.mark.parametrize("mode", ["kerasxla-jax", "keras-torch"])
-def test_keras_on_another_framework_keeps_the_contract(mode: str) -> None:
-    """In a process of its own: a process has Keras on one framework only."""
-    needed = ("keras", mode.rpartition("-")[2])
-    if absent := [name for name in needed if find_spec(name) is None]:
-        pytest.skip(f"not installed: {', '.join(absent)}")
-    command = [sys.executable, "-m", "pytest", "-q", "tests/contract/test_backends.py", "-k", f"numpy and {mode}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout  # fp32, fp16 and bf16

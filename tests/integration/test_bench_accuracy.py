@@ -51,18 +51,17 @@ def test_every_cell_is_compared_with_the_baseline(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "says"),
+    "accuracy",
     [
-        ('inputs = "nothing"', "[accuracy] there is no file or folder"),
-        ('inputs = "data"\ntruth = "nothing"', "[accuracy] there is no file or folder"),
-        ('inputs = "data"\nbaseline = "torch"', "[accuracy] baseline"),
-        ('inputs = "data"\nk = 3', "there is no key `accuracy.k`"),
+        'inputs = "nothing"',
+        'inputs = "data"\ntruth = "nothing"',
+        'inputs = "data"\nbaseline = "torch"',
+        'inputs = "data"\nk = 3',
     ],
 )
 def test_what_cannot_be_compared_starts_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], accuracy: str, says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], accuracy: str
 ) -> None:
-    suite = suite_with(tmp_path, accuracy)
-    assert run(["bench", str(suite), "-o", str(tmp_path / "out")]) == 2
-    assert says in capsys.readouterr().err
+    assert run(["bench", str(suite_with(tmp_path, accuracy)), "-o", str(tmp_path / "out")]) == 2
+    assert "accuracy" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -39,7 +39,6 @@ def test_cold_and_warm_processes_in_turn(tmp_path: Path) -> None:
     assert (warm["load_ms"] >= 120, warm["allocate_ms"] >= 60, warm["first_inference_ms"] >= 31) == (True, True, True)
     parts = [value for name, value in warm.items() if name != "process_to_first_result_ms" and value is not None]
     assert abs(warm["process_to_first_result_ms"] - sum(parts)) < 1e-3
-    assert "warm cache" in done.stdout
     stored = RunStore(Location(path=store)).find("latest")
     assert (stored.kind, stored.exit_code, holds(tmp_path / "out", stored)) == ("cold-start", done.returncode, True)
     assert known(stored.figure("warm", "load_ms")).p50 == found.warm["load_ms"].median
@@ -52,7 +51,6 @@ def test_a_model_that_does_not_load_is_told_once(tmp_path: Path) -> None:
     assert [row.folder for row in found.rows] == ["first"]
     again, _ = run(tmp_path, FakeScript())
     assert again.returncode == 2
-    assert "is not empty" in again.stdout + again.stderr
 
 
 def test_the_sum_is_there_where_all_parts_are() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from perfharness.cli.main import run
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.runs.store.folders import holds
 from perfharness.runs.store.location import Location
@@ -55,7 +56,6 @@ def test_a_suite_from_its_file_to_its_results(measured: tuple[Path, str]) -> Non
     assert [row["case_id"] for row in table] == [one.case.case_id for one in found.cases]
     assert table[0]["latency_median_ms"] == known(found.cases[0].latency).median.value
     assert table[0]["speedup"] == 1.0
-    assert "net: take FakeBackend/" in stdout
     assert "FakeBackend/fast" in stdout
 
 
@@ -69,29 +69,24 @@ def test_a_suite_is_in_the_run_store(measured: tuple[Path, str]) -> None:
         assert (latency.count, latency.mean, latency.p50) == (120, expected.mean.value, expected.p50)
 
 
-def test_show_under_other_constraints_and_merge(measured: tuple[Path, str], tmp_path: Path) -> None:
+def test_show_under_other_constraints_and_merge(
+    measured: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one, two = measured[0], tmp_path / "two"
-    shown = bench("show", one, "--max-latency-ms", "0.000001")
-    assert shown.returncode == 3, shown.stderr
-    assert "none meets the constraints; nearest is" in shown.stdout
-    wrong = bench("show", one, "--baseline", "jax")
-    assert wrong.returncode == 2
-    assert "is no cell of these results; there are: " in wrong.stderr
+    assert run(["bench", "show", str(one), "--max-latency-ms", "0.000001"]) == 3
+    assert run(["bench", "show", str(one), "--baseline", "jax"]) == 2
     two.mkdir()
     other = BenchSuiteResult.model_validate({**suite_in(one).model_dump(), "settings": {"latency.iterations": 130}})
     (two / "bench.json").write_text(other.model_dump_json())
-    merged = bench("merge", one, two, "-o", tmp_path / "merged", "--no-charts")
-    assert merged.returncode == 3, merged.stdout + merged.stderr
-    assert "not the same: setting latency.iterations differs: " in merged.stdout
+    assert run(["bench", "merge", str(one), str(two), "-o", str(tmp_path / "merged"), "--no-charts"]) == 3
+    assert "latency.iterations" in capsys.readouterr().out
     rows = json.loads((tmp_path / "merged" / "bench_merged.json").read_text())["rows"]
     assert [len(row["cells"]) for row in rows] == [2] * 4
-    assert bench("merge", one, "-o", tmp_path / "x").returncode == 2
+    assert run(["bench", "merge", str(one), "-o", str(tmp_path / "x")]) == 2
 
 
 def test_results_are_not_mixed_with_others(measured: tuple[Path, str], tmp_path: Path) -> None:
-    done = bench(write_suite(tmp_path), "-o", measured[0])
-    assert done.returncode == 2
-    assert "holds results of a suite already; --resume goes on with them" in done.stderr
+    assert run(["bench", str(write_suite(tmp_path)), "-o", str(measured[0])]) == 2
 
 
 @pytest.mark.slow
@@ -117,10 +112,7 @@ def test_a_crash_a_hang_and_no_memory_end_one_case_each(tmp_path: Path) -> None:
         "error": ("ok", "failed"),
         "gone": ("unavailable", "unavailable"),
     }
-    assert "SIGKILL" in known(found["crash", 4].reason)
     assert known(found["crash", 4].process).signal == "SIGKILL"
-    assert "20 s" in known(found["hang", 4].reason)
-    assert found["error", 4].reason == "the fake model does not run a batch of 4"
     assert "the fake driver is not installed" in done.stdout  # the row has its reason
     assert not processes_naming(str(out))
 
@@ -130,9 +122,7 @@ def test_resume_keeps_what_is_done_and_tries_passing_failures_again(tmp_path: Pa
     assert bench(suite, "-o", out, "--no-charts").returncode == 1
     before = cases_in(out)
     assert [one.status for one in before.values()] == ["ok", "failed"]
-    again = bench(suite, "-o", out, "--resume", "--no-charts")
-    assert "kept of an earlier run: 1 of 2 cases" in again.stderr
-    assert "again: net-FakeBackend-plain-fp32-cpu-b4: it was failed" in again.stderr
+    bench(suite, "-o", out, "--resume", "--no-charts")
     after = cases_in(out)
     assert after["plain", 1] == before["plain", 1]
     assert known(after["plain", 4].process).attempts == 2
@@ -144,32 +134,26 @@ def test_resume_tells_of_a_changed_suite_and_measures_what_changed(tmp_path: Pat
     assert bench(suite, "-o", out, "--no-charts").returncode == 0
     before = cases_in(out)
     write_suite(tmp_path, batch_sizes="[1, 2]")
-    grown = bench(suite, "-o", out, "--resume", "--no-charts")
-    assert "kept of an earlier run: 1 of 2 cases" in grown.stderr
-    assert "in cases/ and no longer in the suite" in grown.stdout
+    bench(suite, "-o", out, "--resume", "--no-charts")
     assert cases_in(out)["plain", 1] == before["plain", 1]
     assert set(cases_in(out)) == {("plain", 1), ("plain", 2)}
     write_suite(tmp_path, FAST.model_copy(update={"bias": 1.0}), batch_sizes="[1, 2]")
-    changed = bench(suite, "-o", out, "--resume", "--no-charts")
-    assert "the suite, a file of the model or of its inputs, or the GPU has changed since" in changed.stderr
+    bench(suite, "-o", out, "--resume", "--no-charts")
     assert cases_in(out)["plain", 1] != before["plain", 1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_suite_that_is_ended_in_the_middle_is_gone_on_with(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C prints how to continue; after a SIGKILL the finished cases are there too, and no process is left."""
+    """The finished cases are there either way, and no process is left."""
     slow = FAST.model_copy(update={"by_batch_ms": {4: 150.0}})
     suite, out = write_suite(tmp_path, slow, "[run]\nshuffle = false"), tmp_path / "out"
-    code, said = ended_in_the_middle(out, number, suite, "-o", out, "--no-charts")
+    code, _ = ended_in_the_middle(out, number, suite, "-o", out, "--no-charts")
     assert [one.status for one in cases_in(out).values()] == ["ok", "not-run"]
     assert not suite_in(out).complete
-    if number is signal.SIGINT:
-        assert code == 1
-        assert "interrupted with 1 of 2 cases left; --resume goes on with what is left: perfharness bench" in said
+    assert code == (1 if number is signal.SIGINT else -number)
     again = bench(suite, "-o", out, "--resume", "--no-charts")
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "kept of an earlier run: 1 of 2 cases" in again.stderr
     assert suite_in(out).complete
     assert not list((out / "cases").glob(".*"))
 
@@ -189,26 +173,24 @@ def test_a_wrong_answer_is_a_row_that_says_so(tmp_path: Path) -> None:
         ("plain", "fp16"): False,
         ("fast", "fp16"): False,
     }
-    assert "wrong answer: output y differs by up to" in done.stdout
-    assert " !" in done.stdout
     assert "fp32" in known(suite_in(out).recommendations[0].best)
 
 
-def test_flags_without_a_file_and_a_dry_run(tmp_path: Path) -> None:
+def test_flags_without_a_file_and_a_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = write_model(tmp_path / "net.py", FAST)
     flags = ("--model", model, "--backend", f"{FAKE_BACKEND}/fast", "--batch-size", "1,2", "--device", "cpu")
-    dry = bench(*flags, "--dry-run", "-o", tmp_path / "out")
-    assert dry.returncode == 0, dry.stderr
-    assert sorted(dry.stdout.split()) == ["net-FakeBackend-fast-fp32-cpu-b1", "net-FakeBackend-fast-fp32-cpu-b2"]
-    assert not (tmp_path / "out").exists()
-    for wrong, says in (
-        (["-o", tmp_path / "out"], "name a suite (perfharness bench suite.toml), or --model and --backend"),
-        ([*flags, "--memory-limit", "12 apples"], "`measure.memory_limit`: could not interpret byte unit: apples"),
-        ([*flags, "--batch-size", "x"], "must be numbers, as in 1,8,32, or a range, as in 1..64"),
+    out = ["-o", str(tmp_path / "out")]
+    assert run(["bench", *flags, "--dry-run", *out]) == 0
+    cases = capsys.readouterr().out.split()
+    assert sorted(cases) == ["net-FakeBackend-fast-fp32-cpu-b1", "net-FakeBackend-fast-fp32-cpu-b2"]
+    for wrong, named in (
+        ([], "--model"),
+        ([*flags, "--memory-limit", "12 apples"], "memory_limit"),
+        ([*flags, "--batch-size", "x"], "1..64"),
     ):
-        refused = bench(*wrong)
-        assert refused.returncode == 2
-        assert says in refused.stderr
+        assert run(["bench", *wrong, *out]) == 2
+        assert named in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_memory_ends_a_cell(tmp_path: Path) -> None:
@@ -218,4 +200,3 @@ def test_memory_ends_a_cell(tmp_path: Path) -> None:
     small, ended, skipped = suite_in(out).cases
     assert (small.status, ended.status, skipped.status) == ("ok", "out-of-memory", "out-of-memory")
     assert (ended.started_unix_ns is None, skipped.started_unix_ns is None) == (False, True)
-    assert "not run, for a batch of 4 is so already" in known(skipped.reason)

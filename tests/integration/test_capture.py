@@ -23,7 +23,7 @@ def loop(batches):
             with perf.range("early" if index < 5 else "late"):
                 time.sleep(0.001)
             if len(sys.argv) > 1:
-                together.wait(20)
+                together.wait()
 
 if len(sys.argv) > 1:
     threads = [threading.Thread(target=loop, args=(20,)) for _ in range(2)]
@@ -36,8 +36,7 @@ perf.finalize()
 QUICK = ("--no-telemetry", "-w", "0")
 TRACERS = [
     pytest.param(("--tracer", "embedded"), id="embedded"),
-    pytest.param(("--tracer", "ranges"), id="ranges", marks=pytest.mark.slow),
-    pytest.param(("--tracer", "nsys"), id="nsys", marks=pytest.mark.nsys),
+    pytest.param(("--tracer", "nsys"), id="nsys", marks=[pytest.mark.nsys, pytest.mark.slow]),
 ]
 
 
@@ -59,9 +58,9 @@ def test_some_batches(options: tuple[str, ...], tmp_path: Path) -> None:
     batch = mean["stats_minus_warmup"]["rec"]["pipeline"]["batch"]
     assert batch["cpu_time"]["count"] == batch["late"]["cpu_time"]["count"] == 7
     assert "early" not in batch
-    codes = {finding["code"]: finding["message"] for finding in mean["meta"]["findings"]}
-    assert "7 of 20 batches" in codes["batches-captured"]
-    assert not {"trace-missing-ranges", "trace-missing-items", "range-not-closed"} & set(codes)
+    codes = {finding["code"] for finding in mean["meta"]["findings"]}
+    assert "batches-captured" in codes
+    assert not {"trace-missing-ranges", "trace-missing-items", "range-not-closed"} & codes
     assert manifest(out)["capture_batches"] == "5:12"
     ranges = open_trace(out / "proc_0_gpu_0" / "trace.sqlite").ranges
     assert len(ranges.start_ns) in (15, 16), "the pipeline, 7 batches of a stage; of nsys the range of the capture"
@@ -81,8 +80,8 @@ def test_of_each_loop(options: tuple[str, ...], tmp_path: Path) -> None:
     assert "early" not in batch
 
 
-@pytest.mark.parametrize("options", TRACERS)
-def test_no_such_batches(options: tuple[str, ...], tmp_path: Path) -> None:
-    code, mean, _ = captured(tmp_path, options, "500:600")
+@pytest.mark.slow
+def test_no_such_batches(tmp_path: Path) -> None:
+    code, mean, _ = captured(tmp_path, ("--tracer", "embedded"), "500:600")
     assert code in (1, 3)
     assert {"batches-captured", "trace-missing"} & {finding["code"] for finding in mean["meta"]["findings"]}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from perfharness import open_run
-from tests.integration.launches import TRACERS, TRACERS_SLOW_UNDER_NSYS, environment, manifest, run_to_the_end, tracing
+from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, manifest, run_to_the_end, tracing
 
 WORK = """
 import os, sys, time
@@ -137,24 +137,13 @@ POOLS = {
 @pytest.mark.parametrize(
     ("tracer", "way"),
     [
-        *(
-            pytest.param(
-                "embedded",
-                way,
-                id=f"embedded-{way}",
-                marks=[pytest.mark.slow] if way in ("forkserver", "futures") else [],
-            )
-            for way in POOLS
-        ),
-        *(
-            pytest.param(
-                "nsys",
-                way,
-                id=f"nsys-{way}",
-                marks=[pytest.mark.nsys, *([] if way == "fork" else [pytest.mark.slow])],
-            )
-            for way in POOLS
-        ),
+        ("embedded", "spawn"),
+        ("embedded", "fork"),
+        ("embedded", "subprocess"),
+        pytest.param("embedded", "forkserver", marks=pytest.mark.slow),
+        pytest.param("embedded", "futures", marks=pytest.mark.slow),
+        pytest.param("nsys", "spawn", marks=[pytest.mark.slow, pytest.mark.nsys]),
+        pytest.param("nsys", "fork", marks=[pytest.mark.slow, pytest.mark.nsys]),
     ],
 )
 def test_workers(tmp_path: Path, tracer: str, way: str) -> None:
@@ -174,25 +163,8 @@ def test_workers(tmp_path: Path, tracer: str, way: str) -> None:
     assert not {path.name for path in (tree.out / "proc_0_gpu_0").iterdir() if path.name.startswith(".")}
 
 
-@TRACERS_SLOW_UNDER_NSYS
-def test_a_parent_that_measures_nothing_has_no_numbers(tmp_path: Path, tracer: str) -> None:
-    source = """
-        import subprocess
-        if len(sys.argv) > 1:
-            work(2)
-        else:
-            subprocess.run([sys.executable, __file__, "child"], check=True)
-    """
-    tree = launch(tmp_path, tracer, source)
-    assert tree.code == 0, tree.output
-    assert tree.batches() == {"child_0": 2}
-    assert not (tree.out / "proc_0_gpu_0" / "benchmark.json").exists()
-    assert tree.codes <= {"child-killed"}
-
-
 @pytest.mark.slow
-@TRACERS
-def test_ranks(tmp_path: Path, tracer: str) -> None:
+def test_ranks(tmp_path: Path) -> None:
     """torchrun starts two; each starts a worker, which inherits its rank and is none."""
     pytest.importorskip("torch.distributed.run")
     source = """
@@ -205,7 +177,7 @@ def test_ranks(tmp_path: Path, tracer: str) -> None:
         perf.finalize()
     """
     by = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
-    tree = launch(tmp_path, tracer, source, by=by)
+    tree = launch(tmp_path, "embedded", source, by=by)
     assert tree.code == 0, tree.output
     assert tree.batches() == {"rank_0": 3, "rank_1": 4, "child_0": 2, "child_1": 2}
     ranks = [(one.measured.rank, one.measured.world_size) for one in open_run(tree.out).processes if one.measured]
@@ -239,8 +211,8 @@ def test_cpu_time_of_each_rank(tmp_path: Path) -> None:
     assert found["proc_0_gpu_0/rank_1"]["figures"]["threads"]["min"] == 1
 
 
-@TRACERS_SLOW_UNDER_NSYS
-def test_workers_of_a_data_loader(tmp_path: Path, tracer: str) -> None:
+@pytest.mark.slow
+def test_workers_of_a_data_loader(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     source = """
         import torch
@@ -257,13 +229,10 @@ def test_workers_of_a_data_loader(tmp_path: Path, tracer: str) -> None:
                 pass
             perf.finalize()
     """
-    tree = launch(tmp_path, tracer, source)
-    assert tree.code in (0, 3) if tracer == "nsys" else tree.code == 0, tree.output
-    assert tree.folders == ["", "child_0", "child_1"]
-    if tree.code == 0:
-        assert tree.batches() == {"": 4, "child_0": 0, "child_1": 0}
-        decoded = [row["name"] for row in open_run(tree.out).ranges().to_pylist() if row["name"] == "decode"]
-        assert len(decoded) == 8
+    tree = launch(tmp_path, "embedded", source)
+    assert tree.code == 0, tree.output
+    assert tree.batches() == {"": 4, "child_0": 0, "child_1": 0}
+    assert open_run(tree.out).ranges()["name"].to_pylist().count("decode") == 8
 
 
 # ---- plain NVTX, annotations, no tracer ----
@@ -312,13 +281,11 @@ if __name__ == "__main__":
 """
 
 
-@TRACERS_SLOW_UNDER_NSYS
-def test_functions_are_annotated_in_children_too(tmp_path: Path, tracer: str) -> None:
+def test_functions_are_annotated_in_children_too(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(ANNOTATED)
     (tmp_path / "stages.toml").write_text('[[range]]\nfunction = "__main__:decode"\n')
-    options, sites = tracing(tracer)
-    command = (*options, "--annotate", tmp_path / "stages.toml", "-o", tmp_path / "out")
-    done = run_to_the_end((*command, tmp_path / "script.py"), environment(*sites))
+    command = ("--tracer", "embedded", "--annotate", tmp_path / "stages.toml", "-o", tmp_path / "out")
+    done = run_to_the_end((*command, tmp_path / "script.py"), environment())
     assert done.returncode == 0, done.stdout + done.stderr
     counts = [one.table("ranges").num_rows for one in open_run(tmp_path / "out").processes]
     assert counts == [1, 2, 1]
@@ -334,7 +301,7 @@ def test_without_a_tracer_the_counts_of_all_are_kept(tmp_path: Path) -> None:
 # ---- what goes wrong ----
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_a_worker_that_is_killed(tmp_path: Path, tracer: str) -> None:
     """In its second batch: what it did before is kept (embedded); in both it is said that it was killed, with 3."""
     source = """
@@ -343,7 +310,6 @@ def test_a_worker_that_is_killed(tmp_path: Path, tracer: str) -> None:
             with perf.range("loop"):
                 with perf.batch(0, total_items=2): time.sleep(0.002)
                 with perf.batch(1, total_items=2):
-                    time.sleep(0.3)
                     os.kill(os.getpid(), signal.SIGKILL)
         if __name__ == "__main__":
             worker = mp.get_context("spawn").Process(target=die)
@@ -363,6 +329,7 @@ def test_a_worker_that_is_killed(tmp_path: Path, tracer: str) -> None:
         assert child["data"]["app"]["loop"]["batch_0"]["total_items"] == 2
 
 
+@pytest.mark.slow
 def test_what_conda_run_starts_is_measured(tmp_path: Path) -> None:
     """`conda` is written in Python: its own interpreter has no perfharness, and need not have."""
     empty = tmp_path / "base" / "bin" / "python"
@@ -403,37 +370,34 @@ def test_children_are_in_the_order_in_which_they_were_started(tmp_path: Path) ->
     assert [one["pid"] for one in process["measured"]] == [*map(int, (tmp_path / "order").read_text().split())]
 
 
-@TRACERS_SLOW_UNDER_NSYS
-@pytest.mark.parametrize("program", ["sys.executable, __file__", "'/bin/true'"])
-def test_a_process_that_becomes_another_program(tmp_path: Path, tracer: str, program: str) -> None:
-    """What it recorded before is counted too: in the results, or said to be lost."""
-    source = f"""
+def test_processes_that_become_another_program(tmp_path: Path) -> None:
+    """What they recorded before is counted too: one becomes a program that records more, one becomes another.
+
+    Their parent measures nothing, and has no numbers.
+    """
+    source = """
         import subprocess
         if len(sys.argv) < 2:
-            subprocess.run([sys.executable, __file__, "child"], check=True)
+            for program in (f"{sys.executable} {__file__}", "/bin/true"):
+                subprocess.run([sys.executable, __file__, program], check=True)
             sys.exit()
         work(2)
         if "AGAIN" not in os.environ:
             os.environ["AGAIN"] = "1"
-            command = [{program}]
+            command = sys.argv[1].split()
             os.execl(command[0], *command, "child")
         work(1)
     """
-    tree = launch(tmp_path, tracer, source)
-    batches = 2 + 3 * ("file" in program)
-    counted = json.loads((tree.out / "proc_0_gpu_0/child_0/recorder.json").read_text())
-    assert counted["ended"] == ("exit" if "file" in program else "exec")
-    assert [(one["name"], one["batches"]) for one in counted["recorders"]] == [("app", batches)]
-    if tree.code == 3 and tracer == "nsys":
-        assert {"trace-missing-ranges", "trace-missing-items"} & tree.codes
-        pytest.skip("this nsys lost events of a program that was replaced, and the run said so")
+    tree = launch(tmp_path, "embedded", source)
     assert tree.code == 0, tree.output
-    assert tree.batches() == {"child_0": batches}
+    assert tree.batches() == {"child_0": 5, "child_1": 2}
+    for number, ended in enumerate(("exit", "exec")):
+        assert json.loads((tree.out / f"proc_0_gpu_0/child_{number}/recorder.json").read_text())["ended"] == ended
+    assert not (tree.out / "proc_0_gpu_0" / "benchmark.json").exists()
     assert "child-killed" not in tree.codes
 
 
-@TRACERS_SLOW_UNDER_NSYS
-def test_a_rank_that_exits(tmp_path: Path, tracer: str) -> None:
+def test_a_rank_that_exits(tmp_path: Path) -> None:
     """The launch fails as the program does, and both ranks' batches are kept."""
     source = """
         import subprocess
@@ -446,7 +410,7 @@ def test_a_rank_that_exits(tmp_path: Path, tracer: str) -> None:
         ]
         sys.exit(max(rank.wait() for rank in ranks))
     """
-    tree = launch(tmp_path, tracer, source)
+    tree = launch(tmp_path, "embedded", source)
     assert tree.code == 1
     assert tree.batches() == {"rank_0": 2, "rank_1": 3}
     assert {"process-failed", "ranks-missing"} <= tree.codes

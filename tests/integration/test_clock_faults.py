@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from perfharness.telemetry.clock_files import STATE_DIR
 from tests.integration import forked_command
+from tests.integration.launches import wait_for
 from tests.support.nvml_cards import gpu_uuid, h100_machine
 from tests.support.nvml_settings import NvmlState
 from tests.support.replayed_nvml import NVML_STATE, replay_environment
@@ -51,7 +51,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     machine = Machine(tmp_path)
-    assert "perfharness has changed nothing" in machine.run("clocks", "status").stdout
+    assert machine.run("clocks", "status").returncode == 0
     machine.before = machine.settings()
     return machine
 
@@ -63,16 +63,9 @@ NEXT = ("analyze", "no-such-folder")
 def test_clocks_max_that_is_killed_and_restored(machine: Machine) -> None:
     killed = machine.run("clocks", "max", faults=(Fault(name="nvmlDeviceSetMemoryLockedClocks", signal="SIGKILL"),))
     assert killed.returncode == -signal.SIGKILL
-    assert machine.run(*NEXT).stderr.splitlines()[0] == (
-        f"perfharness: a run that was killed may have left GPU {gpu_uuid(0)} changed (persistence mode, power limit,"
-        " application clocks, memory clock lock); `perfharness clocks restore` brings back what was before"
-    )
-    assert "for: a run that was killed" in machine.run("clocks", "status").stdout
-    restored = machine.run("clocks", "restore")
-    assert restored.returncode == 0
-    assert f"GPU {gpu_uuid(0)}: power limit restored: 650 W" in restored.stdout
+    assert f"GPU {gpu_uuid(0)}" in machine.run(*NEXT).stderr.splitlines()[0]
+    assert machine.run("clocks", "restore").returncode == 0
     assert machine.settings() == machine.before
-    assert machine.run("clocks", "restore").stdout == "nothing to restore\n"
     assert "clocks restore" not in machine.run(*NEXT).stderr
 
 
@@ -91,28 +84,21 @@ def test_clocks_that_are_held_and_a_restore_that_is_killed(machine: Machine) -> 
     assert machine.settings() == machine.before
 
 
-@pytest.mark.parametrize(
-    "end", [{"signal": "SIGTERM"}, pytest.param({"signal": "SIGINT"}, marks=pytest.mark.slow), {"raises": True}]
-)
+@pytest.mark.parametrize("end", [{"signal": "SIGTERM"}, {"raises": True}])
 def test_clocks_max_that_is_asked_to_end_restores(machine: Machine, end: dict[str, Any]) -> None:
     fault = Fault(name="nvmlDeviceSetMemoryLockedClocks", **end)
     assert machine.run("clocks", "max", faults=(fault,)).returncode == 1
     assert machine.settings() == machine.before
-    assert machine.run("clocks", "restore").stdout == "nothing to restore\n"
 
 
 def test_refusals_and_exit_codes(machine: Machine) -> None:
     one = Fault(name="nvmlDeviceSetPowerManagementLimit", error=4)
-    some = machine.run("clocks", "max", faults=(one,))
-    assert some.returncode == 3
-    assert f"GPU {gpu_uuid(0)}: power limit not changed: no permission; it takes root" in some.stdout
+    assert machine.run("clocks", "max", faults=(one,)).returncode == 3
     machine.run("clocks", "restore")
-    stopped = machine.run("clocks", "max", "--clock-refusal", "stop", faults=(one,))
-    assert (stopped.returncode, "stopped at the refusal" in stopped.stderr) == (1, True)
+    assert machine.run("clocks", "max", "--clock-refusal", "stop", faults=(one,)).returncode == 1
     assert machine.settings() == machine.before
-    none = machine.run("clocks", "max", faults=(Fault(name="nvmlDeviceSet*", error=4),))
-    assert none.returncode == 1
-    assert none.stdout == f"GPU {gpu_uuid(0)}: clocks not changed: no permission; it takes root\n"
+    assert machine.run("clocks", "max", faults=(Fault(name="nvmlDeviceSet*", error=4),)).returncode == 1
+    assert machine.settings() == machine.before
 
 
 SCRIPT = """
@@ -142,9 +128,8 @@ class Launch:
     def start(self) -> Launch:
         """With -m; its script runs until the end is asked for."""
         self.process = self.machine.start(*self.common, "-m", str(self.script), "wait")
-        while not (self.folder / "running").exists():
-            assert self.process.poll() is None, self.process.communicate()[0]
-            time.sleep(0.05)
+        wait_for(lambda: (self.folder / "running").exists() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.process.communicate()[0]
         return self
 
     def end(self, number: signal.Signals | None = None) -> int:
@@ -159,10 +144,10 @@ class Launch:
     def manifest(self) -> Any:
         return json.loads((self.folder / "out" / "manifest.json").read_text())
 
-    def findings(self) -> dict[str, str]:
-        """Those about clocks and temperatures."""
-        found = {one["code"]: one["message"] for one in self.manifest["findings"]}
-        return {code: message for code, message in found.items() if code.startswith(("clocks-", "not-cooled"))}
+    def findings(self) -> set[str]:
+        """Codes of those about clocks and temperatures."""
+        found = {one["code"] for one in self.manifest["findings"]}
+        return {code for code in found if code.startswith(("clocks-", "not-cooled"))}
 
 
 def test_a_launch_holds_the_clocks_of_its_gpus_only(machine: Machine, tmp_path: Path) -> None:
@@ -183,11 +168,8 @@ def test_a_launch_goes_on_without_permission_or_stops_as_chosen(machine: Machine
     refused, made = (Fault(name="nvmlDeviceSet*", error=4),), Launch(machine, tmp_path / "a")
     done = made.run("-m", faults=refused)
     assert done.returncode == 0, done.stdout + done.stderr
-    text = f"GPU {gpu_uuid(0)}: clocks not changed: no permission; it takes root"
-    assert made.findings()["clocks-refused"] == text
-    stopped = made.run("-m", "--clock-refusal", "stop", faults=refused)
-    assert stopped.returncode == 1
-    assert "the clocks cannot be set as asked" in stopped.stderr
+    assert made.findings() == {"clocks-refused"}
+    assert made.run("-m", "--clock-refusal", "stop", faults=refused).returncode == 1
     assert machine.settings() == machine.before
 
 
@@ -195,9 +177,8 @@ def test_a_launch_waits_for_a_cool_gpu_and_says_when_it_gave_up(tmp_path: Path) 
     made = Launch(Machine(tmp_path), tmp_path / "a")  # it warms up two seconds after it was first asked
     done = made.run("--cool-down", "20", "--cool-down-limit", "0.2")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "waiting for 20 °C (now 36 °C), at most 0.2 s" in done.stderr
     assert made.manifest["companions"]["cool-down"]["gpus"][0]["reached"] is False
-    assert list(made.findings()) == ["not-cooled-down"]
+    assert made.findings() == {"not-cooled-down"}
 
 
 def test_two_launches_at_once_have_one_owner(machine: Machine, tmp_path: Path) -> None:
@@ -209,26 +190,21 @@ def test_two_launches_at_once_have_one_owner(machine: Machine, tmp_path: Path) -
     assert machine.settings() == held
     assert owner.end() == 0
     assert machine.settings() == machine.before
-    assert [set(each.findings()) for each in (owner, other)] == [set(), {"clocks-refused"}]
+    assert [each.findings() for each in (owner, other)] == [set(), {"clocks-refused"}]
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
-)
-def test_a_launch_that_is_asked_to_end_restores(machine: Machine, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_launch_that_is_asked_to_end_restores(machine: Machine, tmp_path: Path) -> None:
     running = Launch(machine, tmp_path / "a").start()
     assert machine.settings() != machine.before
-    assert running.end(number) != 0
+    assert running.end(signal.SIGTERM) != 0
     assert machine.settings() == machine.before
 
 
 def test_a_killed_launch_is_reported_and_the_next_restores(machine: Machine, tmp_path: Path) -> None:
     Launch(machine, tmp_path / "a").start().end(signal.SIGKILL)
     assert machine.settings() != machine.before
-    assert "may have left GPU" in machine.run(*NEXT).stderr
-    done = Launch(machine, tmp_path / "b").run("-m")
-    assert done.returncode == 0
-    assert "may have left GPU" in done.stderr
+    assert gpu_uuid(0) in machine.run(*NEXT).stderr
+    assert Launch(machine, tmp_path / "b").run("-m").returncode == 0
     assert machine.settings() == machine.before
 
 
@@ -237,4 +213,4 @@ def test_a_restore_by_force(machine: Machine, tmp_path: Path) -> None:
     machine.run("clocks", "restore", "--force")
     assert machine.settings() == machine.before
     assert running.end() == 0
-    assert set(running.findings()) == {"clocks-changed-meanwhile"}
+    assert running.findings() == {"clocks-changed-meanwhile"}

@@ -1,14 +1,14 @@
-"""What `launch --explain`, `diagnose` and `export` show of a real script: the line, the flame graph, the stacks."""
+"""What `launch --explain` and `diagnose` show of a real script: the function, its line, its stacks."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.integration.launches import perfharness as verb
+from perfharness.cli.main import run
+from tests.integration.launches import environment, run_to_the_end
 
 SCRIPT = """
 import hashlib
@@ -30,44 +30,24 @@ LINE = next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if "the
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run with an explaining pass, and what the launch printed."""
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with an explaining pass."""
     folder = tmp_path_factory.mktemp("explained")
     (folder / "shown.py").write_text(SCRIPT, "utf-8")
-    options = ("-w", 1, "--tracer", "embedded", "--no-telemetry", "--explain", "-o", folder / "out")
-    launched = verb("launch", *options, folder / "shown.py")
+    options = ("-w", 1, "--tracer", "embedded", "--explain", "-o", folder / "out")
+    launched = run_to_the_end((*options, folder / "shown.py"), environment())
     assert launched.returncode == 0, launched.stderr
-    return folder / "out", launched.stdout
+    return folder / "out"
 
 
-def test_a_launch_prints_what_limits_each_stage_and_the_function(run: tuple[Path, str]) -> None:
+def test_diagnose_lists_the_function_with_its_line_and_collapses_its_stacks(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Which cause is first depends on what else the machine does; that the function is found does not."""
-    _, said = run
-    head = next(line for line in said.splitlines() if "limited by" in line)
-    assert head.split()[:2] == ["stage", "batches"]
-    assert re.search(r"^ 1\. busy \(", said, re.MULTILINE)
-    assert "With --explain" not in said
-
-
-def test_diagnose_lists_the_function_and_draws_it(run: tuple[Path, str], tmp_path: Path) -> None:
-    out, _ = run
-    diagnosed = verb("diagnose", out, "--flame", tmp_path / "flame.txt", "--stage", "busy")
-    assert diagnosed.returncode == 0, diagnosed.stderr
-    assert re.search(rf"busy +slow +\S*shown\.py:{LINE} ", diagnosed.stdout)
-    assert "GPU" not in diagnosed.stdout.replace("proc_0_gpu_0", "")
+    assert run(["diagnose", str(out), "--flame", str(tmp_path / "flame.txt"), "--stage", "busy"]) == 0
+    assert re.search(rf"busy +slow +\S*shown\.py:{LINE} ", capsys.readouterr().out)
     counts: dict[bool, int] = {True: 0, False: 0}
     for line in (tmp_path / "flame.txt").read_text("utf-8").splitlines():
         stack, count = line.rsplit(" ", 1)
-        counts[";slow (" in stack] += int(count)
+        counts[";slow (" in stack and "busy" in stack] += int(count)
     assert counts[True] > 9 * counts[False]
-
-
-def test_export_has_the_stage_above_the_script(run: tuple[Path, str], tmp_path: Path) -> None:
-    path = tmp_path / "stacks.json"
-    assert verb("export", run[0], "--format", "speedscope", "-o", path).returncode == 0
-    content = json.loads(path.read_text("utf-8"))
-    names = [frame["name"] for frame in content["shared"]["frames"]]
-    busiest = content["profiles"][0]
-    stacks = {tuple(names[number] for number in stack) for stack in busiest["samples"]}
-    assert ("[shown]", "[loop]", "[batch]", "[busy]", "<module>", "slow") in stacks
-    assert sum(busiest["weights"]) == busiest["endValue"]

@@ -44,7 +44,7 @@ def test_a_launch_is_exported(tmp_path: Path) -> None:
         assert process.duration_s is not None
         mine = table.filter([name == process.folder for name in table["process"].to_pylist()])
         last = mine["start_unix_ns"][-1].as_py() + mine["duration_ns"][-1].as_py()
-        slack_ns = 50_000_000  # two clocks were read, by two processes
+        slack_ns = 1_000_000_000  # two clocks were read, by two processes
         assert process.start_unix_ns - slack_ns < mine["start_unix_ns"][0].as_py()
         assert last < process.start_unix_ns + process.duration_s * 1e9 + slack_ns
     stages = opened.stages()

@@ -23,7 +23,7 @@ with perf.range("pipeline"):
 perf.finalize()
 """
 FILES = ("manifest.json", "benchmark_mean.json", "proc_0_gpu_0/benchmark.json", "proc_1_gpu_0/benchmark.json")
-SIZES = 30
+SIZES = 10
 LARGEST_BYTES = 2_000_000
 """Enough for a new run beside the old one."""
 

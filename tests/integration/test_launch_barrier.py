@@ -29,11 +29,10 @@ if index == 1:
     time.sleep(late_s)
     if mode == "dies":
         sys.exit(3)
-    if mode == "never":
-        time.sleep(2)
-        sys.exit(0)
-    while mode == "after" and not os.path.exists(__file__ + ".ended"):
+    while mode in ("after", "never") and not os.path.exists(__file__ + ".ended"):
         time.sleep(0.01)
+    if mode == "never":
+        sys.exit(0)
 with perf.range("pipeline"):
     for i in range(batches):
         with perf.batch(i, total_items=1):
@@ -42,57 +41,6 @@ with perf.range("pipeline"):
 open(__file__ + ".ended", "w")
 perf.finalize()
 """
-
-
-RANKS = """
-import os, subprocess, sys, time
-from perfharness import PerfRecorder
-if "RANK" not in os.environ:
-    env = [{**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
-    ranks = [subprocess.Popen([sys.executable, __file__, *sys.argv[1:]], env=one) for one in env]
-    sys.exit(max(rank.wait() for rank in ranks))
-perf = PerfRecorder("rec")
-rank = int(os.environ["RANK"])
-meet = lambda step: open(f"{__file__}.{step}.{rank}", "w").close() or [
-    time.sleep(0.002) for _ in iter(lambda: os.path.exists(f"{__file__}.{step}.{1 - rank}"), True)
-]
-time.sleep(0.5 * rank)
-for step in range(4):
-    if rank == 1 and "never" in sys.argv:
-        meet(step)  # makes no batches
-        continue
-    with perf.batch(step, total_items=1):
-        meet(step)
-        time.sleep(0.01)
-perf.finalize()
-"""
-"""Ranks that meet in each step, as in a collective."""
-
-
-def test_two_barriers_of_ranks_do_not_block_each_other(tmp_path: Path) -> None:
-    code, manifest, _ = launch(
-        tmp_path, "-w", "1", "--tracer", "embedded", "--barrier-ranks", "--barrier-timeout", "60", "|", text=RANKS
-    )
-    assert (code, codes(manifest) & {"start-barrier-ranks-missing", "start-barrier-timeout"}) == (0, set())
-    barrier = manifest["start_barrier"]
-    assert set(barrier["ranks_unix_ns"]["proc_0_gpu_0"]) == {"0", "1"}
-    assert barrier["opened_unix_ns"] >= max(barrier["ranks_unix_ns"]["proc_0_gpu_0"].values())
-    waits = [
-        json.loads((tmp_path / f"out/proc_0_gpu_0/rank_{rank}/recorder.json").read_text())["start_barrier"]
-        for rank in range(2)
-    ]
-    assert [len(each) for each in waits] == [1, 1]
-
-
-def test_a_rank_without_batches_is_named_and_the_others_go_on(tmp_path: Path) -> None:
-    code, manifest, mean = launch(
-        tmp_path, "-w", "1", "--tracer", "embedded", "--barrier-ranks", "--barrier-timeout", "1", "|", "never",
-        text=RANKS,
-    )  # fmt: skip
-    assert code == 3
-    (missing,) = (one for one in manifest["findings"] if one["code"] == "start-barrier-ranks-missing")
-    assert "rank 1 " in missing["message"]
-    assert mean["stats_minus_warmup"]["rec"]["batch"]["cpu_time"]["count"] == 2
 
 
 def arguments_of(tmp_path: Path, *given: object, text: str = SCRIPT) -> tuple[tuple[object, ...], dict[str, str]]:
@@ -120,9 +68,8 @@ def codes(manifest: dict[str, Any]) -> set[str]:
     return {finding["code"] for finding in manifest["findings"]}
 
 
-@TRACERS_SLOW_UNDER_NSYS
-def test_a_process_that_starts_late_is_waited_for(tmp_path: Path, tracer: str) -> None:
-    code, manifest, mean = launch(tmp_path, "-np", 2, "-w", 2, "--tracer", tracer, "|", 1.5, 30)
+def test_a_process_that_starts_late_is_waited_for(tmp_path: Path) -> None:
+    code, manifest, mean = launch(tmp_path, "-np", 2, "-w", 2, "--tracer", "embedded", "|", 1.5, 30)
     assert code == 0, manifest["findings"]
     barrier = manifest["start_barrier"]
     arrived = barrier["arrived_unix_ns"]
@@ -133,7 +80,7 @@ def test_a_process_that_starts_late_is_waited_for(tmp_path: Path, tracer: str) -
     early = load(tmp_path / "out" / "proc_0_gpu_0" / "benchmark.json")
     pipeline = early["data"]["rec"]["pipeline"]
     wait_ms = pipeline["start_barrier_wait"]
-    assert wait_ms > late_ms - 1, "the wait is told apart"
+    assert wait_ms > late_ms - 1
     batches = [pipeline[f"batch_{index}"] for index in range(30)]
     assert all("start_barrier_wait" not in batch and batch["cpu_time"] < wait_ms for batch in batches)
     assert pipeline["cpu_time"] == pytest.approx(sum(batch["cpu_time"] for batch in batches), abs=wait_ms / 2)
@@ -141,15 +88,17 @@ def test_a_process_that_starts_late_is_waited_for(tmp_path: Path, tracer: str) -
     assert journal["start_barrier"][0]["waited_ns"] / 1e6 == pytest.approx(pipeline["start_barrier_wait"], abs=0.001)
     assert "start-barrier-wait" in {finding["code"] for finding in early["meta"]["findings"]}
     assert mean["throughput"]["items_per_second"] is not None
+    assert mean["throughput"]["window_ms"] > 0
 
 
-def test_the_window_with_and_without_it(tmp_path: Path) -> None:
-    """Without the barrier one process begins when the other has ended, with it both begin at once."""
-    _, _, free = launch(tmp_path, "-np", 2, "-w", 1, "--tracer", "embedded", "--no-barrier", "|", 0, 60, "after")
-    _, _, held = launch(tmp_path, "-np", 2, "-w", 1, "--tracer", "embedded", "|", 1.0, 60)
-    assert not free["throughput"]["window_ms"]
-    assert free["throughput"]["items_per_second"] is None
-    assert held["throughput"]["window_ms"] > 500
+def test_without_it_there_is_no_common_window(tmp_path: Path) -> None:
+    """One process begins when the other has ended."""
+    options = ("-np", 2, "-w", 1, "--tracer", "embedded", "--no-barrier")
+    _, manifest, mean = launch(tmp_path, *options, "|", 0, 10, "after")
+    assert not mean["throughput"]["window_ms"]
+    assert mean["throughput"]["items_per_second"] is None
+    assert manifest["start_barrier"] is None
+    assert load(tmp_path / "out" / "proc_0_gpu_0" / "recorder.json")["start_barrier"] is None
 
 
 def test_one_that_dies_before_it_holds_nobody_up(tmp_path: Path) -> None:
@@ -165,13 +114,6 @@ def test_one_that_never_comes_is_named(tmp_path: Path) -> None:
     named = [finding["process"] for finding in manifest["findings"] if finding["code"] == "start-barrier-timeout"]
     assert named == ["proc_1_gpu_0"]
     assert [process["ended"] for process in manifest["processes"]] == ["ok", "ok"]
-
-
-def test_one_process_alone_and_no_barrier_wait_for_nobody(tmp_path: Path) -> None:
-    for options in (("-np", 1), ("-np", 2, "--no-barrier")):
-        _, manifest, _ = launch(tmp_path, *options, "--tracer", "none", "|", 0, 4)
-        assert manifest["start_barrier"] is None
-        assert load(tmp_path / "out" / "proc_0_gpu_0" / "recorder.json")["start_barrier"] is None
 
 
 def test_ctrl_c_while_one_waits(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from perfharness.cli.main import run
 from tests.integration.launches import PATIENCE_S, command, environment, manifest
 
 NAME = os.fsdecode(b"caf\xe9.py")
@@ -39,10 +40,6 @@ def test_a_script_and_an_argument_that_are_no_utf_8(tmp_path: Path) -> None:
 
 def test_an_output_folder_that_is_no_utf_8_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("open('ran', 'w')")
-    out = tmp_path / os.fsdecode(b"o\xe9")
-    done = subprocess.run(
-        command("--tracer", "none", "-o", out, tmp_path / "script.py"),
-        capture_output=True, env=environment(), cwd=tmp_path, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
+    out = os.fsdecode(b"o\xe9")
+    assert run(["launch", "--tracer", "none", "-o", str(tmp_path / out), str(tmp_path / "script.py")]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import importlib.metadata
 import os
 import shutil
 import signal
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from perfharness.trace import open_trace
-from perfharness_launcher.nsys.probe import Trial, probe, try_nsys
+from perfharness_launcher.nsys.probe import probe, try_nsys
 from tests.integration.launches import (
     CHECKOUT,
     NSYS,
@@ -40,17 +40,15 @@ index = int(os.environ["PERFHARNESS_PROCESS_INDEX"])
 mode = sys.argv[1] if len(sys.argv) > 1 else ""
 with nvtx.annotate("batch", domain="pipeline"):
     time.sleep(0.05)
-if mode == "workers":
+if mode == "several" and index == 1:
     if os.fork() == 0:
         for _ in range(20):  # nsys may miss the first ones of a fork
             with nvtx.annotate("in the fork", domain="pipeline"):
                 time.sleep(0.05)
         os._exit(0)
     os.wait()
-if mode == "kill" and index == 1:
+if mode == "several" and index == 2:
     os.kill(os.getpid(), signal.SIGKILL)
-if mode == "code" and index == 1:
-    sys.exit(137)  # what a shell would say of SIGKILL
 if mode == "hang":
     print("hanging", flush=True)
     time.sleep(600)
@@ -92,50 +90,28 @@ def sessions(folders: set[Path]) -> set[str]:
     return {line.split()[-1] for text in listed for line in text.splitlines()[1:] if line.strip()}
 
 
-def test_two_processes_are_traced_and_their_reports_kept(script: Path, tmp_path: Path) -> None:
+def test_processes_are_traced_with_their_forks_and_their_ends_come_through(script: Path, tmp_path: Path) -> None:
+    """One ends well, one forks a worker, one is killed."""
     out = tmp_path / "out"
-    done = launch("-np", 2, "--nsys", NSYS, "--domain", "pipeline", "--batch-pattern", "batch", "-o", out, script)
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ("-np", 3, "--nsys", NSYS, "--domain", "pipeline", "--batch-pattern", "batch")
+    done = launch(*options, "-o", out, script, "several")
+    assert done.returncode == 1, done.stdout + done.stderr
+    ends = [(one["ended"], one["exit_code"], one["signal"]) for one in manifest(out)["processes"]]
+    assert ends == [("ok", 0, None), ("ok", 0, None), ("failed", None, "SIGKILL")]
+    well, forked, killed = (set(range_names(out / f"proc_{one}_gpu_0" / "trace.sqlite")) for one in range(3))
+    assert (well, forked) == ({"batch"}, {"batch", "in the fork"})
+    assert killed <= {"batch"}  # nsys may not have had it yet
     for name in ("proc_0_gpu_0", "proc_1_gpu_0"):
         assert (out / name / "trace.nsys-rep").stat().st_size > 0
-        assert range_names(out / name / "trace.sqlite") == ["batch"]
         assert (out / name / "benchmark.json").exists()
     tracer = manifest(out)["tracer"]
     assert (tracer["kind"], tracer["path"]) == ("nsys", NSYS)
-    assert codes(out) == ["start-barrier-not-reached"], "plain NVTX ranges cannot be held"
+    assert "start-barrier-not-reached" in codes(out), "plain NVTX ranges cannot be held"
     assert processes_naming(str(tmp_path)) == []
 
 
-def test_workers_made_by_fork_are_traced_too(script: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    launch("--nsys", NSYS, "-o", out, script, "workers")
-    assert set(range_names(out / "proc_0_gpu_0" / "trace.sqlite")) == {"batch", "in the fork"}
-
-
-@pytest.mark.parametrize(
-    ("mode", "options", "end"),
-    [
-        ("kill", ("-np", 2), ("failed", None, "SIGKILL")),
-        pytest.param("code", ("-np", 2), ("failed", 137, None), marks=pytest.mark.slow),
-        pytest.param("hang", ("--timeout", 15), ("timeout", None, "SIGINT"), marks=pytest.mark.slow),
-    ],
-)
-def test_the_truth_about_the_end_of_a_process_comes_through_nsys_with_its_trace(
-    script: Path, tmp_path: Path, mode: str, options: tuple[object, ...], end: tuple[object, ...]
-) -> None:
-    out = tmp_path / "out"
-    assert launch(*options, "--nsys", NSYS, "-o", out, script, mode).returncode == 1
-    *others, last = manifest(out)["processes"]
-    assert [record["ended"] for record in others] == ["ok"] * len(others)
-    assert (last["ended"], last["exit_code"], last["signal"]) == end
-    found = range_names(out / last["folder"] / "trace.sqlite")
-    assert found == ["batch"] or (mode == "kill" and not found)  # nsys may not have had it yet
-    assert processes_naming(str(tmp_path)) == []
-
-
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGKILL))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_daemon_and_no_session_is_left_behind(script: Path, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out"
     with launching(("-np", 2, "--nsys", NSYS, "-o", out, script, "hang"), own_environment()) as launcher:
@@ -172,24 +148,8 @@ def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(scrip
     findings = manifest(out)["findings"]
     (died,) = [finding for finding in findings if finding["code"] == "tracer-died"]
     assert died["process"] == "proc_1_gpu_0"
-    assert died["message"].startswith("nsys was killed by SIGKILL")
     assert range_names(out / "proc_0_gpu_0" / "trace.sqlite") == ["batch"]
     assert processes_naming(str(tmp_path)) == []
-
-
-def test_the_importer_inside_nsight_compute_is_called_by_the_launcher(script: Path, tmp_path: Path) -> None:
-    host = tmp_path / "nsight-compute" / "host"
-    collector = _copy(COLLECTOR, host / "target-linux-x64")
-    _copy(COLLECTOR.parent / "host-linux-x64", host / "linux-desktop-glibc_2_11_3-x64")
-    install = probe(collector / "nsys", "inside Nsight Compute")
-    assert (install.usable, install.finds_importer) == (True, False)
-    out = tmp_path / "out"
-    done = launch("--nsys", collector / "nsys", "-o", out, script)
-    assert codes(out) == [], done.stdout + done.stderr
-    folder = out / "proc_0_gpu_0"
-    assert (folder / "trace.nsys-rep").exists()
-    assert not (folder / "trace.qdstrm").exists()
-    assert range_names(folder / "trace.sqlite") == ["batch"]
 
 
 def test_an_importer_that_breaks_is_told_and_the_recording_kept(script: Path, tmp_path: Path) -> None:
@@ -203,8 +163,7 @@ def test_an_importer_that_breaks_is_told_and_the_recording_kept(script: Path, tm
     done = launch("--nsys", collector / "nsys", "-o", out, script)
     assert done.returncode == 1
     assert codes(out) == ["trace-import-failed", "trace-missing"]
-    message = manifest(out)["findings"][0]["message"]
-    assert "QdstrmImporter ended with 4: cannot read the recording" in message
+    assert "cannot read the recording" in manifest(out)["findings"][0]["message"]
     assert (out / "proc_0_gpu_0" / "trace.qdstrm").exists()
 
 
@@ -236,8 +195,6 @@ def failing_nsys(folder: Path, host: str, failures: int, end: str) -> Path:
     ("host", "failures", "end"),
     [
         ("host-linux-x64", 2, "exit 2"),
-        pytest.param("host-linux-x64", 1, "kill -SEGV $$", marks=pytest.mark.slow),
-        pytest.param("linux-desktop-x64", 1, "exit 2", marks=pytest.mark.slow),
         pytest.param("linux-desktop-x64", 1, "kill -SEGV $$", marks=pytest.mark.slow),
     ],
 )
@@ -261,21 +218,13 @@ def test_a_report_that_only_failed_imports_left_is_told_to_be_one(script: Path, 
     folder = out / "proc_0_gpu_0"
     assert done.returncode == 3, (folder / "tracer.log").read_text()
     assert codes(out) == ["tracer-complained", "trace-import-failed"]
-    message = manifest(out)["findings"][1]["message"]
-    assert message.startswith("the report of proc_0_gpu_0 is what a failed import left, and another import failed too")
-    assert "QdstrmImporter ended with -11: Import Failed with unexpected exception: main.cpp(34) | Error {" in message
     left = sorted(path.name for path in folder.glob("trace.*"))
     assert left == ["trace.nsys-rep", "trace.qdstrm", "trace.sqlite"]
 
 
+@pytest.mark.slow
 def test_a_nvtx_too_new_is_not_recorded_and_auto_knows(script: Path, tmp_path: Path) -> None:
-    newer = subprocess.run(
-        [sys.executable, "-c", "import importlib.metadata as m; print(m.version('nvtx'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**own_environment(), "PYTHONPATH": ""},
-    ).stdout.strip()
+    newer = importlib.metadata.version("nvtx")
     if newer == "0.2.11":
         pytest.skip("this environment has no nvtx newer than 0.2.11")
     out = tmp_path / "out"
@@ -283,10 +232,11 @@ def test_a_nvtx_too_new_is_not_recorded_and_auto_knows(script: Path, tmp_path: P
     launch("--nsys", NSYS, "-o", out, script, PYTHONPATH=path)
     tracer = manifest(out)["tracer"]
     assert tracer["kind"] == "embedded"
-    assert f"records no range of nvtx {newer}" in tracer["reason"]
-    assert try_nsys(probe(Path(NSYS), "here"), sys.executable) == Trial(0, "0 of 2 ranges were recorded")
+    assert f"nvtx {newer}" in tracer["reason"]
+    assert try_nsys(probe(Path(NSYS), "here"), sys.executable).ranges == 0
 
 
+@pytest.mark.slow
 def test_a_program_that_is_no_python_is_traced(tmp_path: Path) -> None:
     out = tmp_path / "out"
     launch("--nsys", NSYS, "-o", out, "echo", "hello")
@@ -303,38 +253,3 @@ def _copy(source: Path, target: Path) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(source, target, symlinks=True)
     return target
-
-
-QUEUE_SCRIPT = """
-import hashlib, queue, threading
-import nvtx
-items = queue.Queue()
-def produce():
-    data = bytes(8_000_000)
-    for index in range(14):
-        with nvtx.annotate("decode", domain="pipeline"):
-            hashlib.sha256(data).digest()  # without the interpreter lock
-            items.put(index)
-threading.Thread(target=produce).start()
-for index in range(14):
-    with nvtx.annotate(f"batch_{index}", domain="pipeline"):
-        with nvtx.annotate("fetch", domain="pipeline"):
-            items.get()
-"""
-
-
-def test_a_thread_that_waits_for_a_queue_is_told_from_one_that_computes(tmp_path: Path) -> None:
-    script = tmp_path / "queue_script.py"
-    script.write_text(QUEUE_SCRIPT)
-    out = tmp_path / "out"
-    for _ in range(4):  # nsys 2023.4 with --trace-os ends one process in ten by a segmentation fault
-        done = launch("--nsys", NSYS, "--trace-os", "-w", 1, "--domain", "pipeline", "-o", out, script)
-        if json.loads((out / "manifest.json").read_text())["processes"][0]["signal"] != "SIGSEGV":
-            break
-    assert done.returncode == 0, done.stdout + done.stderr
-    diagnosis = json.loads((out / "proc_0_gpu_0" / "benchmark.json").read_text())["diagnosis"]
-    fetch = next(stage for stage in diagnosis["stages"] if stage["path"][-1] == "fetch")
-    assert fetch["host"]["blocked_ms"]["lock"] > 0.5 * fetch["cpu_ms"]
-    assert fetch["verdict"]["verdict"] in ("waiting-on-stage", "first-use"), fetch["verdict"]
-    if fetch["verdict"]["verdict"] == "waiting-on-stage":
-        assert "'decode'" in fetch["verdict"]["evidence"][0]

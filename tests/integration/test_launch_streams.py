@@ -1,13 +1,9 @@
-"""A launch does not depend on who reads what it prints: no terminal, no reader, a full disk, one that does not read."""
+"""A launch does not depend on who reads what it prints: no reader, a full disk, one that does not read."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import signal
 import subprocess
-import termios
 from pathlib import Path
 
 import pytest
@@ -17,46 +13,14 @@ from tests.integration.launches import PATIENCE_S, command, environment, manifes
 
 LINES = 20_000
 SCRIPT = f"""
-import sys, time
+import sys
 print("up", flush=True)
-time.sleep(1)
-if len(sys.argv) > 1:
+if sys.argv[1:] == ["many"]:
     for number in range({LINES}):
         print("line", number, "x" * 100)
     print("the end", end="")
 """
 PLAIN = ("--tracer", "none")
-
-
-def is_up(out: Path) -> bool:
-    return any(log.read_text() for log in out.glob(".perfharness-run-*/proc_*/stdout.log"))
-
-
-@pytest.mark.parametrize(
-    ("hangup", "code", "end"),
-    [(signal.SIG_DFL, 1, "interrupted"), pytest.param(signal.SIG_IGN, 0, "ok", marks=pytest.mark.slow)],
-)
-def test_a_closed_terminal_costs_no_result(
-    script: Path, tmp_path: Path, hangup: signal.Handlers, code: int, end: str
-) -> None:
-    out = tmp_path / "out"
-    terminal, slave = pty.openpty()
-
-    def take_the_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGHUP, hangup)
-
-    with subprocess.Popen(
-        command(*PLAIN, "-o", out, script),
-        stdin=slave, stdout=slave, stderr=slave, env=environment(), preexec_fn=take_the_terminal,
-    ) as launcher:  # fmt: skip
-        os.close(slave)
-        wait_for(lambda: is_up(out))
-        os.close(terminal)
-        assert launcher.wait(PATIENCE_S) == code
-    assert manifest(out)["processes"][0]["ended"] == end
-    assert (out / "benchmark_mean.json").exists()
 
 
 def test_a_reader_that_has_gone_costs_no_result(script: Path, tmp_path: Path) -> None:
@@ -83,7 +47,6 @@ def test_a_full_disk_behind_stdout_costs_no_result(script: Path, tmp_path: Path)
             stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=PATIENCE_S, check=False,
         )  # fmt: skip
     assert done.returncode == 0
-    assert b"No space left on device" in done.stderr
     assert manifest(out)["processes"][0]["ended"] == "ok"
     assert (out / "benchmark_mean.json").exists()
 

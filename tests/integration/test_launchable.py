@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from perfharness.cli.main import run
 from perfharness.model.manifest import RunManifest
 from perfharness.runs.run import open_run
-from perfharness.runs.series.scaling import Scaling
 from perfharness.telemetry.store import read_sample_log
-from tests.integration import forked_command
 from tests.integration.launches import NSYS, NVTX_SITE, environment, manifest, run_to_the_end
 from tests.support.nvml_cards import gpu_uuid, h100_machine, mig_uuid
 from tests.support.replayed_nvml import replay_environment
@@ -62,9 +61,6 @@ class Shop:
     def codes(self) -> list[str]:
         return [finding["code"] for finding in manifest(self.folder / "out")["findings"]]
 
-    def verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return forked_command.run(arguments, self.environment(None), self.folder)
-
     def output(self) -> str:
         return (self.folder / "out" / "proc_0_gpu_0" / "stdout.log").read_text()
 
@@ -98,6 +94,7 @@ CASES = {
 
 
 RANGES = {"pipeline": 1, "batch": 5, "part": 5}
+ANNOTATED = {**RANGES, "work": 5, "part": 10}
 ANNOTATIONS = """
 [recorder]
 name = "outside"
@@ -126,52 +123,40 @@ def test_it_runs_as_without_us_and_functions_of_its_main_module_are_annotated(sh
     done, expected = shop.launch(*EMBEDDED, "--annotate", "file.toml", *own), shop.plainly(*plain)
     assert done.returncode == 0, done.stderr
     assert shop.output() == expected.stdout
-    assert shop.counts() == {**RANGES, "work": 5, "part": 10}
+    assert shop.counts() == ANNOTATED
 
 
-PROGRAMS = {
-    "shell script": (("./run.sh", "a"), True),
-    "env": (("env", "OF=us", sys.executable, "-O", "plain"), False),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", PROGRAMS)
-def test_python_that_another_program_becomes_or_starts(shop: Shop, case: str) -> None:
-    """It is followed: as a child, or with the pid of the launched process where that was replaced by it."""
-    (shop.folder / "run.sh").write_text(f'#!/bin/sh\n"{sys.executable}" -O -m package "$@"\necho done\n')
-    (shop.folder / "run.sh").chmod(0o755)
-    own, is_child = PROGRAMS[case]
-    done, expected = shop.launch(*EMBEDDED, *own), shop.plainly(*own)
+@pytest.mark.parametrize(
+    ("words", "child"),
+    [
+        pytest.param(("env", "OF=us", sys.executable, "-O", "plain"), "", id="becomes"),
+        pytest.param(("bash", "-c", f"X=1 '{sys.executable}' -um package a; true"), "/child_0", id="starts"),
+    ],
+)
+def test_python_that_another_program_becomes_or_starts_is_followed_and_annotated(
+    shop: Shop, words: tuple[str, ...], child: str
+) -> None:
+    """With the pid of the launched process where that was replaced by it, else as its child."""
+    (shop.folder / "file.toml").write_text(ANNOTATIONS)
+    done, expected = shop.launch(*EMBEDDED, "--annotate", "file.toml", *words), shop.plainly(*words)
     assert done.returncode == 0, done.stderr
     assert shop.output() == expected.stdout
-    assert shop.counts() == {"pipeline": 1, "batch": 5, "part": 5}
-    (record,) = manifest(shop.folder / "out")["processes"]
-    folder = record["folder"]
-    assert [one["folder"] for one in record["measured"]] == [f"{folder}/child_0" if is_child else folder]
-
-
-@pytest.mark.parametrize("words", [PROGRAMS["env"][0], ("bash", "-c", f"X=1 '{sys.executable}' -um package a; true")])
-def test_functions_of_a_script_that_another_program_starts_are_annotated(shop: Shop, words: tuple[str, ...]) -> None:
-    (shop.folder / "file.toml").write_text(ANNOTATIONS)
-    done = shop.launch(*EMBEDDED, "--annotate", "file.toml", *words)
-    assert done.returncode == 0, done.stderr
-    assert shop.counts() == {**RANGES, "work": 5, "part": 10}
+    assert shop.counts() == ANNOTATED
     assert not {"annotations-not-told", "annotation-not-found"} & set(shop.codes())
+    (record,) = manifest(shop.folder / "out")["processes"]
+    assert [one["folder"] for one in record["measured"]] == [record["folder"] + child]
 
 
-@pytest.mark.parametrize(("words", "step"), [(("ls",), "--tracer nsys"), ((sys.executable, "-"), "annotate")])
-def test_a_program_in_which_nothing_can_be_measured_is_an_error(shop: Shop, words: tuple[str, ...], step: str) -> None:
-    done = shop.launch(*EMBEDDED, *words)
-    (missing,) = (
-        finding for finding in manifest(shop.folder / "out")["findings"] if finding["code"] == "trace-missing"
-    )
-    assert (done.returncode, step in missing["hint"]) == (1, True), missing
+@pytest.mark.parametrize("words", [("ls",), pytest.param((sys.executable, "-"), marks=pytest.mark.slow)])
+def test_a_program_in_which_nothing_can_be_measured_is_an_error(shop: Shop, words: tuple[str, ...]) -> None:
+    assert shop.launch(*EMBEDDED, *words).returncode == 1
+    assert "trace-missing" in shop.codes()
 
 
+@pytest.mark.slow
 @pytest.mark.nsys
-@pytest.mark.parametrize("case", ["console", pytest.param("module", marks=pytest.mark.slow)])
-def test_the_same_under_nsys(shop: Shop, case: str) -> None:
-    own, plain = CASES[case]
+def test_the_same_under_nsys(shop: Shop) -> None:
+    own, plain = CASES["console"]
     done, expected = shop.launch("--nsys", NSYS, *own, site=NVTX_SITE), shop.plainly(*plain)
     assert done.returncode == 0, done.stderr
     assert shop.output() == expected.stdout
@@ -179,58 +164,25 @@ def test_the_same_under_nsys(shop: Shop, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "named"),
     [
-        (["--module", "package.gone"], "there is no module package.gone"),
-        (["--python", "python3", "python", "plain"], "leave one away"),
-        (["plain"], "`python plain` runs it"),
-        (["--annotate", "file.toml", "ls"], "which Python script ls runs is not known"),
+        (["--module", "package.gone"], "package.gone"),
+        (["--python", "python3", "python", "plain"], "--python"),
+        (["plain"], "python plain"),
+        (["--annotate", "file.toml", "ls"], "ls"),
     ],
 )
-def test_what_cannot_be_launched_is_said_before_anything_starts(shop: Shop, arguments: list[str], words: str) -> None:
-    done = shop.launch(*arguments)
-    assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+def test_what_cannot_be_launched_is_refused_before_anything_starts(
+    shop: Shop,
+    arguments: list[str],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(shop.folder)
+    assert run(["launch", "-o", "out", *arguments]) == 2
+    assert named in capsys.readouterr().err
     assert not (shop.folder / "out").exists()
-
-
-RANKS = """
-import os, subprocess, sys, time
-count = int(sys.argv[1])
-if "RANK" not in os.environ:
-    ranks = [{**os.environ, "RANK": str(rank), "WORLD_SIZE": str(count)} for rank in range(count)]
-    started = [subprocess.Popen([sys.executable, __file__, str(count)], env=each) for each in ranks]
-    sys.exit(max(one.wait() for one in started))
-from perfharness import PerfRecorder
-perf = PerfRecorder("pipe")
-open(f"ready_{count}_{os.environ['RANK']}", "w").close()
-while not all(os.path.exists(f"ready_{count}_{rank}") for rank in range(count)):
-    time.sleep(0.001)
-with perf.range("pipeline"):
-    for index in range(12):
-        with perf.batch(index, total_items=4):
-            time.sleep(0.04 / count)
-perf.finalize()
-"""
-
-
-@pytest.mark.slow
-def test_a_sweep_over_ranks(shop: Shop) -> None:
-    """Each batch is shared by its ranks, which take 1 / n of the time for it."""
-    (shop.folder / "ranks.py").write_text(RANKS)
-    done = shop.launch(*EMBEDDED, "--parallel", "model", "--ranks-sweep", "1,2", "ranks.py", "{ranks}")
-    assert done.returncode in (0, 3), done.stdout + done.stderr
-    scaling = Scaling.model_validate_json((shop.folder / "out" / "scaling.json").read_text())
-    assert (scaling.counted, scaling.base_num_processes) == ("ranks", 1)
-    one, two = scaling.points
-    assert [one.row.folder, two.row.folder] == ["ranks_1", "ranks_2"]
-    assert one.row.items_per_second is not None
-    assert (two.speedup or 0) * one.row.items_per_second == pytest.approx(two.row.items_per_second)
-    assert (two.speedup or 0) == pytest.approx(2 * (two.efficiency or 0))
-    assert (two.row.communication_share, two.row.communication_reason is None) == (None, False)
-    again = shop.verb("analyze", "out")
-    assert Scaling.model_validate_json((shop.folder / "out" / "scaling.json").read_text()).points == scaling.points, (
-        again
-    )
 
 
 @pytest.mark.parametrize(
@@ -257,21 +209,9 @@ def test_processes_of_two_gpus_each(
     (shop.folder / "nvml.json").write_text(h100_machine(4, mig_instances=mig).model_dump_json())
     (shop.folder / "show.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])\n" + PIPELINE)
     out = shop.folder / "out"
+    options = ("--telemetry", "-w", 0, "--measure-idle", 0, "--gpus-per-process", 2, "-o", "out")
     done = run_to_the_end(
-        (
-            *EMBEDDED,
-            "--telemetry",
-            "-w",
-            "0",
-            "--measure-idle",
-            "0",
-            "--gpus-per-process",
-            "2",
-            *arguments,
-            "-o",
-            "out",
-            "show.py",
-        ),
+        (*EMBEDDED, *options, *arguments, "show.py"),
         {**shop.environment(None), **replay_environment(shop.folder / "nvml.json")},
         shop.folder,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import perfharness
 from perfharness.cli.main import run
 from tests.integration.launches import NSYS, NVTX_SITE
 from tests.integration.nsys_profile import nsys_profile
@@ -16,16 +17,11 @@ from tests.integration.nsys_profile import nsys_profile
 SCRIPT = "import nvtx\nwith nvtx.annotate('stage'): pass\n"
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> Path:
-    path = tmp_path / "trace.nsys-rep"
-    environment = os.environ | {"PYTHONPATH": NVTX_SITE}
-    nsys_profile(NSYS, path, [sys.executable, "-c", SCRIPT], environment)
-    return path
-
-
+@pytest.mark.slow
 @pytest.mark.nsys
-def test_a_report_is_exported_and_kept(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_exported_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "trace.nsys-rep"
+    nsys_profile(NSYS, report, [sys.executable, "-c", SCRIPT], os.environ | {"PYTHONPATH": NVTX_SITE})
     assert run(["ranges", str(report), "--format", "csv", "--nsys", NSYS]) == 0
     assert '"stage"' in capsys.readouterr().out
     cached = report.with_suffix(".sqlite")
@@ -36,6 +32,7 @@ def test_a_report_is_exported_and_kept(report: Path, capsys: pytest.CaptureFixtu
     assert run(["analyze", str(report), "--nsys", NSYS]) == 0
     assert cached.stat().st_mtime_ns > first
     assert sorted(path.name for path in report.parent.iterdir()) == ["trace.nsys-rep", "trace.sqlite"]
+    assert perfharness.open_run(report, nsys="/no/such/nsys").ranges().num_rows == 1
 
 
 @pytest.mark.nsys
@@ -43,9 +40,7 @@ def test_a_damaged_report_is_one_sentence(tmp_path: Path, capsys: pytest.Capture
     report = tmp_path / "trace.nsys-rep"
     report.write_bytes(b"not a report")
     assert run(["ranges", str(report), "--nsys", NSYS]) == 1
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1
-    assert "cannot be exported" in err
+    assert len(capsys.readouterr().err.splitlines()) == 1
     assert not report.with_suffix(".sqlite").exists()
 
 
@@ -54,11 +49,10 @@ def test_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "none.nsys-rep" in capsys.readouterr().err
 
 
-def test_an_nsys_that_cannot_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_nsys_that_cannot_export(tmp_path: Path) -> None:
     broken = tmp_path / "nsys"
     broken.write_text("#!/bin/sh\necho 'NVIDIA Nsight Systems version 2023.4.4.54-x'\nexit 3\n")
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
     report = tmp_path / "trace.nsys-rep"
     report.write_bytes(b"something")
     assert run(["ranges", str(report), "--nsys", str(broken)]) == 1
-    assert "cannot be exported" in capsys.readouterr().err

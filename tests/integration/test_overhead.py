@@ -18,7 +18,7 @@ traced = os.environ["PERFHARNESS_TRACER"] != "ranges"
 with perf.range("pipeline"):
     for _ in perf.batches([[0, 0]] * 4, items=len):
         with perf.range("slow"):
-            time.sleep(0.06 if traced else 0.02)
+            time.sleep(0.2 if traced else 0.02)
 perf.finalize()
 """
 BATCH = "rec/pipeline/batch"

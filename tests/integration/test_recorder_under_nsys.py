@@ -192,6 +192,7 @@ def test_everything(tmp_path: Path) -> None:
     assert (counted["rec"]["deleted_ranges"], counted["rec"]["threads"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_plain_nvtx(tmp_path: Path) -> None:
     sample = (ROOT / "samples" / "plain_nvtx.py").read_text(encoding="utf-8")
     assert "import perfharness" not in sample
@@ -227,6 +228,7 @@ perf.finalize()
 """
 
 
+@pytest.mark.slow
 def test_the_interpreter_lock_is_evidence_and_the_recorder_s_ranges_stay(tmp_path: Path) -> None:
     script = tmp_path / "locked.py"
     script.write_text(LOCKED)

@@ -62,11 +62,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("name", "scheme"),
     [
-        ("gpu", "light"), *(
-            pytest.param(name, scheme, marks=pytest.mark.slow)
-            for name, scheme in (("gpu", "dark"), ("hostile", "light"), ("sweep", "light"), ("load", "light"),
-                                 ("load", "dark"), ("loadgen", "light"), ("suite", "light"), ("suite", "dark"))
-        ),
+        ("gpu", "light"), ("gpu", "dark"), ("hostile", "light"), ("sweep", "light"), ("load", "light"),
+        ("loadgen", "light"), ("suite", "light"),
     ],
 )  # fmt: skip
 def test_every_chart_is_drawn_at_every_width(browser: Any, pages: dict[str, Path], name: str, scheme: str) -> None:
@@ -95,7 +92,6 @@ def test_every_chart_is_drawn_at_every_width(browser: Any, pages: dict[str, Path
     page.close()
 
 
-@pytest.mark.slow
 def test_a_page_is_printed_with_its_charts(
     pages: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from perfharness.cli.main import run as verb
 from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.folders import holds
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.records import CPU
 from perfharness.runs.store.store import RunStore
-from tests.integration.launches import CHECKOUT, PATIENCE_S, environment, manifest, perfharness, run_to_the_end
-from tests.integration.store_writers import crash_and_go_on, started, write_together
+from tests.integration.launches import environment, manifest, perfharness, run_to_the_end
+from tests.integration.store_writers import crash_and_go_on, write_together
 
 SCRIPT = """
 import os, sys
@@ -58,37 +58,16 @@ def test_a_launch_is_stored_with_the_numbers_of_its_files(script: Path, place: P
     assert seen.read_text() == "off\n"
 
 
-def test_a_launch_that_is_not_to_be_stored_or_cannot_be_is_as_any_other(
-    script: Path, place: Path, tmp_path: Path
-) -> None:
-    here = environment(PERFHARNESS_STORE=str(place))
-    assert run_to_the_end((*FAST, "--no-store", "-o", tmp_path / "a", script, tmp_path / "x"), here).returncode == 0
-    assert not place.exists()
+def test_a_launch_that_cannot_be_stored_is_as_any_other(script: Path, place: Path, tmp_path: Path) -> None:
     nowhere = environment(PERFHARNESS_STORE="/dev/null/store")
     done = run_to_the_end((*FAST, "-o", tmp_path / "b", script, tmp_path / "x"), nowhere)
     assert done.returncode == 0
     assert "/dev/null/store" in done.stderr
     assert (tmp_path / "b" / "benchmark_mean.json").exists()
-    wrong = run_to_the_end((*FAST, "--store", "mysql://x", "-o", tmp_path / "c", script, tmp_path / "x"), here)
-    assert (wrong.returncode, (tmp_path / "c").exists()) == (2, False)
+    assert verb(["launch", *FAST, "--store", "mysql://x", "-o", str(tmp_path / "c"), str(script)]) == 2
+    assert not (tmp_path / "c").exists()
     assert perfharness("runs", "add", tmp_path / "b", PERFHARNESS_STORE=str(place)).returncode == 0
     assert [run.run_id for run in opened(place).runs()] == [manifest(tmp_path / "b")["run_id"]]
-
-
-@pytest.mark.slow
-def test_a_sweep_is_a_series_of_its_launches(script: Path, place: Path, tmp_path: Path) -> None:
-    here = environment(PERFHARNESS_STORE=str(place))
-    done = run_to_the_end((*FAST, "--np-sweep", "1,2", "-o", tmp_path / "out", script, tmp_path / "x"), here)
-    (series,) = opened(place).runs(RunFilter())
-    launches = opened(place).launches_of(series)
-    assert [manifest(tmp_path / "out" / name)["run_id"] for name in ("np_1", "np_2")] == [
-        run.run_id for run in launches
-    ]
-    assert (series.kind, series.exit_code) == ("sweep", done.returncode)
-    again = tmp_path / "again.sqlite"
-    assert perfharness("runs", "add", tmp_path / "out", PERFHARNESS_STORE=str(again)).returncode == 0
-    (added,) = opened(again).runs(RunFilter())
-    assert added == series
 
 
 def test_a_repeat_is_a_series_of_its_launches(script: Path, place: Path, tmp_path: Path) -> None:
@@ -113,21 +92,6 @@ def test_four_writers_at_once(place: Path) -> None:
     with closing(sqlite3.connect(place)) as connection, connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-@pytest.mark.parametrize("dump", [None, pytest.param("run_store_0001.sql", marks=pytest.mark.slow)])
-def test_a_migration_that_was_killed_is_made_by_the_next(place: Path, dump: str | None) -> None:
-    place.parent.mkdir(parents=True)
-    with closing(sqlite3.connect(place)) as connection, connection:
-        connection.executescript("" if dump is None else (CHECKOUT / "tests" / "data" / dump).read_text())
-    with closing(sqlite3.connect(place)) as connection, connection:
-        before = list(connection.iterdump())
-    process = started(str(place), "migrate", 0)
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == -signal.SIGKILL
-    with closing(sqlite3.connect(place)) as connection, connection:
-        assert list(connection.iterdump()) == before
-    assert opened(place).count() == (0 if dump is None else 3)
 
 
 def test_a_killed_writer(place: Path) -> None:

@@ -8,16 +8,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, insert, inspect, text
+from sqlalchemy import create_engine, text
 
 from perfharness.errors import StoreError
-from perfharness.runs.store.database import SCHEMAS
 from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.location import Location, parse_location
 from perfharness.runs.store.records import CPU, StoredRun
 from perfharness.runs.store.store import RunStore
-from perfharness.runs.store.tables import VERSION_TABLE, metadata, runs
-from tests.integration.launches import CHECKOUT, perfharness
+from perfharness.runs.store.tables import VERSION_TABLE, metadata
+from tests.integration.launches import perfharness
 from tests.integration.postgres_server import postgres_server
 from tests.integration.store_writers import crash_and_go_on, opened, run_of, write_together
 
@@ -80,27 +79,6 @@ def test_it_holds_what_sqlite_holds(url: str, tmp_path: Path) -> None:
     assert stores[0].find("writer_2").git_dirty is True
     with closing(sqlite3.connect(path)) as connection, connection:
         assert connection.execute("SELECT count(*) FROM perfharness_run").fetchone() == (stores[0].count(),)
-
-
-def test_a_store_of_the_first_schema_is_migrated(url: str) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(CHECKOUT / "perfharness" / "runs" / "store" / "migrations"))
-        config.attributes["connection"] = connection
-        command.upgrade(config, SCHEMAS[0])
-        there = {column["name"] for column in inspect(connection).get_columns(runs.name)}
-        row = run_of(3, 3).model_dump(mode="json", exclude={"tags", "figures"})
-        connection.execute(insert(runs), {name: value for name, value in row.items() if name in there})
-    store = opened(url)
-    assert store.find("writer_3_3").script == "pipeline.py"
-    store.save_baseline("main", ["writer_3_3"])
-    with engine.connect() as connection:
-        assert connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar() == SCHEMAS[-1]
-    engine.dispose()
 
 
 def test_the_verbs(url: str) -> None:

@@ -25,6 +25,10 @@ from tests.integration.launches import PATIENCE_S, processes_naming, wait_for
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 PATIENCE = Patience(start=60, signal=0.3, tracer=30)
 
+OWN_SECONDS = f"7301.{os.getpid()}"
+OWN_SLEEP = f"sleep {OWN_SECONDS}"
+"""Of this test process alone: others may run on the machine."""
+
 DAEMON = """
 import os, subprocess, time
 if os.fork() == 0:
@@ -176,10 +180,16 @@ def test_a_helper_that_does_not_answer_is_given_up_after_the_last_signal(tmp_pat
 
 
 def test_daemons_without_an_environment_are_found_and_ended(tmp_path: Path) -> None:
-    (ending,), supervisor = supervised(tmp_path, group(DAEMON.format(seconds=7301, last=0)))
+    (ending,), supervisor = supervised(tmp_path, group(DAEMON.format(seconds=OWN_SECONDS, last=0)))
     assert end_of(ending) == (None, 0)
-    assert [line.partition(": ")[2] for line in supervisor.leftovers] == ["sleep 7301"]
-    assert processes_naming("sleep 7301") == []
+    assert [line.partition(": ")[2] for line in supervisor.leftovers] == [OWN_SLEEP]
+    assert processes_naming(OWN_SLEEP) == []
+
+
+def kill_own_sleep() -> None:
+    for process in psutil.process_iter(["cmdline"]):
+        if process.info["cmdline"] == OWN_SLEEP.split():
+            process.kill()
 
 
 def helper_of(folder: Path, program: str) -> list[str]:
@@ -200,12 +210,12 @@ def test_a_launcher_that_died_before_it_was_heard_is_not_waited_for(tmp_path: Pa
 @pytest.fixture
 def helper(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A helper whose process has left a daemon behind and sleeps, and the end of CONTROL that a launcher holds."""
-    command = helper_of(tmp_path, DAEMON.format(seconds=7302, last=600))
+    command = helper_of(tmp_path, DAEMON.format(seconds=OWN_SECONDS, last=600))
     descriptor = os.open(tmp_path / "control", os.O_RDWR)
     with subprocess.Popen(command) as process:
         os.write(descriptor, child.GO)
         wait_for(lambda: (tmp_path / "out").exists() and "up" in (tmp_path / "out").read_text())
-        wait_for(lambda: processes_naming("sleep 7302") != [])
+        wait_for(lambda: processes_naming(OWN_SLEEP) != [])
         yield process, descriptor
         process.kill()
 
@@ -214,7 +224,7 @@ def test_without_a_launcher_the_helper_ends_all_below_it(helper: tuple[subproces
     process, descriptor = helper
     os.close(descriptor)
     assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
-    assert processes_naming("sleep 7302") == []
+    assert processes_naming(OWN_SLEEP) == []
 
 
 def test_a_released_helper_ends_what_its_process_left(
@@ -226,9 +236,9 @@ def test_a_released_helper_ends_what_its_process_left(
     wait_for(lambda: "ended" in (tmp_path / "status").read_text())
     os.write(descriptor, child.RELEASE)
     assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
-    assert processes_naming("sleep 7302") == []
+    assert processes_naming(OWN_SLEEP) == []
     told = [json.loads(line) for line in (tmp_path / "status").read_text().splitlines()]
-    assert [line.partition(": ")[2] for line in told[-1]["commands"]] == ["sleep 7302"]
+    assert [line.partition(": ")[2] for line in told[-1]["commands"]] == [OWN_SLEEP]
     os.close(descriptor)
 
 
@@ -240,7 +250,7 @@ def test_a_process_dies_with_its_helper_though_no_launcher_is_there(
     measured = [one.pid for one in psutil.Process(process.pid).children() if one.name() != "sleep"]
     process.kill()
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in measured))
-    subprocess.run(["pkill", "-f", "sleep 7302"], check=False)  # nobody was left that could have known of it
+    kill_own_sleep()  # nobody was left that could have known of it
 
 
 def test_the_guard_ends_what_a_killed_launcher_left(tmp_path: Path) -> None:

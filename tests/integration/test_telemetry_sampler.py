@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from perfharness.telemetry.store import read_sample_log
 from perfharness_launcher.companions.companion import CompanionContext, MeasuredProcess
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
 from perfharness_launcher.processes.spawn import Placement
+from tests.integration.launches import PATIENCE_S, wait_for
 from tests.support.nvml_cards import gpu_uuid, h100_machine
 from tests.support.replayed_nvml import replay_environment
 
@@ -83,13 +83,6 @@ class Beside:
 BUSY = "import time\nwhile time.process_time() < 0.9: sum(range(1000))"
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def test_a_run_is_sampled_from_before_its_first_process_to_its_end(tmp_path: Path, replayed_gpu: str) -> None:
     beside = Beside(tmp_path, replayed_gpu, idle_s=0.4).start()
     before = time.time_ns()
@@ -128,7 +121,7 @@ def test_a_killed_sampler_leaves_what_it_had_read(tmp_path: Path, replayed_gpu: 
     beside = Beside(tmp_path, replayed_gpu).start()
     beside.measure(BUSY)
     spool = beside.run_dir / SPOOL_NAME
-    wait_for(lambda: len(read_spool(spool).columns["key"]) > 300, "the spool does not grow")
+    wait_for(lambda: len(read_spool(spool).columns["key"]) > 300)
     beside.sampler.kill()
     content, whole = spool.read_bytes(), read_spool(spool).columns["value"]
     for keep in (0.3, 0.6, 0.95):  # a spool that was cut off gives all its whole batches
@@ -145,7 +138,7 @@ def test_a_killed_sampler_leaves_what_it_had_read(tmp_path: Path, replayed_gpu: 
 def test_a_sampler_that_is_terminated_is_reported_though_it_ended_in_order(tmp_path: Path) -> None:
     beside = Beside(tmp_path).start()
     beside.sampler.terminate()
-    wait_for((beside.run_dir / TELEMETRY_NAME).exists, "the file is not written")
+    wait_for((beside.run_dir / TELEMETRY_NAME).exists)
     log, codes, _ = beside.stop()
     assert "telemetry-cut-off" in codes
     assert (HOST, "memory_used_bytes") in log.series
@@ -204,5 +197,5 @@ def test_it_ends_by_itself_in_good_order_among_modules_that_are_not_ours(
         assert process.stdout is not None
         assert Answer.model_validate_json(process.stdout.readline()).ready is not None
         process.stdin.close() if end == "stdin" else process.terminate()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     assert read_sample_log(tmp_path / TELEMETRY_NAME).meta.ended == ended

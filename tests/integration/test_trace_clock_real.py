@@ -11,7 +11,7 @@ import numpy as np
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.trace import open_trace
-from tests.integration.launches import TRACERS, environment, run_to_the_end, tracing
+from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, run_to_the_end, tracing
 
 SCRIPT = """
 import json, os, time
@@ -32,7 +32,7 @@ with open(os.path.join(os.environ["PERFHARNESS_OUTPUT_DIR"], "stamps.json"), "w"
 """
 
 
-@TRACERS
+@TRACERS_SLOW_UNDER_NSYS
 def test_batches_lie_where_the_script_itself_saw_them(tmp_path: Path, tracer: str) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out"
     script.write_text(SCRIPT)
@@ -48,7 +48,7 @@ def test_batches_lie_where_the_script_itself_saw_them(tmp_path: Path, tracer: st
         clock = trace.meta.clock
         assert clock is not None
         assert clock.source == "marks"
-        assert clock.error_ns < 5_000_000
+        assert clock.error_ns < 100_000_000
         batches = np.flatnonzero(np.asarray(trace.names, dtype=object)[trace.ranges.name] == "batch")
         starts = np.sort(clock.to_unix(trace.ranges.start_ns[batches])) - machine.offset_ns
         stamps = np.asarray(json.loads((out / process.folder / "stamps.json").read_text()), dtype=np.int64)

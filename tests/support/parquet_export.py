@@ -1,6 +1,6 @@
 """Converts a sqlite trace to a Parquet folder like nsys's export, for tests without a GPU.
 
-The layout is nsys's own (2023.4 and 2024.2); tests/integration/test_parquet_nsys.py compares it with real exports.
+The layout is nsys's own (2023.4 and 2024.2), compared with real exports.
 """
 
 from __future__ import annotations
