@@ -7,8 +7,9 @@ import re
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-REMADE = ("benchmark*.json", "*.log", "*.nsys-rep", "*.png", "*.html")
+REMADE = ("benchmark*.json", "*.log", "*.nsys-rep", "*.png", "*.html", "files.json")
 """What an analysis does not read, or writes again."""
 
 KEPT_LOGS = {"host_samples.log"}
@@ -40,8 +41,9 @@ def add_run(run: Path, copy: Path, paths: Mapping[str, str]) -> None:
         target.write_bytes(content)
         if target.suffix == ".sqlite":
             _clean_trace(target)
-        elif target.name == "manifest.json":
-            _clean_manifest(target)
+        elif target.suffix == ".json":
+            clean = _clean_json(json.loads(target.read_text()))
+            target.write_text(json.dumps(clean, separators=(",", ":")) + "\n")
 
 
 def _clean_trace(path: Path) -> None:
@@ -72,10 +74,14 @@ def _strings_in_use(trace: sqlite3.Connection, tables: set[str]) -> str:
     return " UNION ".join(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL" for table, column in columns)
 
 
-def _clean_manifest(path: Path) -> None:
-    manifest = json.loads(path.read_text())
-    manifest["environment"]["hostname"] = "machine"
-    yardstick = (manifest.get("companions") or {}).get("yardstick") or {}
-    if "others" in yardstick:
-        yardstick["others"] = []
-    path.write_text(json.dumps(manifest, separators=(",", ":")) + "\n")
+def _clean_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_clean_json(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    clean = {key: _clean_json(item) for key, item in value.items()}
+    if "hostname" in clean:
+        clean["hostname"] = "machine"
+    if "others_cpus" in clean:
+        clean["others"] = []  # the names of the other programs that ran
+    return clean
