@@ -339,6 +339,16 @@ def read(name: str) -> Any:
 # Comparing them.
 
 
+class Absent:
+    """Stands for the value of a key that is not there."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = Absent()
+
+
 @dataclass(frozen=True)
 class Difference:
     """A value that differs; `old` or `new` is ABSENT where there is no such key."""
@@ -354,16 +364,6 @@ class Difference:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.path}: {self.old!r} -> {self.new!r}"
-
-
-class Absent:
-    """Stands for the value of a key that is not there."""
-
-    def __repr__(self) -> str:
-        return "absent"
-
-
-ABSENT = Absent()
 
 
 def differences(name: str, old: Any, new: Any) -> list[Difference]:
@@ -384,7 +384,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list) and value:
         for index, item in enumerate(value):
             yield from leaves(item, f"{path}/{index}" if path else str(index))
-    else:
+    elif value is not ABSENT:
         yield path, value
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support import recorded_runs, snapshots
-from tests.support.snapshots import Difference
+from tests.support.snapshots import ABSENT, Difference
 
 
 def main() -> int:
@@ -55,13 +55,12 @@ def against(revision: str) -> Iterator[Difference]:
     old = dict(committed(revision))
     new = {name: snapshots.read(name) for name in snapshots.names()}
     for name in sorted(old | new):
-        yield from snapshots.differences(name, old.get(name, {}), new.get(name, {}))
+        yield from snapshots.differences(name, old.get(name, ABSENT), new.get(name, ABSENT))
 
 
 def committed(revision: str) -> Iterator[tuple[str, object]]:
     folder = snapshots.SNAPSHOTS
-    listed = git("ls-tree", "--name-only", f"{revision}:./").decode().split()
-    for file_name in listed:
+    for file_name in git("ls-tree", "--name-only", revision, "./").decode().split():
         if file_name != snapshots.MARKS:
             name = file_name.split(".")[0]
             yield name, snapshots.parse(folder / file_name, git("show", f"{revision}:./{file_name}"))
