@@ -32,7 +32,7 @@ if __name__ == "__main__":
                 questions.put(item)
             for _ in range(4):
                 answers.get()
-    for _ in workers:
+    for _process in workers:
         questions.put(None)
     for process in workers:
         process.join()
