@@ -1,0 +1,3 @@
+"""Has no range at all."""
+
+print("done")
