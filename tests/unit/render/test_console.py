@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from perfharness.model.text import safe
 from perfharness.render.comparison.texts import amount
 from perfharness.render.report.document import cell_text
-from perfharness.render.terminal.console import Column, Console, markdown_text, ms_text, print_table, say
+from perfharness.render.terminal.console import Column, Console, ms_text, print_table, say
 
 HOSTILE = "a\x1b[31mred\x1b]52;c;Zm9v\x07\x9b2J\u202etxt\r\x7f[bold]:smile:"
 
@@ -55,10 +55,6 @@ def test_a_small_time_keeps_its_digits(value: float, terminal: str, report: str,
     assert (ms_text(value), cell_text(value, "ms"), amount(value, "ms")) == (terminal, report, comparison)
 
 
-def test_names_mean_nothing_in_markdown() -> None:
-    assert markdown_text("&lt;b&gt; $x$ a_b *c*") == r"\&lt;b\&gt; \$x\$ a_b \*c\*"
-
-
 @given(st.text())
 def test_safe_text_has_nothing_that_steers_and_leaves_all_else(text: str) -> None:
     assert not steers(safe(text).replace("\t", ""))
@@ -86,12 +82,6 @@ def test_nothing_steers_a_terminal_and_nothing_is_read_as_markup(how: str) -> No
     assert not steers(text)
     assert "\\x1b[31mred" in text
     assert "[bold]:smile:" in text
-
-
-def test_a_line_is_never_broken_inside() -> None:
-    console = Console(file=io.StringIO(), width=20)
-    say(console, "words " * 40)
-    assert printed(console).count("\n") == 1
 
 
 CELLS = st.floats(0, 1e9).map(lambda value: f"{value:.3f}")

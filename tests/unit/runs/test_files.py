@@ -13,7 +13,7 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.errors import ResultError
-from perfharness.files import locked, read_regular, replacing, write_text
+from perfharness.files import locked, replacing, write_text
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 TRACE = str(GOLDEN / "pipeline.sqlite")
@@ -61,18 +61,6 @@ def test_a_fifo_is_written_to(tmp_path: Path) -> None:
     reader.join(60)
     assert read == ["through"]
     assert stat.S_ISFIFO(fifo.stat().st_mode)
-
-
-def test_a_fifo_in_a_folder_of_others_is_refused(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    with pytest.raises(ResultError):
-        put(fifo, "x", follow=False)
-    with pytest.raises(OSError, match="regular"):
-        read_regular(fifo)
-    with pytest.raises(IsADirectoryError):
-        read_regular(tmp_path)
-    assert names(tmp_path) == ["fifo"]
 
 
 def test_devices_stay_devices(tmp_path: Path) -> None:

@@ -20,17 +20,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
-from perfharness.errors import ResultError, TraceFormatError, UsageError
+from perfharness.errors import ResultError
 from perfharness.host_probe import spool
-from perfharness.model.result import path_of, path_text
-from perfharness.render.terminal.share import print_shared
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.share.archive import folder_of, unpacked, write_archive
 from perfharness.runs.share.known import Known, is_public
 from perfharness.runs.share.redactor import Redactor
-from perfharness.runs.share.share import Shared, ShareRecord, redact_parquet, share_run, target_of
+from perfharness.runs.share.share import share_run
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import read_host_probe
 from perfharness.trace.redaction import environment_of, redact_database, redact_samples
@@ -84,41 +81,6 @@ def test_a_text_keeps_its_sense() -> None:
     assert made.text("--token abcdefgh") == "--token ***"
 
 
-def test_a_value_is_found_where_its_secret_is_masked_already() -> None:
-    """As findings and command lines are written."""
-    proxy = "http://bob:hunter2hunter2@proxy.acme.example:3128"
-    made = redactor(http_proxy=proxy)
-    assert made.text("via http://bob:***@proxy.acme.example:3128") == "via <environment-1>"
-    known = Known()
-    known.add_arguments(["http://bob:***@proxy.acme.example:3128"])  # as the manifest has it
-    assert Redactor(known).text(f"via {proxy}") == "via <argument-1>"
-
-
-def test_names_that_are_paths_are_the_same_as_keys_of_results() -> None:
-    made = redactor("/data/my project", HOME="/home/anna", KEY="a/b\\c/d-secret")
-    for name in (
-        "at /tmp/acme/x",
-        "/tmp/acme/y.py",
-        "/data/my project/z",
-        "/home/anna/q",
-        "a/b\\c/d-secret",
-        "/conv/Conv",
-    ):
-        text = made.text(path_text(("net", name)))
-        assert path_of(text) == ("net", made.text(name))
-    assert made.text("at /tmp/acme/x") == "at /tmp/dir-2/dir-3"
-    assert made.text("-I/home/anna/acme/lib -L/home/annabel") == "-I~/dir-2/lib -L/home/annabel"
-
-
-def test_the_same_becomes_the_same_and_different_ones_stay_different() -> None:
-    made = redactor()
-    names = [f"token={name}" for name in "abc"]
-    shared = [made.text(name) for name in names]
-    assert len(set(shared)) == 3
-    assert [made.text(name) for name in names] == shared
-    assert made.path("/data/a/b/x.py").split("/")[2] == made.path("/tmp/a/y.py").split("/")[2]
-
-
 def test_words_of_the_files_are_never_replaced() -> None:
     known = Known()
     known.add_environment({"USER": "telemetry", "API_KEY": "cpu_time", "PASSWORD": "true", "PIN_TOKEN": "1234"})
@@ -155,14 +117,6 @@ def test_arguments_go_where_that_is_asked() -> None:
         "args": {"net": {"n": "***"}},
         "message": "<argument-2> of 16",
     }
-
-
-def test_what_findings_quote_of_the_output_goes_with_the_logs() -> None:
-    content = {"code": "process-failed", "message": "It ended with 1; the end of stderr.log:\n  no model of acme"}
-    made = redactor()
-    assert made.json(content)["message"] == "It ended with 1; the end of stderr.log: (left out)"
-    assert made.removed["output"] == 1
-    assert Redactor(Known(), with_output=True).json(content) == content
 
 
 # ---- traces ----
@@ -218,13 +172,6 @@ def test_what_nsys_notes_of_the_machine_is_dropped(tmp_path: Path) -> None:
     for secret in (b"k3y-of-anna", b"API_KEY", b"private", b"other-daemon", b"MODE=on"):
         assert secret in path.read_bytes()
         assert secret not in content
-
-
-def test_a_damaged_trace_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "trace.sqlite").write_bytes(b"SQLite format 3\x00" + b"x" * 500)
-    with pytest.raises(TraceFormatError, match="damaged"):
-        share_run(locate(tmp_path / "trace.sqlite"), tmp_path / "a.tar.zst")
-    assert not (tmp_path / "a.tar.zst").exists()
 
 
 def test_samples_keep_their_numbers(tmp_path: Path) -> None:
@@ -324,48 +271,12 @@ def test_no_secret_is_left_in_any_file(secret: str) -> None:
             assert not secret.strip() or shared.record.not_searched == ["THE_KEY"] or secret.isdigit()
 
 
-def test_names_of_other_programs_are_replaced(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    loop = {"turns": 1, "wall_ms": 1.0, "cpu_ms": 1.0, "min_ms": 1.0}
-    others = [{"pid": 7, "name": name, "cpu_s": 0.5} for name in ("acme-crawler", "python3")]
-    user = {"pid": 8, "name": "secret-train", "memory_bytes": 1 << 20}
-    companions = {
-        "yardstick": {"window_s": 1.0, "cpus": 2, "others": others, "loop_before": loop, "loop_after": loop},
-        "exclusive": {"gpus": [{"uuid": "GPU-1", "foreign_before": [user], "foreign_during": [], "reason": None}]},
-    }
-    manifest = manifest_of(process(0)).model_copy(update={"companions": companions})
-    (run / "manifest.json").write_text(manifest.model_dump_json())
-    message = "others in launch_0: acme-crawler 7 0.5 s, python3 7 0.5 s; on GPU 0: 8 (secret-train, 1 MiB)"
-    finding = {"code": "machine-unsteady", "severity": "warning", "message": message, "hint": None}
-    tree = {"stats_minus_warmup": {"secret-train": {"x": 1}}, "meta": {"findings": [finding]}}
-    (run / "benchmark_mean.json").write_bytes(orjson.dumps(tree))
-    record = share_run(locate(run), tmp_path / "a.tar.zst").record
-    shared = unpacked(tmp_path / "a.tar.zst")
-    assert not leaks(shared, "acme-crawler")
-    made = orjson.loads((shared / "manifest.json").read_bytes())["companions"]
-    assert [one["name"] for one in made["yardstick"]["others"]] == ["program-1", "python3"]
-    assert made["exclusive"]["gpus"][0]["foreign_before"][0]["name"] == "program-2"
-    after = orjson.loads((shared / "benchmark_mean.json").read_bytes())
-    wanted = "others in launch_0: program-1 7 0.5 s, python3 7 0.5 s; on GPU 0: 8 (program-2, 1 MiB)"
-    assert after["meta"]["findings"][0]["message"] == wanted
-    assert list(after["stats_minus_warmup"]) == ["secret-train"]  # a stage of the pipeline that has the same name
-    assert record.replaced["program"] == 4
-
-
 def test_a_defect_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path / "run", "hunter2hunter2")
     monkeypatch.setattr(Redactor, "json", lambda self, value, key="": value)
     with pytest.raises(ResultError, match="still holds"):
         share_run(locate(tmp_path / "run"), tmp_path / "a.tar.zst")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_parquet_keeps_types_nulls_and_numbers(tmp_path: Path) -> None:
-    table = pa.table({"a": pa.array(["x", None]), "b": pa.array([1.5, None]), "c": pa.array([[1], None])})
-    pq.write_table(table, tmp_path / "a.parquet")
-    redact_parquet(tmp_path / "a.parquet", tmp_path / "b.parquet", redactor())
-    assert pq.read_table(tmp_path / "b.parquet").equals(table)
 
 
 # ---- the archive ----
@@ -385,22 +296,6 @@ def test_an_archive_is_unpacked_once_next_to_itself(tmp_path: Path) -> None:
     assert folder_of(Path("x")) == Path("x.unpacked")
 
 
-def test_a_folder_of_the_same_name_is_not_taken_for_the_archive(tmp_path: Path) -> None:
-    """As the run that was shared, next to its archive; or what an earlier file of that name held."""
-    for number in (1, 2):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "n.txt").write_text(str(number))
-    (tmp_path / "x").mkdir()
-    archive = tmp_path / "x.tar.zst"
-    write_archive(tmp_path / "1", "x", archive)
-    first = unpacked(archive)
-    assert (first / "n.txt").read_text() == "1"
-    assert unpacked(archive) == first != tmp_path / "x"
-    write_archive(tmp_path / "2", "x", archive)
-    assert (unpacked(archive) / "n.txt").read_text() == "2"
-    assert not list((tmp_path / "x").iterdir())
-
-
 def archive_of(path: Path, entries: Iterable[tarfile.TarInfo], content: bytes = b"") -> Path:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -409,27 +304,6 @@ def archive_of(path: Path, entries: Iterable[tarfile.TarInfo], content: bytes = 
     with pa.CompressedOutputStream(str(path), "zstd") as stream:
         stream.write(raw.getvalue())
     return path
-
-
-def test_an_archive_that_is_far_larger_than_a_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = tarfile.TarInfo("a/zeros")
-    entry.size = 3 << 20
-    path = archive_of(tmp_path / "x.tar.zst", [entry], b"\0" * entry.size)
-    monkeypatch.setattr("perfharness.runs.share.archive.LEAST_LIMIT_BYTES", 2 << 20)
-    with pytest.raises(ResultError, match="larger"):
-        unpacked(path)
-    assert [one.name for one in tmp_path.iterdir()] == ["x.tar.zst"]
-    many = archive_of(path, [tarfile.TarInfo(f"a/{number}") for number in range(9)])
-    monkeypatch.setattr("perfharness.runs.share.archive.MAX_FILES", 8)
-    with pytest.raises(ResultError, match="more than 8"):
-        unpacked(many)
-
-
-def test_a_name_that_no_file_can_have_is_an_error(tmp_path: Path) -> None:
-    entry = tarfile.TarInfo("a/b")
-    entry.pax_headers = {"path": "a/b\0c"}
-    with pytest.raises(ResultError, match="cannot be unpacked"):
-        unpacked(archive_of(tmp_path / "x.tar.zst", [entry]))
 
 
 @pytest.mark.parametrize(
@@ -457,18 +331,6 @@ def test_a_cut_off_archive_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_refusals(tmp_path: Path) -> None:
-    plant(tmp_path / "run", "hunter2hunter2")
-    with pytest.raises(UsageError, match="one process"):
-        share_run(locate(tmp_path / "run" / "proc_0_gpu_0"), tmp_path / "a.tar.zst")
-    with pytest.raises(UsageError, match="less than"):
-        share_run(locate(tmp_path / "run"), tmp_path / "a.tar.zst", remove=["abc"])
-    with pytest.raises(UsageError, match="cannot be removed"):
-        share_run(locate(tmp_path / "run"), tmp_path / "a.tar.zst", remove=["cpu_time"])
-    with pytest.raises(UsageError, match="end in"):
-        target_of(locate(tmp_path / "run"), Path("a.zip"))
-
-
 def test_files_that_are_not_known_are_left_out(tmp_path: Path) -> None:
     plant(tmp_path / "run", "hunter2hunter2")
     (tmp_path / "run" / "notes.txt").write_text("mine")
@@ -489,11 +351,3 @@ def test_files_that_are_not_known_are_left_out(tmp_path: Path) -> None:
     assert names == {*kept, "recorder_17.json", "load_windows.jsonl", ".perfharness-archive"}
     assert (tmp_path / "a" / "proc_0_gpu_0" / "load_windows.jsonl").read_text() == '{"kind":"run"}\n'
     shutil.rmtree(tmp_path / "a")
-
-
-def test_tables_that_lost_no_row_are_not_listed(tmp_path: Path) -> None:
-    record = ShareRecord(arguments_removed=False, logs_kept=False, rows={"StringIds": 3, "META_DATA_CAPTURE": 0})
-    written = io.StringIO()
-    print_shared(Console(file=written), Shared(tmp_path / "run.tar.zst", record, 1, 10))
-    assert "StringIds" in written.getvalue()
-    assert "META_DATA_CAPTURE" not in written.getvalue()
