@@ -8,11 +8,9 @@ import shutil
 import sqlite3
 import tracemalloc
 import warnings
-from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -137,16 +135,6 @@ def test_marks_and_payloads() -> None:
     assert events["event_type"].tolist() == [schema.NVTX_MARK_EVENT] * 2
     assert events["has_payload"].tolist() == [True, False]
     assert events["payload"].tolist()[0] == -3
-
-
-def test_events_of_a_signal_s_handler_between_payload_and_event() -> None:
-    """A handler writes `2, mark` between the payload 1 and its range; each gets its own."""
-    key = 1 << OP_BITS
-    attributes = [RangeAttributes(None, ""), RangeAttributes("d", "m")]
-    push, mark = key | PUSH | HAS_PAYLOAD, key | MARK | HAS_PAYLOAD
-    log = of_records((VALUE, 1), (VALUE, 2), (mark, 5), (push, 6), (key | POP, 7), attributes=attributes)
-    events = decode(log)
-    assert dict(zip(events["start"].tolist(), events["payload"].tolist(), strict=True)) == {5: 2, 6: 1}
 
 
 def test_each_domain_has_a_stack() -> None:
@@ -293,52 +281,6 @@ def test_a_forked_child_writes_a_log_of_its_own(tmp_path: Path) -> None:
     assert found == {os.getpid(): ["outer"], child: ["inner", "new"]}
 
 
-def test_a_script_that_closes_all_descriptors_loses_nothing_and_its_own_files_stay_as_they_are(tmp_path: Path) -> None:
-    """As one does that becomes a daemon: the system gives the numbers to files that the script opens."""
-    log = RangeLog(str(tmp_path / "log"))
-    writer, first = log.writer(), log.key(RangeAttributes("d", "first")) << OP_BITS
-    writer.event(first | MARK)
-    assert log._names is not None
-    assert log._records is not None
-    numbers = [log._names.descriptor(), log._records.descriptor()]
-    own = [(tmp_path / name).open("w+b") for name in ("a", "b")]
-    for file, number in zip(own, numbers, strict=True):
-        os.dup2(file.fileno(), number)
-    room = range_log.REGION_BYTES // RECORD_BYTES
-    for _ in range(room):
-        writer.event(log.key(RangeAttributes("d", "second")) << OP_BITS | MARK)
-    assert [os.fstat(file.fileno()).st_size for file in own] == [0, 0]
-    for file, number in zip(own, numbers, strict=True):
-        file.close()
-        os.close(number)
-    read = read_only_log(tmp_path / "log")
-    names, counts = np.unique([read.attributes[key].message for key in decode(read)["key"]], return_counts=True)
-    assert (names.tolist(), counts.tolist(), read.lost_events) == (["first", "second"], [1, room], 0)
-
-
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, where an earlier test has imported it
-def test_a_forked_child_of_a_process_that_closed_all_descriptors_knows_its_names(tmp_path: Path) -> None:
-    log = RangeLog(str(tmp_path / "log"))
-    range_log.install(log)
-    try:
-        key = log.key(RangeAttributes("d", "first")) << OP_BITS
-        log.writer().event(key | MARK)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            assert log._inherited is not None
-            own = (tmp_path / "own").open("w+b")
-            os.dup2(own.fileno(), log._inherited.descriptor())
-            log.writer().event(key | MARK)
-            os._exit(os.fstat(own.fileno()).st_size)
-        assert os.waitpid(child, 0)[1] == 0
-    finally:
-        range_log.install(None)
-    logs = [read_log(path) for path in (tmp_path / "log").glob(f"*{range_log.LOG_SUFFIX}")]
-    assert [[name for name, _, _ in rows(entry, decode(entry))] for entry in logs] == [["first"], ["first"]]
-
-
 def test_a_log_that_the_script_removed_is_there_again_at_the_end(tmp_path: Path) -> None:
     """As with `rmtree(output_dir)`: what stays open can be read. The note of the end is in it."""
     log = RangeLog(str(tmp_path / "out" / "process"))
@@ -460,49 +402,3 @@ def test_a_process_that_could_not_be_followed_was_not_killed(
     with closing(sqlite3.connect(trace)) as connection:
         query = f"SELECT value FROM {schema.TABLE_PERFHARNESS} WHERE name = ?"
         assert connection.execute(query, [schema.META_CUDA_UNTRACED_REASON]).fetchall() == [(reason,)]
-
-
-def test_a_handler_of_a_signal_that_records_while_the_log_grows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever it comes: after a name was written, after the disk gave room. All ranges are there, by their names."""
-    log = RangeLog(str(tmp_path))
-    handled: list[str] = []
-    allocate, write = range_log._allocate, os.write
-    is_inside = False
-
-    def handle() -> None:
-        nonlocal is_inside
-        if is_inside or len(handled) == 200:
-            return
-        is_inside = True
-        handled.append(f"handler {len(handled)}")
-        record(handled[-1])
-        is_inside = False
-
-    def record(name: str) -> None:
-        key = log.key(RangeAttributes("d", name)) << OP_BITS
-        log.writer().event(key | PUSH)
-        log.writer().event(key | POP)
-
-    def interrupted_allocate(*args: int) -> None:
-        handle()
-        allocate(*args)
-        handle()
-
-    def interrupted_write(*args: Any) -> int:
-        written = write(*args)
-        handle()
-        return written
-
-    monkeypatch.setattr(range_log, "_allocate", interrupted_allocate)
-    monkeypatch.setattr(os, "write", interrupted_write)
-    made = [f"main {number % 100}" for number in range(70_000)]
-    for name in made:
-        record(name)
-    monkeypatch.undo()
-    found = read_only_log(tmp_path)
-    table = decode(found)
-    assert (table["end"] != NO_END).all()
-    assert Counter(found.attributes[key].message for key in table["key"].tolist()) == Counter([*made, *handled])
-    assert len(handled) > 100
