@@ -18,10 +18,6 @@ V1 = (
     "31 23 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
     "32 23 0:30 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
 )
-SEPARATE = (
-    "31 23 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-    "32 23 0:30 / /sys/fs/cgroup/cpuacct rw - cgroup cgroup rw,cpuacct"
-)
 
 
 class Machine:
@@ -81,15 +77,6 @@ def test_version_1_where_the_container_is_mounted_as_the_root(tmp_path: Path) ->
     machine.group_v1("", 50_000, throttled_ns=123)
     machine.write("sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "456")
     assert machine.limited() == [Quota(50_000_000, 100_000_000, 123, 3, 456)]
-
-
-def test_cpu_time_that_is_counted_in_another_tree(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, SEPARATE, "1:cpu:/a\n2:cpuacct:/a")
-    machine.group_v1("/a", 50_000, tree="cpu")
-    machine.write("sys/fs/cgroup/cpuacct/a/cpuacct.usage", "456")
-    assert machine.limited() == [Quota(50_000_000, 100_000_000, 0, 3, 456)]
-    machine.write(f"proc/{PID}/cgroup", "1:cpu:/a\n2:cpuacct:/")  # of the whole machine: not of the group
-    assert machine.limited() == [Quota(50_000_000, 100_000_000, 0, 3, None)]
 
 
 @pytest.mark.parametrize("quota", [-1, 0])

@@ -278,18 +278,6 @@ class MadeUpSystem:
         return None
 
 
-@pytest.mark.parametrize(("stolen", "expected"), [(0.49, [1800.0]), (0.51, [])])
-def test_a_cpu_that_is_hardly_busy_may_be_slow(tmp_path: Path, stolen: float, expected: list[float]) -> None:
-    system = MadeUpSystem()
-    system.stolen = stolen
-    cpus = made_up_cpus(tmp_path, now=(1_800_000, 400_000), base=(2_400_000, 2_400_000))
-    read = Readings(
-        lambda context: CpuFrequencySource(context, system, cpus), count=2,
-        between=lambda: setattr(system, "seconds", 1.0),
-    )  # fmt: skip
-    assert read.of.get(("host", "busy_frequency_mhz"), []) == expected
-
-
 def host_after_a_second(cpuinfo: Path, stolen: float = 0.0) -> Readings:
     system = MadeUpSystem()
     system.stolen = stolen
