@@ -16,7 +16,6 @@ import perfharness
 from perfharness.cli.main import run
 from perfharness.model.cold_start import ColdStart, ColdStartRow
 from perfharness.runs.series.scaling import Knee, Scaling, ScalingPoint, ScalingRow
-from perfharness.telemetry.clock_files import STATE_DIR
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 from tests.unit.recorded_traces import Recorded
 
@@ -166,30 +165,11 @@ def test_nothing_that_was_asked_for_is_3(kind: str, options: list[str], tmp_path
     assert "error" in capsys.readouterr().err
 
 
-def test_a_series_that_was_shared_is_stored_as_one(tmp_path: Path, capsys: Captured) -> None:
-    archive, store = str(tmp_path / "a.tar.zst"), ["--store", str(tmp_path / "runs.sqlite")]
-    made = sweep(tmp_path / "out")
-    assert run(["analyze", str(made)]) == 0
-    assert run(["share", str(made), "-o", archive]) == 0
-    assert run(["runs", "add", archive, *store]) == 0
-    capsys.readouterr()
-    assert run(["runs", "list", "--format", "json", *store]) == 0
-    assert [one["kind"] for one in json.loads(capsys.readouterr().out)["runs"]] == ["sweep"]
-
-
 def test_a_run_without_traces_is_3(tmp_path: Path) -> None:
     path = run_folder(tmp_path / "out", process_record(0, trace=None, ended="failed", exit_code=1))
     assert run(["analyze", str(path)]) == 3
     assert run(["diagnose", str(path)]) == 3
     assert run(["ranges", str(path)]) == 1
-
-
-def test_a_diagnosis_does_not_wait_for_clocks_in_a_fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = tmp_path / "state"
-    (state / "GPU-0").mkdir(parents=True)
-    os.mkfifo(state / "GPU-0" / "clocks.json")
-    monkeypatch.setenv(STATE_DIR, str(state))
-    assert run(["diagnose", str(two_processes(tmp_path / "out"))]) == 0
 
 
 # ---- what is printed ----

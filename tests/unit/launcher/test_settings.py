@@ -12,9 +12,7 @@ from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness_launcher.plan.gpus import GpuFacts
 from perfharness_launcher.plan.options import (
-    KEYS,
     LaunchOptions,
-    TerminalOptions,
     command_of,
     launch_options,
     options_of,
@@ -80,21 +78,6 @@ def test_which_file_counts(
     made = options(config=None if config is None else folder / config)
     assert (made.barrier, made.timeout_s, made.warmup_batches) == expected
     assert (made.settings is None) is (expected == (True, None, 1))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("runs.sqlite", "project/runs.sqlite"),
-        ("/data/runs.sqlite", "/data/runs.sqlite"),
-        ("postgresql://host/db", "postgresql://host/db"),
-        ("off", "off"),
-    ],
-)
-def test_a_store_in_the_file(folder: Path, text: str, expected: str) -> None:
-    (folder / "perfharness.toml").write_text(f'[launch]\nstore = "{text}"\nstored = false\n')
-    made = options()
-    assert (made.store, made.stored) == (expected, False)
 
 
 @pytest.mark.parametrize(
@@ -167,26 +150,6 @@ def test_settings_of_a_file_that_contradict_the_command_line(folder: Path, capsy
     code, _, told = dry_run(capsys, "-ng", "2", SCRIPT)
     assert code == 2
     assert "gpus: from project/perfharness.toml" in told
-
-
-def test_every_setting_is_an_option_and_at_most_15_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["launch", "--help-all"]) == 0
-    whole = capsys.readouterr().out
-    assert run(["launch", "--help"]) == 0
-    shown = re.findall(r"^  (-\S+)", capsys.readouterr().out, re.MULTILINE)
-    assert len(shown) <= 15
-    flags = [flag for model in (LaunchOptions, TerminalOptions) for one in options_of(model).values()
-             for flag in (*one.flags, one.negative) if flag]  # fmt: skip
-    assert [flag for flag in flags if flag not in whole] == []
-    assert {"num-processes", "timeout", "barrier", "cool-down", "plots"} <= set(KEYS)
-    assert len(KEYS) == len(options_of(LaunchOptions)) + len(options_of(TerminalOptions))
-    assert set(options_of(LaunchOptions)) == set(LaunchOptions.model_fields) - {
-        "script",
-        "script_arguments",
-        "python_command",
-        "settings",
-        "source",
-    }
 
 
 VALUES: dict[str, Any] = {

@@ -139,27 +139,6 @@ def test_forked_child_leaves_the_parents_file_alone(tmp_path: Path) -> None:
     assert of_child["open_ranges"] == []
 
 
-def test_a_process_that_has_the_pid_of_an_earlier_one_keeps_its_journal(tmp_path: Path) -> None:
-    """Pids come again: what the earlier one left before it became another program is not this one's either."""
-    earlier = (
-        "import json, os, pathlib\n"
-        f"folder = pathlib.Path({str(tmp_path)!r})\n"
-        "names = [folder / 'recorder.json', folder / f'recorder_{os.getpid()}.json']\n"
-        "left = {'pid': os.getpid(), 'start_ticks': 1, 'ended': 'exec', 'recorders': [\n"
-        "    {'name': 'rec', 'ranges': 1000, 'batches': 0, 'items': 0, 'deleted_ranges': 0}]}\n"
-        "for name in names: name.write_text(json.dumps(left))\n"
-    )
-    code = earlier + PIPELINE + "perf.pop_range(); perf.finalize(); print(os.getpid())"
-    pid = run(code, tmp_path).stdout.strip()
-    own = [name for name in files(tmp_path) if name not in ("recorder.json", f"recorder_{pid}.json")]
-    assert len(own) == 1
-    assert own[0].startswith(f"recorder_{pid}_")
-    assert [journal(tmp_path, name)["start_ticks"] for name in ("recorder.json", f"recorder_{pid}.json")] == [1, 1]
-    (recorder,) = journal(tmp_path, own[0])["recorders"]
-    assert recorder["ranges"] < 1000
-    assert recorder["items"] == 8
-
-
 def test_forked_child_that_closes_a_batch_of_its_parent_does_not_count_it(tmp_path: Path) -> None:
     """Of the range, and of the batch with its items, nothing is in the child's part of the trace."""
     code = PIPELINE + (

@@ -17,7 +17,6 @@ import pytest
 
 from perfharness import PerfRecorder
 from perfharness.model import conventions, environment
-from perfharness.model.findings import Severity
 from perfharness.model.range_log import RangeLog
 from perfharness.recorder import barrier as recorder_barrier
 from perfharness_launcher.processes.barrier import StartBarrier, start_barrier
@@ -99,31 +98,6 @@ def test_without_being_asked_the_first_rank_opens_for_all(hold: Hold) -> None:
     barrier.poll([])
     assert is_open(barrier)
     assert barrier.record().ranks_unix_ns is None
-
-
-def test_a_rank_that_never_comes_is_named_and_nothing_hangs(hold: Hold, clock: Clock) -> None:
-    barrier = hold(THREE, each_rank=True)
-    come(barrier, 0, rank=1, size=3)
-    come(barrier, 1, rank=0, size=1)
-    come(barrier, 2, rank=5, size=2)  # of a host whose ranks begin elsewhere
-    for seconds, opens in ((0, False), (29, False), (1.5, True)):
-        clock.now += seconds
-        barrier.poll([])
-        assert is_open(barrier) == opens
-    found = list(barrier.findings())
-    assert [(one.code, one.process, one.severity) for one in found] == [
-        ("start-barrier-ranks-missing", "proc_0_gpu_0", Severity.ERROR),
-        ("start-barrier-ranks-missing", "proc_2_gpu_0", Severity.ERROR),
-    ]
-    assert "0, 2" in found[0].message
-
-
-def test_a_process_without_a_rank_is_not_waited_for_longer(hold: Hold) -> None:
-    barrier = hold({0: "proc_0_gpu_0"}, each_rank=True)
-    come(barrier, 0)
-    barrier.poll([])
-    assert is_open(barrier)
-    assert codes(barrier) == [("start-barrier-without-ranks", "proc_0_gpu_0")]
 
 
 def test_the_gate_opens_when_all_have_come(hold: Hold) -> None:
@@ -287,26 +261,6 @@ def test_nested_batches_are_no_loop_of_their_own(held: StartBarrier, log: RangeL
         batches(perf, 4)  # inside the warm-up batch: nobody waits
     assert not recorder_barrier.active().is_open  # type: ignore[union-attr]
     assert held.arrived_unix_ns == {}
-
-
-def test_every_thread_that_comes_waits_and_the_process_comes_once(held: StartBarrier, log: RangeLog) -> None:
-    perf = PerfRecorder("rec")
-    began = threading.Barrier(3)
-
-    def work() -> None:
-        began.wait()
-        batches(perf, 4)
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    watcher = opening(held, lambda: None)
-    began.wait()
-    for thread in (*threads, watcher):
-        thread.join(PATIENCE_S)
-    waits = recorder_barrier.active().waits  # type: ignore[union-attr]
-    assert 1 <= len(waits) <= 2
-    assert perf._core.registry.totals().batches == 8
 
 
 def test_tasks_of_asyncio(held: StartBarrier, log: RangeLog) -> None:

@@ -100,19 +100,3 @@ def test_no_digit_is_cut_at_any_width(rows: list[tuple[str, str, str, str]], wid
         assert cell_len(line) <= max(width, 30)
     if len(shown) < 3:
         assert all(re.search(rf"\b{name}\b", lines[-1]) for name in ("CPU", "p50", "p99") if name not in shown)
-
-
-def test_what_is_no_terminal_is_as_wide_as_it_needs() -> None:
-    console = Console(file=io.StringIO(), width=40)
-    names = ["x" * 100, "y"]
-    print_table(console, [Column("stage", is_text=True), Column("CPU", drop=1)], [[name, "1.000"] for name in names])
-    lines = printed(console).splitlines()
-    assert [line.split() for line in lines[2:]] == [[name, "1.000"] for name in names]
-
-
-def test_markdown_holds_the_same_cells() -> None:
-    console = Console(file=io.StringIO(), markdown=True)
-    print_table(console, [Column("stage", is_text=True), Column("CPU")], [["a|b", "1.000"], ["  c", "2.000"]])
-    assert [line for line in printed(console).splitlines() if line] == [
-        "| stage | CPU |", "| :-- | --: |", "| a\\|b | 1.000 |", "| &nbsp;&nbsp;c | 2.000 |",
-    ]  # fmt: skip

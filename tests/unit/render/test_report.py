@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import re
 import webbrowser
@@ -18,11 +17,9 @@ from perfharness.analysis.suites.cost import Prices
 from perfharness.analysis.suites.recommendation import recommend
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
-from perfharness.render.report import html
 from perfharness.render.report.files import format_of
 from perfharness.render.report.html import html_page
 from perfharness.render.report.notebook import result_html
-from perfharness.render.report.pdf import BROWSER_VARIABLE
 from perfharness.render.report.sections import document_of
 from perfharness.render.report.tables import markdown
 from perfharness.runs.files.inputs import locate
@@ -139,15 +136,6 @@ def test_a_run_without_batches_has_its_ranges(tmp_path: Path) -> None:
     assert [(one.path[-1], one.count) for one in found.ranges] == [("load", 3.0)]
     assert found.ranges[0].cpu == pytest.approx(1.5)
     assert "load" in html_page(document_of(report))
-
-
-def test_what_a_sweep_and_cold_starts_are(tmp_path: Path) -> None:
-    for kind, count in (("sweep", 2), ("cold starts", 3)):
-        report = report_of(SOURCES[kind][0](tmp_path / kind.replace(" ", "_")))
-        assert len(report.runs) == count
-        (series,) = report.series
-        assert (series.scaling is None) != (series.cold_start is None)
-        assert html_page(document_of(report))
 
 
 # ---- formats ----
@@ -272,17 +260,6 @@ def test_nothing_measured_is_3_and_no_gpu_has_no_columns(tmp_path: Path, capfd: 
     assert "GPU/item" not in printed
 
 
-def test_without_what_makes_reports_it_says_what_to_install(
-    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jinja2" else real(name))
-    trace = str(recorded_trace(tmp_path / "t.sqlite"))
-    assert run(["report", trace, "-o", str(tmp_path / "r.html")]) == 1
-    assert "[report]" in capsys.readouterr().err
-    assert run(["report", trace, "-o", str(tmp_path / "r.json")]) == 0
-
-
 # ---- several, suites, notebooks, PDF ----
 
 
@@ -354,17 +331,6 @@ def test_a_run_shows_itself_in_a_notebook(tmp_path: Path) -> None:
     assert result_html("something else") is None
 
 
-def test_a_pdf_needs_a_browser_and_says_so(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = str(recorded_trace(tmp_path / "t.sqlite"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv(BROWSER_VARIABLE, raising=False)
-    assert run(["report", trace, "-o", str(tmp_path / "r.pdf")]) == 1
-    monkeypatch.setenv(BROWSER_VARIABLE, "/nowhere/chromium")
-    assert run(["report", trace, "-o", str(tmp_path / "r.pdf")]) == 1
-    assert capsys.readouterr().err.count(BROWSER_VARIABLE) == 2
-    assert not (tmp_path / "r.pdf").exists()
-
-
 def test_open_shows_the_page(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = str(recorded_trace(tmp_path / "t.sqlite"))
     shown: list[str] = []
@@ -381,21 +347,6 @@ def test_open_shows_the_page(tmp_path: Path, capsys: Captured, monkeypatch: pyte
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     assert run(["open", trace, "-o", str(tmp_path / "again.html")]) == 1
     assert (tmp_path / "again.html").is_file()
-
-
-def test_of_very_many_stages_the_page_has_the_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "MAX_ROWS", 50)
-    builder = Recorded(gpu=False)
-    for index in range(2):
-        builder.batch(index, 200 * index, 200 * index + 190)
-        for place in range(80):
-            builder.stage(f"stage {place}", 200 * index + 2 * place, 200 * index + 2 * place + 0.5 + place / 100)
-    document = document_of(report_of(builder.write(tmp_path / "t.sqlite")))
-    page = html_page(document)
-    assert page.count('<details class="fold">') == 60
-    assert max(table.count("<tr>") for table in re.findall(r"<tbody>.*?</tbody>", page, re.DOTALL)) == 50
-    assert "stage 79" in page
-    assert {len(table.rows) for table in document.tables() if table.name == "latency"} == {82}
 
 
 def test_from_python_it_is_what_the_command_writes(tmp_path: Path) -> None:

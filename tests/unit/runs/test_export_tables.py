@@ -91,14 +91,6 @@ def test_a_process_whose_trace_is_damaged_does_not_take_the_others_with_it(
     assert run(["export", str(folder), *options, "-o", str(tmp_path / "c.parquet")]) == 1
 
 
-def test_an_incomplete_trace_is_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["--format", "csv", "--table", "batches"], []):
-        target = tmp_path / f"out{len(options)}"
-        assert run(["export", str(GOLDEN / "old_partial.sqlite"), *options, "-o", str(target)]) == 3
-        assert target.stat().st_size > 0
-    assert json.loads((tmp_path / "out0").read_text())["otherData"]["findings"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [

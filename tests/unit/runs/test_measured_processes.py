@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from pydantic import ValidationError
 
@@ -17,7 +14,7 @@ import perfharness
 from perfharness.cli.main import run as run_cli
 from perfharness.model.environment import OUTER_RANK
 from perfharness.model.manifest import ProcessRecord
-from perfharness.model.ranks import ancestors, outer_rank, rank_facts, start_ticks
+from perfharness.model.ranks import ancestors, outer_rank, rank_facts
 from perfharness.runs.files.run_folder import analyze_run, read_manifest
 from perfharness.trace.processes import find_processes
 from perfharness_launcher.measured import restarted_ranks, unfollowed, with_measured
@@ -158,56 +155,6 @@ def test_children_in_the_order_of_their_start(
     record = arranged(tmp_path, trace=None)
     assert listed(record) == [(f"/child_{number}", pid, None) for number, pid in enumerate(expected)]
     assert arranged(tmp_path, trace=None) == record
-
-
-def test_processes_that_had_one_pid_have_a_folder_each(tmp_path: Path) -> None:
-    """In a trace that nsys makes of all, the rows of that pid are the one's or the other's by their time."""
-    folder = tmp_path / FOLDER
-    for name, ticks, start_ms, ranges in (("21", 5, 0, 2), ("21_900", 900, 1000, 1), ("22", 6, 10, 1)):
-        facts = {"start_ticks": ticks, "started_unix_ns": UTC + start_ms * MS}
-        journal(folder, f"recorder_{name}.json", int(name[:2]), ranges, [LAUNCHED], **facts)
-    shared_trace(folder, {21: [(1, 2), (3, 5), (1001, 1008)], 22: [(20, 21)]})
-    record = arranged(tmp_path)
-    assert listed(record) == [("/child_0", 21, None), ("/child_1", 22, None), ("/child_2", 21, None)]
-    assert arranged(tmp_path) == record  # again, of what is arranged
-    (tmp_path / "manifest.json").write_text(manifest_of(record).model_dump_json())
-    run = perfharness.open_run(tmp_path)
-    durations = [process.table("ranges")["duration_ns"].to_pylist() for process in run.processes]
-    assert [[duration // MS for duration in one] for one in durations] == [[1, 2], [1], [7]]
-    assert [finding.code for finding in run.findings if finding.code.startswith("trace-missing")] == []
-
-
-def test_traces_of_processes_that_had_one_pid(tmp_path: Path) -> None:
-    folder = tmp_path / FOLDER
-    for ticks, ms in ((5, 1), (900, 7)):
-        builder = TraceBuilder()
-        builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC)
-        facts = {"pid": 21, "parent_pid": LAUNCHED, "started_unix_ns": UTC + ticks * MS, "start_ticks": ticks}
-        builder.row("PERFHARNESS_META", name="process", value=json.dumps(facts))
-        builder.range("batch", 0, ms * MS, pid=21, tid=21)
-        folder.mkdir(parents=True, exist_ok=True)
-        builder.write(folder / f"trace_21_{ticks}.sqlite")
-        more = {"start_ticks": ticks, "started_unix_ns": UTC + ticks * MS}
-        journal(folder, f"recorder_21_{ticks}.json", 21, 1, [LAUNCHED], **more)
-    record = with_measured(tmp_path, launched(trace=None), share_trace=False)
-    assert listed(record) == [("/child_0", 21, None), ("/child_1", 21, None)]
-    (tmp_path / "manifest.json").write_text(manifest_of(record).model_dump_json())
-    durations = [one.table("ranges")["duration_ns"].to_pylist() for one in perfharness.open_run(tmp_path).processes]
-    assert durations == [[MS], [7 * MS]]
-    assert with_measured(tmp_path, launched(trace=None), share_trace=False) == record
-
-
-def test_the_kernel_tells_when_a_process_started() -> None:
-    """As `ps` has it, and neither later than a child's start nor changed by exec."""
-    own = start_ticks()
-    assert own is not None
-    ticks_per_s = os.sysconf("SC_CLK_TCK")
-    assert own / ticks_per_s == pytest.approx(psutil.Process().create_time() - psutil.boot_time(), abs=2)
-    code = "import os, sys; from perfharness.model.ranks import start_ticks; print(start_ticks(), flush=True)"
-    again = code + "; os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]]) if len(sys.argv) > 1 else 0"
-    done = subprocess.run([sys.executable, "-c", again, code], capture_output=True, text=True, check=True)
-    first, second = map(int, done.stdout.split())
-    assert own <= first == second
 
 
 def test_one_process_with_another_pid_in_its_container(tmp_path: Path) -> None:

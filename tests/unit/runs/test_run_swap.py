@@ -107,30 +107,6 @@ def test_a_second_kill_while_the_first_is_mended(tmp_path: Path) -> None:
             assert labels(out) in (expected(OLD, "old"), expected(NEW, "new")), (first, second)
 
 
-def test_an_undo_that_is_killed_is_mended(tmp_path: Path) -> None:
-    """The first fault is an error at a rename, the second the death of the process while it is undone."""
-    out, stage = prepared(tmp_path)
-    steps = count_operations(out, lambda: stage.finish(whole=True))
-    for first in range(1, steps + 1):
-        for more in (1, 2, 4, 7):
-            out, stage = prepared(tmp_path)
-            with contextlib.suppress(Killed, LaunchError), fault(out, first, errno.EIO) as faults:
-                original = faults.meet
-
-                def meet(path: object, original: Any = original, limit: int = first + more) -> None:
-                    original(path)
-                    if faults.count >= limit:
-                        raise Killed
-
-                faults.meet = meet  # type: ignore[method-assign]
-                try:
-                    stage.finish(whole=True)
-                finally:
-                    del faults.meet
-            settle(out)
-            assert labels(out) in (expected(OLD, "old"), expected(NEW, "new")), (first, more)
-
-
 @pytest.mark.parametrize(("whole", "results"), [(True, WITHOUT), (False, WITH_NUMBERS)])
 def test_a_run_without_numbers_or_not_whole_lies_beside_the_good_one(tmp_path: Path, whole: bool, results: str) -> None:
     out, stage = prepared(tmp_path)
@@ -184,19 +160,6 @@ def test_a_record_that_leads_out_of_the_folder_is_refused(tmp_path: Path, change
     with pytest.raises(ResultError):
         settle(out)
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
-
-
-def test_links_are_not_followed_when_names_are_moved(tmp_path: Path) -> None:
-    out, stage = prepared(tmp_path)
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "benchmark.json").write_text("mine")
-    shutil.rmtree(out / "proc_0_gpu_0")
-    (out / "proc_0_gpu_0").symlink_to(outside)
-    record = {"new": stage.path.name, "old": ".perfharness-replaced-x", "going": ["proc_0_gpu_0/benchmark.json"]}
-    (out / SWAP_NAME).write_text(json.dumps({**record, "coming": []}))
-    settle(out)
-    assert (outside / "benchmark.json").read_text() == "mine"
 
 
 @pytest.mark.parametrize("error", [None, errno.ENOSPC])

@@ -22,15 +22,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfharness.errors import ResultError
-from perfharness.host_probe import spool
 from perfharness.runs.files.inputs import locate
-from perfharness.runs.share.archive import folder_of, unpacked, write_archive
-from perfharness.runs.share.known import Known, is_public
+from perfharness.runs.share.archive import unpacked
+from perfharness.runs.share.known import Known
 from perfharness.runs.share.redactor import Redactor
 from perfharness.runs.share.share import share_run
 from perfharness.trace import open_trace
-from perfharness.trace.host_samples import read_host_probe
-from perfharness.trace.redaction import environment_of, redact_database, redact_samples
+from perfharness.trace.redaction import redact_database
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
@@ -90,35 +88,6 @@ def test_words_of_the_files_are_never_replaced() -> None:
     assert known.not_searched == ["API_KEY", "PASSWORD", "PIN_TOKEN"]
 
 
-def test_values_of_nobody_are_not_searched_for() -> None:
-    known = Known()
-    known.add_environment(
-        {"LANG": "en_US.UTF-8", "MODE": "prod", "PATHS": "/a:/b", "N": "123456789", "CUDA_X": "abcdefgh"}
-    )
-    assert not known.values
-    assert is_public("GPU-c991c9e1-438a-1801-63fb-810fae305a5c")
-    known.add_environment({"CUSTOMER": "acme robotics"})
-    assert [value.label for value in known.values] == ["CUSTOMER"]
-
-
-def test_arguments_go_where_that_is_asked() -> None:
-    known = Known()
-    known.add_arguments(["--customer=acme-robotics", "-n", "16"])
-    made = Redactor(known, ["--customer=acme-robotics", "-n", "16"])
-    content = {
-        "command": ["python", "x.py", "--customer=acme-robotics", "-n", "16"],
-        "script_arguments": ["--customer=acme-robotics", "-n", "16"],
-        "args": {"net": {"n": 16}},
-        "message": "acme-robotics of 16",
-    }
-    assert made.json(content) == {
-        "command": ["python", "x.py", "***", "***", "***"],
-        "script_arguments": ["***"] * 3,
-        "args": {"net": {"n": "***"}},
-        "message": "<argument-2> of 16",
-    }
-
-
 # ---- traces ----
 
 
@@ -145,59 +114,6 @@ def test_a_redacted_trace_has_the_same_numbers(name: str, tmp_path: Path) -> Non
     assert numbers(before) == numbers(after)
     assert before.meta == after.meta
     assert (tmp_path / name).stat().st_size <= (GOLDEN / name).stat().st_size
-
-
-def test_what_nsys_notes_of_the_machine_is_dropped(tmp_path: Path) -> None:
-    trace = TraceBuilder()
-    trace.range("batch", 0, 10)
-    path = trace.write(tmp_path / "trace.sqlite")
-    with closing(sqlite3.connect(path)) as made, made:
-        made.execute(
-            "INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', 'API_KEY=\"k3y-of-anna\"')"
-        )
-        made.execute("CREATE TABLE IF NOT EXISTS PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT)")
-        made.execute("INSERT INTO PROCESSES VALUES (1, 1, 'private-daemon')")
-        made.execute("CREATE TABLE ThreadNames (nameId INTEGER, globalTid INTEGER)")
-        made.execute("INSERT INTO StringIds VALUES (900, 'other-daemon')")
-        made.execute("INSERT INTO StringIds VALUES (901, 'MODE=on LANG=private')")
-        made.execute("INSERT INTO ThreadNames VALUES (900, 1)")
-        made.execute("CREATE TABLE Surprise (text TEXT)")
-        made.executemany("INSERT INTO Surprise VALUES (?)", [("private-notes" * 200,)] * 20)
-        made.execute("CREATE TABLE CUDA_X (data BLOB)")
-        made.execute("INSERT INTO CUDA_X VALUES (?)", (b"private-blob",))
-    assert environment_of(path)["API_KEY"] == "k3y-of-anna"
-    redact_database(path, tmp_path / "shared.sqlite", redactor().text)
-    content = (tmp_path / "shared.sqlite").read_bytes()
-    assert b"batch" in content
-    for secret in (b"k3y-of-anna", b"API_KEY", b"private", b"other-daemon", b"MODE=on"):
-        assert secret in path.read_bytes()
-        assert secret not in content
-
-
-def test_samples_keep_their_numbers(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    written = spool.Spool(str(tmp_path / "a" / spool.FILE_NAME))
-    written.write_json(spool.META, {"pid": 7, "interval_ns": 1000, "monotonic_ns": 5, "unix_ns": 6})
-    frames = [
-        written.number("frames", ("work", "/home/anna/acme/x.py", 3)),
-        written.number("frames", ("f", "y.py", 4, 1)),
-    ]
-    stack = written.number("stacks", tuple(frames))
-    for at in range(10):
-        written.sample(at * 1000, 7, 1000, 900, 0, 0, stack, -1, 0)
-    written.close()
-    (tmp_path / "b").mkdir()
-    made = redactor()
-    redact_samples(tmp_path / "a" / spool.FILE_NAME, tmp_path / "b" / spool.FILE_NAME, made.text, made.place)
-    before, after = read_host_probe(tmp_path / "a"), read_host_probe(tmp_path / "b")
-    assert before is not None
-    assert after is not None
-    assert [frame.file for frame in after.probe.samples.frames] == ["~/dir-1/x.py", "y.py"]
-    assert [frame.suspends for frame in after.probe.samples.frames] == [False, True]
-    assert before.probe.missing == after.probe.missing == ()
-    assert np.array_equal(before.probe.samples.time_ns, after.probe.samples.time_ns)
-    assert np.array_equal(before.probe.samples.stack, after.probe.samples.stack)
-    assert after.probe.samples.stacks == before.probe.samples.stacks
 
 
 # ---- any secret, in any file ----
@@ -271,29 +187,7 @@ def test_no_secret_is_left_in_any_file(secret: str) -> None:
             assert not secret.strip() or shared.record.not_searched == ["THE_KEY"] or secret.isdigit()
 
 
-def test_a_defect_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(tmp_path / "run", "hunter2hunter2")
-    monkeypatch.setattr(Redactor, "json", lambda self, value, key="": value)
-    with pytest.raises(ResultError, match="still holds"):
-        share_run(locate(tmp_path / "run"), tmp_path / "a.tar.zst")
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 # ---- the archive ----
-
-
-def test_an_archive_is_unpacked_once_next_to_itself(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "c.txt").write_text("content")
-    write_archive(tmp_path / "a", "name", tmp_path / "x.tar.zst")
-    folder = unpacked(tmp_path / "x.tar.zst")
-    assert folder == tmp_path / "x"
-    assert (folder / "b" / "c.txt").read_text() == "content"
-    (folder / "own.txt").touch()
-    assert unpacked(tmp_path / "x.tar.zst") == folder
-    assert (folder / "own.txt").exists()
-    assert folder_of(Path("x.zst")) == Path("x")
-    assert folder_of(Path("x")) == Path("x.unpacked")
 
 
 def archive_of(path: Path, entries: Iterable[tarfile.TarInfo], content: bytes = b"") -> Path:
@@ -319,16 +213,6 @@ def test_an_archive_of_somebody_else_writes_nowhere_else(tmp_path: Path, change:
     with pytest.raises(ResultError, match="cannot be unpacked"):
         unpacked(tmp_path / "in" / "x.tar.zst")
     assert [path.name for path in tmp_path.rglob("*")] == ["in", "x.tar.zst"]
-
-
-def test_a_cut_off_archive_is_an_error(tmp_path: Path) -> None:
-    plant(tmp_path / "run", "hunter2hunter2")
-    share_run(locate(tmp_path / "run"), tmp_path / "a.tar.zst")
-    content = (tmp_path / "a.tar.zst").read_bytes()
-    (tmp_path / "a.tar.zst").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ResultError, match="cannot be unpacked"):
-        locate(tmp_path / "a.tar.zst")
-    assert not (tmp_path / "a").exists()
 
 
 def test_files_that_are_not_known_are_left_out(tmp_path: Path) -> None:

@@ -186,11 +186,6 @@ def test_cpu_time_of_a_process_of_the_launch_is_its_own(tmp_path: Path) -> None:
     assert (found.pressure_share is None) == (found.pressure_reason is not None)
 
 
-def test_a_process_that_was_there_before_is_not_of_the_launch(tmp_path: Path) -> None:
-    found, pid = measured(tmp_path, "run", 0.0, is_own=False)
-    assert pid not in [one.pid for one in found.others]  # it did nothing meanwhile
-
-
 def test_counters_that_a_kernel_lacks_are_null_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(companion, "PRESSURE", tmp_path / "none")
     monkeypatch.setattr(companion, "LOAD", tmp_path / "none")

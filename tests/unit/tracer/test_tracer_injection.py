@@ -103,20 +103,6 @@ def test_nvtx_of_a_c_library_starts_it_too_and_goes_on_to_cuptis_own(tmp_path: P
     assert library.calls == [("f0", 0, 0, 0), ("nvtx", 7, 0, 0)]
 
 
-def test_a_cupti_without_nvtx(tmp_path: Path) -> None:
-    library = Library([])
-    del library.functions[injection.NVTX_FUNCTION]
-    made(tmp_path, library, [])
-    assert loaded(NVTX_VARIABLE).InitializeInjectionNvtx2(7) == 0
-
-
-def test_in_a_process_without_a_tracer_the_library_does_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "inherited.so"
-    path.write_bytes(injection.library_bytes())
-    library = ctypes.CDLL(str(path))
-    assert (library.InitializeInjection(), library.InitializeInjectionNvtx2(7)) == (1, 0)
-
-
 @st.composite
 def lists_of_steps(draw: st.DrawFn) -> tuple[list[int], list[Step]]:
     """Results of the functions, and steps whose jumps go forward, to the end at most."""

@@ -192,14 +192,6 @@ def test_what_is_recorded_while_running(nvtx: Any, log: RangeLog) -> None:
     assert written[2][1] == written[4][1] == range_id[0]
 
 
-def test_many_distinct_names_are_not_kept(nvtx: Any, log: RangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvtx_hook, "KEYS_REMEMBERED", 10)
-    for number in [*range(100), *range(100)]:
-        nvtx.mark(f"m{number}")
-    assert [row[1] for row in events(log)] == [f"m{number}" for number in [*range(100), *range(100)]]
-    assert len(nvtx.get_domain(None)._keys) <= 10
-
-
 def test_a_pickled_annotation_is_one_of_the_real_package(nvtx: Any) -> None:
     made = nvtx.annotate("a", color="red")
     again = pickle.loads(pickle.dumps(made))

@@ -9,7 +9,6 @@ import sqlite3
 import tracemalloc
 import warnings
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -216,16 +215,6 @@ def test_payloads_and_numbers_across_chunks(tmp_path: Path) -> None:
     assert (events["end"] != NO_END).all()
 
 
-def test_names_are_escaped_where_utf8_cannot_hold_them(tmp_path: Path) -> None:
-    log = RangeLog(str(tmp_path))
-    for message in ("caf\udce9", "a\0b", "é"):
-        log.writer().event(log.key(RangeAttributes("d\udc80", message, "c\ud800")) << OP_BITS | MARK)
-    read = read_only_log(tmp_path)
-    names = [read.attributes[key] for key in decode(read)["key"].tolist()]
-    assert [entry.message for entry in names] == ["caf\\udce9", "a\\x00b", "é"]
-    assert {(entry.domain, entry.category) for entry in names} == {("d\\udc80", "c\\ud800")}
-
-
 def test_distinct_names_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_log, "KEYS_REMEMBERED", 10)
     log = RangeLog(str(tmp_path))
@@ -313,22 +302,6 @@ def test_a_log_that_cannot_be_read_now_is_kept(tmp_path: Path, monkeypatch: pyte
         assert connection.execute(f"SELECT count(*) FROM {schema.TABLE_NVTX} WHERE eventType = 34").fetchone() == (1,)
 
 
-def test_logs_of_two_processes_that_had_one_pid_are_two_traces(tmp_path: Path) -> None:
-    """And those of two programs of one process are one."""
-    for start_ticks in (5, 5, 900):
-        log = RangeLog(str(tmp_path))
-        log.facts = replace(log.facts, start_ticks=start_ticks)
-        log.writer().event(log.key(RangeAttributes(None, "a")) << OP_BITS | MARK)
-    traces = complete_traces(tmp_path, launched_pid=0)
-    assert [path.name for path in traces] == [f"trace_{os.getpid()}_{ticks}.sqlite" for ticks in (5, 900)]
-    marks = []
-    for path in traces:
-        with closing(sqlite3.connect(path)) as connection:
-            query = f"SELECT count(*) FROM {schema.TABLE_NVTX} WHERE eventType = {schema.NVTX_MARK_EVENT}"
-            marks += connection.execute(query).fetchone()
-    assert marks == [2, 1]
-
-
 def test_events_without_room_on_the_disk_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first region holds what came before; nothing is raised, and what comes later is counted, not its payloads."""
     log = RangeLog(str(tmp_path))
@@ -366,29 +339,6 @@ def test_a_log_that_was_tampered_with_is_refused(tmp_path: Path, names: bytes) -
     path.with_suffix(range_log.NAMES_SUFFIX).write_bytes(names)
     with pytest.raises(ValueError):  # noqa: PT011 - the type is the point
         read_log(path)
-
-
-def test_nothing_outside_of_the_folder_is_touched(tmp_path: Path) -> None:
-    """A trace, a log and its names that are links are not followed."""
-    outside, folder = tmp_path / "outside", tmp_path / "folder"
-    outside.mkdir()
-    folder.mkdir()
-    log = RangeLog(str(outside))
-    log.writer().event(log.key(RangeAttributes("d", "a")) << OP_BITS | MARK)
-    (path,) = log_paths(outside)
-    (folder / path.name).symlink_to(path)
-    assert complete_traces(folder) == []
-    (folder / path.name).unlink()
-    (folder / path.name).write_bytes(path.read_bytes())
-    names = path.with_suffix(range_log.NAMES_SUFFIX)
-    (folder / names.name).symlink_to(names)
-    assert complete_traces(folder) == []
-    (outside / "t").write_bytes(b"theirs")
-    (folder / "trace.sqlite").symlink_to(outside / "t")
-    with pytest.raises(OSError):  # noqa: PT011 - the type is the point
-        complete_traces(folder)
-    assert (outside / "t").read_bytes() == b"theirs"
-    assert len(list(outside.iterdir())) == 3
 
 
 @pytest.mark.parametrize(("gpu_present", "reason"), [(None, NOT_FOLLOWED), (True, KILLED)])
