@@ -37,15 +37,6 @@ def test_a_gpu_with_mig_on_and_no_instance_is_none() -> None:
     assert find_gpus(ReplayedNvml(record)).gpus == ()
 
 
-@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND])
-def test_a_machine_without_a_driver_says_why(code: int) -> None:
-    record = h100_machine()
-    error(record, "nvmlInit", code=code)
-    facts = find_gpus(ReplayedNvml(record))
-    assert (facts.gpus, facts.cuda_driver) == ((), None)
-    assert facts.problem
-
-
 def test_a_lost_gpu_does_not_hide_the_others_and_is_told() -> None:
     record = h100_machine(2)
     error(record, "nvmlDeviceGetHandleByIndex", 0, code=pynvml.NVML_ERROR_GPU_IS_LOST)

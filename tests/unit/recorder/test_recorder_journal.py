@@ -235,16 +235,6 @@ def test_processes_of_one_launch_have_a_file_each(tmp_path: Path, parent: str) -
     assert [r["name"] for r in journal(tmp_path)["recorders"]] == ["rec" if parent is PIPELINE else "inner"]
 
 
-def test_the_file_of_an_ended_process_outlasts_a_later_one_of_another_parent(tmp_path: Path) -> None:
-    """As where a rank has ended before the worker of another rank starts."""
-    inner = "from perfharness import PerfRecorder; PerfRecorder('{}').finalize()"
-    ranks = [f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner.format(name)!r}])" for name in "ab"]
-    launched = f"import os, subprocess, sys; os.environ['PERFHARNESS_NUM_PROCESSES'] = '1'\nfor rank in {ranks!r}:\n"
-    run(f"{launched}    subprocess.run([sys.executable, '-c', rank], check=True)", tmp_path)
-    found = [journal(tmp_path, name)["recorders"][0]["name"] for name in files(tmp_path)]
-    assert sorted(found) == ["a", "b"]
-
-
 @pytest.mark.parametrize("content", ["an ended process", "", "{", "[]", '{"pid": "x"}'])
 def test_file_of_an_older_run_or_one_that_cannot_be_read_is_replaced(tmp_path: Path, content: str) -> None:
     if content == "an ended process":

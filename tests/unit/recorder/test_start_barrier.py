@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -89,15 +88,6 @@ def test_each_rank_has_to_come_where_that_is_asked_for(hold: Hold) -> None:
     assert is_open(barrier)
     assert barrier.record().ranks_unix_ns == {"proc_0_gpu_0": {1: 70, 0: 75}, "proc_1_gpu_0": {0: 72}}
     assert codes(barrier) == []
-
-
-def test_without_being_asked_the_first_rank_opens_for_all(hold: Hold) -> None:
-    barrier = hold(TWO)
-    come(barrier, 0, rank=1, size=2)
-    come(barrier, 1, rank=0, size=2)
-    barrier.poll([])
-    assert is_open(barrier)
-    assert barrier.record().ranks_unix_ns is None
 
 
 def test_the_gate_opens_when_all_have_come(hold: Hold) -> None:
@@ -369,17 +359,3 @@ def test_a_real_process_and_its_workers_wait_in_the_kernel(hold: Hold, tmp_path:
         watcher.join()
     assert process.returncode == 0
     assert barrier.arrived_unix_ns.keys() == {0, 1}
-
-
-def test_ctrl_c_ends_the_wait(hold: Hold, tmp_path: Path) -> None:
-    barrier = hold(TWO)
-    with child(barrier, tmp_path, "plain") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "batch 0\n"
-        pause = threading.Event()
-        while not barrier.waits(0):
-            barrier.poll([])
-            pause.wait(0.01)
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.read() == "interrupted\n"
-    assert process.returncode == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -19,8 +18,6 @@ from perfharness.cli.main import run as run_cli
 from perfharness.errors import StoreError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
-from perfharness.runs.files.run_folder import read_manifest as manifest_of
-from perfharness.runs.store.database import SCHEMAS
 from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.gather import (
     LONGEST_PATH_BYTES,
@@ -37,7 +34,6 @@ from perfharness.runs.store.register import Series, StoreSettings, add_series, r
 from perfharness.runs.store.store import RunStore
 from perfharness.runs.store.tables import VERSION_TABLE, metadata
 from tests.unit.bench_results import made_up, suite_of
-from tests.unit.compared_runs import write_side
 
 DAY_NS = 86_400 * 10**9
 PASSWORD = "hunter2secret"
@@ -469,74 +465,4 @@ def test_figures_of_a_suite_are_those_of_its_cases() -> None:
     assert (run.kind, run.num_processes, run.processes_ok, run.exit_code) == ("bench", 2, 1, 1)
 
 
-@pytest.mark.parametrize(
-    "dump", sorted((Path(__file__).parents[2] / "data").glob("run_store_*.sql")), ids=lambda p: p.stem
-)
-def test_a_store_of_every_earlier_schema_is_migrated_with_all_that_is_in_it(dump: Path, path: Path) -> None:
-    path.parent.mkdir()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(dump.read_text())
-    store = RunStore(Location(path=path))
-    launch = store.find("20260101T000000-00000001")
-    assert (launch.tags, launch.git_commit, launch.git_dirty) == (["nightly"], "4f2a" * 10, True)
-    assert {(one.path, one.metric): (one.count, one.mean, one.p50, one.p95) for one in launch.figures} == {
-        ("rec/batch", "cpu_time"): (10, 10.5, 10.0, None),
-        ("", "items_per_second"): (None, None, None, None),
-    }
-    assert (launch.verdict, {one.low for one in launch.figures}) == (None, {None})
-    sweep = store.find("20260103")
-    assert [run.run_id for run in store.launches_of(sweep)] == ["20260102T000000-00000002"]
-    with closing(sqlite3.connect(path)) as connection, connection:
-        assert connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(SCHEMAS[-1],)]
-
-
 # ---- baselines ----
-
-
-@pytest.fixture
-def measured(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with five launches, stored; the baseline `main`."""
-    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folders = write_side(tmp_path / "base", [10.0, 10.1, 10.2, 9.9, 9.8]).split(",")
-    assert run_cli(["runs", "add", *folders]) == 0
-    ids = [manifest_of(Path(folder)).run_id for folder in folders]
-    assert run_cli(["baseline", "save", "main", *ids]) == 0
-    return tmp_path / "base"
-
-
-def verdicts_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[tuple[Any, ...]]:
-    capsys.readouterr()
-    assert run_cli(["compare", *arguments, "--format", "json"]) == 0
-    (version,) = json.loads(capsys.readouterr().out)["versions"]
-    return [(row["stage"], row["metric"], row["ratio"], row["verdict"]) for row in version["rows"]]
-
-
-@pytest.mark.parametrize("what_is_left", ["all", "nothing", "another run"])
-def test_a_comparison_with_a_baseline_is_that_with_its_launches(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], what_is_left: str
-) -> None:
-    new = write_side(tmp_path / "new", [12.0, 12.1, 12.2, 11.9, 11.8], turn=1)
-    expected = verdicts_of(capsys, ",".join(map(str, sorted(measured.iterdir()))), new)
-    if what_is_left != "all":
-        shutil.rmtree(measured)
-    if what_is_left == "another run":
-        write_side(tmp_path / "base", [1.0, 1.0, 1.0, 1.0, 1.0], run_id="another")
-    assert verdicts_of(capsys, "--baseline", "main", new) == expected
-    assert verdicts_of(capsys, "--baseline", "main", new) == expected
-    assert ("toy/batch/decode", "slower") in {(row[0], row[3]) for row in expected}
-
-
-def test_a_baseline_keeps_its_runs(measured: Path, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = RunStore(Location(path=path))
-    before = store.count()
-    assert run_cli(["runs", "delete", str(measured / "launch_0")]) == 1
-    assert store.count() == before
-    assert run_cli(["baseline", "save", "main", "latest"]) == 0
-    assert [run.run_id for run in store.baseline("main")] == [store.find("latest").run_id]
-    assert run_cli(["runs", "delete", str(measured / "launch_0")]) == 0
-    capsys.readouterr()
-    assert run_cli(["baseline", "list", "--format", "json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["baselines"]) == ["main"]
-    assert run_cli(["baseline", "delete", "main"]) == 0
-    assert run_cli(["baseline", "delete", "main"]) == 1

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.cli.main import run
 from perfharness.model import conventions
 from perfharness.model.manifest import EnvironmentRecord, GpuRecord, RunManifest
@@ -175,29 +174,6 @@ def test_energy_of_a_run_with_its_idle_power_apart(usual: tuple[MadeUpRun, RunSu
     assert by_source["power_sample_mw"]["reason"]
     assert gpu["disagreement_j"] == 0
     assert energy["energy_run_j"] > energy["energy_j"]
-
-
-def test_counters_of_stages_are_in_benchmark_json(tmp_path: Path) -> None:
-    """A product with tensor 91 % and a copy inside the GPU with DRAM 87 %, from windows of about 50 ms; 13 ms off."""
-    made = MadeUpRun(tmp_path)
-    made.sample("GPU-a")
-    times = np.arange(T0 + 13 * MS, made.edges[-1] + S, 50 * MS)
-    busy = [BusyLine(made.edges[at:-1:3], made.edges[at + 1 :: 3]) for at in range(2)]
-    share = [line.within(times[:-1], times[1:]) / (50.0 * MS) for line in busy]
-    made.log.readings("GPU-a", "gpm_window_ns", times[1:].tolist(), [50.0 * MS] * (len(times) - 1))
-    for metric, values in (
-        ("gpm_tensor_percent", 91.0 * share[0]), ("gpm_dram_percent", 23.0 * share[0] + 87.0 * share[1])
-    ):  # fmt: skip
-        made.log.readings("GPU-a", metric, times[1:].tolist(), values.tolist())
-    analyze_run(made.folder, made.write())
-    mean_of(made.folder)
-    stages = load(made.folder / "proc_0_gpu_0" / "benchmark.json")["diagnosis"]["stages"]
-    found = {stage["path"][-1]: stage["counters"] for stage in stages}
-    [product], [copy] = found["matmul"], found["copy"]
-    assert (product["tensor"], product["dram"]) == (pytest.approx(0.91, abs=0.01), pytest.approx(0.23, abs=0.01))
-    assert (copy["tensor"], copy["dram"]) == (pytest.approx(0.0, abs=0.01), pytest.approx(0.87, abs=0.01))
-    assert (product["fp32"], "fp32: it was not sampled" in product["missing"]) == (None, True)
-    assert found["decode"] == []
 
 
 def test_energy_of_stages_adds_up(usual: tuple[MadeUpRun, RunSummary]) -> None:

@@ -72,13 +72,6 @@ def test_limits_of_kubernetes_on_the_pod_and_its_container(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
-def test_version_1_where_the_container_is_mounted_as_the_root(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, V1.format(root="/docker/abc"), "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc\n0::/")
-    machine.group_v1("", 50_000, throttled_ns=123)
-    machine.write("sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "456")
-    assert machine.limited() == [Quota(50_000_000, 100_000_000, 123, 3, 456)]
-
-
 @pytest.mark.parametrize("quota", [-1, 0])
 def test_without_a_quota_there_is_none(tmp_path: Path, quota: int) -> None:
     machine = Machine(tmp_path, V1.format(root="/"), "4:cpu,cpuacct:/a")

@@ -9,7 +9,6 @@ import pytest
 
 from perfharness.model.environment import NVML_MODULE
 from perfharness.telemetry.nvml import REFUSALS, Refusal, ask, open_nvml, refused
-from perfharness_launcher.plan.gpus import find_gpus
 from tests.support.nvml_cards import (
     IDLE_MW,
     LOAD_MW,
@@ -103,9 +102,3 @@ def test_pynvml_answers_unless_another_module_is_named(monkeypatch: pytest.Monke
     monkeypatch.delenv(NVML_MODULE, raising=False)
     with open_nvml() as nvml:
         assert nvml.module is pynvml
-
-
-def test_the_launcher_sees_the_same_devices() -> None:
-    facts = find_gpus(replay(h100_machine(2, mig_instances={0: 1})))
-    assert [(gpu.uuid, gpu.mig) for gpu in facts.gpus] == [(mig_uuid(0, 0), True), (gpu_uuid(1), False)]
-    assert (facts.driver, facts.cuda_driver) == ("580.65.06", (13, 0))
