@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +72,3 @@ def test_folders_may_have_names_that_are_no_utf8(tmp_path: Path, capsys: pytest.
     ):
         assert run_cli(command) == 0, command
     assert (folder / "ranges.parquet").stat().st_size > 100
-
-
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for name in ("pipe", "loop"):
-        for verb in (["report", "-o", str(tmp_path / "r.html")], ["share"], ["analyze"], ["compare", str(tmp_path)]):
-            assert run_cli([*verb, str(tmp_path / name)]) == 1
-    assert "fault" not in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +11,7 @@ from perfharness.annotate.collectives import follow_collectives
 from perfharness.annotate.runtime import Runtime
 from perfharness.model.annotations import Annotations
 from perfharness.model.range_log import RangeLog
-from tests.unit.recorder_events import drawn, recording
+from tests.unit.recorder_events import shown
 
 
 class Work:
@@ -43,12 +42,6 @@ def get_world_size() -> int:
     return 4
 
 
-@pytest.fixture
-def log() -> Iterator[RangeLog]:
-    with recording() as log:
-        yield log
-
-
 def module(**functions: Any) -> Any:
     made: Any = ModuleType("torch.distributed.distributed_c10d")
 
@@ -70,10 +63,6 @@ def followed(**functions: Any) -> tuple[Any, Runtime]:
     made = module(**functions)
     follow_collectives(made, runtime)
     return made, runtime
-
-
-def shown(log: RangeLog) -> str:
-    return drawn(log).replace("!recorder", "").strip()
 
 
 def test_calls_are_ranges_that_say_what_they_are(log: RangeLog) -> None:

@@ -12,7 +12,7 @@ from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.torch_modules import ModuleTracker, follow_modules
 from perfharness.model.annotations import Annotations
 from perfharness.model.range_log import RangeLog
-from tests.unit.recorder_events import drawn, recording
+from tests.unit.recorder_events import shown
 
 
 class Module:
@@ -47,22 +47,12 @@ class Net(Module):
     pass
 
 
-@pytest.fixture
-def log() -> Iterator[RangeLog]:
-    with recording() as log:
-        yield log
-
-
 def tracker(depth: int, within: str | None = None) -> ModuleTracker:
     return ModuleTracker(Runtime(Annotations(torch_depth=depth, within=within), "/nowhere"), depth)
 
 
 def net() -> Net:
     return Net(stem=Module(), blocks=Module(a=Module(lin=Module()), b=Module()))
-
-
-def shown(log: RangeLog) -> str:
-    return drawn(log).replace("!recorder", "").strip()
 
 
 @pytest.mark.parametrize(

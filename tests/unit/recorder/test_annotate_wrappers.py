@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import json
 import pickle
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,15 +22,9 @@ from perfharness.annotate.wrappers import annotate_callable
 from perfharness.model.annotations import Annotations, FunctionAnnotation
 from perfharness.model.range_log import RangeLog
 from perfharness.recorder import journal
-from tests.unit.recorder_events import drawn, events, read, recording
+from tests.unit.recorder_events import events, read, recording, shown
 
 MODULE = "annotated_module"
-
-
-@pytest.fixture
-def log() -> Iterator[RangeLog]:
-    with recording() as log:
-        yield log
 
 
 @pytest.fixture
@@ -58,11 +51,6 @@ def batch(qualname: str = "f", **options: Any) -> FunctionAnnotation:
 def annotated(function: Callable[..., Any], annotation: FunctionAnnotation, **options: Any) -> tuple[Any, Runtime]:
     runtime = runtime_of(annotation, **options)
     return annotate_callable(function, runtime.targets[0], runtime), runtime
-
-
-def shown(log: RangeLog) -> str:
-    """The events without the recorder's own mark."""
-    return drawn(log).replace("!recorder", "").strip()
 
 
 # ---- kinds of functions ----
@@ -233,29 +221,6 @@ def test_the_scripts_own_recorder_is_taken_where_none_is_named(log: RangeLog, la
 
 
 # ---- what a range itself calls ----
-
-
-def test_functions_that_a_range_calls_are_no_ranges(log: RangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new name is encoded as JSON; the range of a task takes and gives back a number of a heap."""
-    import heapq
-
-    for holder, name in ((heapq, "heappush"), (heapq, "heappop"), (json.JSONEncoder, "encode")):
-        monkeypatch.setattr(holder, name, getattr(holder, name))  # put back at the end
-    stages = [stage(name, module="heapq") for name in ("heappush", "heappop")]
-    runtime = runtime_of(*stages, stage("JSONEncoder.encode", module="json.encoder"), stage(), batch("g"))
-    for target in runtime.targets[:2]:
-        apply_to_module(heapq, target, runtime)
-    apply_to_module(json.encoder, runtime.targets[2], runtime)
-    f = annotate_callable(lambda: heapq.heappush([], json.dumps(1.5)), runtime.targets[3], runtime)
-    g = annotate_callable(f, runtime.targets[4], runtime)
-
-    async def task() -> None:
-        for _ in range(3):
-            g()
-
-    asyncio.run(task())
-    calls = "<f#1 <JSONEncoder.encode#1 JSONEncoder.encode#1> <heappush#1 heappush#1> f#1>"
-    assert shown(log) == " ".join(f"<batch#1={index} {calls} batch#1>" for index in range(3))
 
 
 @pytest.mark.parametrize(

@@ -25,18 +25,7 @@ from perfharness.recorder import collecting, compiling, core, crowding
 from perfharness.recorder.recorder import SCOPES_KEPT
 from perfharness.recorder.stacks import NODES_KEPT
 from perfharness.recorder.thread_times import thread_times_ns
-from tests.unit.recorder_events import drawn, events, recording
-
-
-@pytest.fixture
-def log() -> Iterator[RangeLog]:
-    with recording() as log:
-        yield log
-
-
-@pytest.fixture
-def perf(log: RangeLog) -> PerfRecorder:
-    return PerfRecorder("rec")
+from tests.unit.recorder_events import drawn, events
 
 
 def counts(perf: PerfRecorder) -> tuple[int, int, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,18 +14,7 @@ from perfharness.errors import RecorderError
 from perfharness.model import nsys_schema as schema
 from perfharness.model.range_log import RangeLog
 from perfharness.tracer.ranges import decode
-from tests.unit.recorder_events import drawn, events, read, recording
-
-
-@pytest.fixture
-def log() -> Iterator[RangeLog]:
-    with recording() as log:
-        yield log
-
-
-@pytest.fixture
-def perf(log: RangeLog) -> PerfRecorder:
-    return PerfRecorder("rec")
+from tests.unit.recorder_events import drawn, events, read
 
 
 class Turns:
@@ -77,19 +66,6 @@ def test_lane_is_given_back_with_the_last_range(perf: PerfRecorder, log: RangeLo
     asyncio.run(main())
     assert {event.category for event in events(log) if event.op == "start"} == {"rec#1", "rec#2"}
     assert not perf._core.local.stack.thread.of_task
-
-
-def test_category_of_the_user_stands_before_the_lane(perf: PerfRecorder, log: RangeLog) -> None:
-    async def main() -> None:
-        with perf.range("stage", category="io", domain="mine"):
-            pass
-
-    asyncio.run(main())
-    assert [(e.op, e.category, e.domain) for e in events(log)][1:] == [
-        ("mark", "rec", "mine"),
-        ("start", "rec/io#1", "mine"),
-        ("end", None, None),
-    ]
 
 
 def test_what_is_refused_in_a_task_takes_no_lane(perf: PerfRecorder, log: RangeLog) -> None:

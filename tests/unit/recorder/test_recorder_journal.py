@@ -207,18 +207,6 @@ def test_locks_that_another_thread_holds_at_a_fork_are_free_in_the_child(tmp_pat
     assert [one["ranges"] for one in journal(tmp_path, f"recorder_{child}.json")["recorders"]] == [2, 1]
 
 
-def test_two_objects_of_one_name_are_one_entry(tmp_path: Path) -> None:
-    code = PIPELINE + (
-        "other = PerfRecorder('rec', {'second': 2})\nwith other.range('x'): pass\nother.finalize(); perf.pop_range()\n"
-    )
-    run(code + "perf.finalize()", tmp_path / "all")
-    run(code, tmp_path / "one")
-    (recorder,) = journal(tmp_path / "all")["recorders"]
-    assert (recorder["ranges"], recorder["finalized"]) == (8, True)
-    assert recorder["args"] == {"batch_size": 4, "second": 2}
-    assert journal(tmp_path / "one")["recorders"][0]["finalized"] is False
-
-
 def test_many_open_ranges_are_not_all_named(tmp_path: Path) -> None:
     run(PIPELINE + "for i in range(5000): perf.push_range(f'r{i:020}')", tmp_path)
     assert journal(tmp_path)["recorders"][0]["ranges"] == 5_007

@@ -163,12 +163,6 @@ def test_a_line_that_comes_in_two_parts(hold: Hold) -> None:
 
 
 @pytest.fixture
-def log() -> Iterator[RangeLog]:
-    with recording() as log:
-        yield log
-
-
-@pytest.fixture
 def held(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> StartBarrier:
     """A barrier of two processes of which this is the first; one warm-up batch."""
     barrier = hold(TWO)

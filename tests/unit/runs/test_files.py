@@ -43,14 +43,6 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     assert names(tmp_path / "there") == ["target"]
 
 
-def test_in_a_folder_of_others_a_link_is_replaced(tmp_path: Path) -> None:
-    target, link = tmp_path / "target", tmp_path / "link"
-    target.write_text("mine")
-    link.symlink_to(target)
-    put(link, "new", follow=False)
-    assert (link.is_symlink(), link.read_text(), target.read_text()) == (False, "new", "mine")
-
-
 def test_a_fifo_is_written_to(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

@@ -218,8 +218,3 @@ def test_a_sweep_without_a_number_is_3(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     (point,) = json.loads((tmp_path / "out" / "scaling.json").read_text())["points"]
     assert (point["row"]["status"], point["row"]["items_per_second"]) == ("ok", None)
-
-
-def test_a_dry_run_shows_all_plans(tmp_path: Path) -> None:
-    assert "proc_1_gpu_0" in sweep(tmp_path, "--np-sweep", "1,2", "--dry-run").stdout
-    assert not (tmp_path / "out").exists()

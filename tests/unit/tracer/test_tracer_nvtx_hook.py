@@ -17,21 +17,13 @@ import pytest
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.range_log import (
-    END,
-    HAS_PAYLOAD,
-    ID,
-    OP_BITS,
-    POP,
-    PUSH,
-    START,
-    VALUE,
     RangeAttributes,
     RangeLog,
 )
 from perfharness.tracer import nvtx_hook
 from perfharness.tracer.ranges import NO_END, Table
 from perfharness.tracer.ranges import decode as decode_log
-from tests.unit.recorder_events import TemporaryLog, read, records
+from tests.unit.recorder_events import TemporaryLog, read
 
 NAMES = (
     "annotate",
@@ -177,19 +169,6 @@ def test_payloads_of_other_types(nvtx: Any, log: RangeLog) -> None:
     assert struct.unpack("<d", struct.pack("<q", int(table["payload"][double]))) == (2.5,)
     assert len(log.diagnostics) == 1
     assert "list" in log.diagnostics[0]
-
-
-def test_what_is_recorded_while_running(nvtx: Any, log: RangeLog) -> None:
-    nvtx.push_range("a", payload=5)
-    range_id = nvtx.start_range("s")
-    nvtx.end_range(range_id)
-    nvtx.pop_range()
-    (written,) = records(log).values()
-    assert [head & ((1 << OP_BITS) - 1) for head, _ in written] == [
-        VALUE, PUSH | HAS_PAYLOAD, ID, START, ID, END, POP
-    ]  # fmt: skip
-    assert written[0][1] == 5
-    assert written[2][1] == written[4][1] == range_id[0]
 
 
 def test_a_pickled_annotation_is_one_of_the_real_package(nvtx: Any) -> None:
