@@ -419,19 +419,6 @@ def test_the_verbs(filled: RunStore, path: Path, capsys: pytest.CaptureFixture[s
     assert [run.run_id for run in filled.runs()] == [stored("third").run_id, stored("first").run_id]
 
 
-def test_exports(filled: RunStore, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli(path, "export", "--tag", "good") == 0
-    (run,) = json.loads(capsys.readouterr().out)["runs"]
-    assert StoredRun(**run) == filled.find("first")
-    file = tmp_path / "runs.csv"
-    assert cli(path, "export", "--format", "csv", "-o", str(file)) == 0
-    header, *rows = file.read_text().splitlines()
-    values = dict(zip(header.split(","), rows[-1].split(","), strict=True))
-    assert {name: values[name] for name in ("run_id", "metric", "count", "mean", "p95", "tags")} == {
-        "run_id": stored("first").run_id, "metric": "cpu_time", "count": "4", "mean": "2.5", "p95": "", "tags": "good"
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("what", ["there", "replaced", "gone"])
 def test_a_run_stays_where_its_folder_does_not(
     store: RunStore, path: Path, tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]

@@ -148,7 +148,7 @@ def test_analyze_replaces_all_results_or_none(tmp_path: Path, error: int | None)
     analyze_run(out, manifest)
     good = shutil.copytree(out, tmp_path / "good")
     steps = count_operations(out, lambda: analyze_run(out, manifest, ReadAs(warmup_batches=2)))
-    for at in range(1, steps + 1, 2):
+    for at in range(1, steps + 1, 4):
         shutil.rmtree(out)
         shutil.copytree(good, out)
         with contextlib.suppress(Killed), fault(out, at, error):

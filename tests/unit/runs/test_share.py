@@ -164,7 +164,7 @@ def leaks(folder: Path, secret: str) -> list[str]:
 @example("'; DROP TABLE StringIds; --")
 @example(".*[a-z]+(?P<x>)")
 @example("benchmark.json")
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_no_secret_is_left_in_any_file(secret: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, archive = Path(name) / "run", Path(name) / "shared.tar.zst"
