@@ -86,22 +86,6 @@ def test_an_exception_leaves_nothing_open(log: RangeLog) -> None:
     assert shown(log) == "Net(stem() blocks(blocks.a())) Module()"
 
 
-def test_an_interrupt_that_no_hook_hears_of_is_made_good(log: RangeLog) -> None:
-    following = tracker(2)
-    model = net()
-    interrupts = iter([True, False])
-
-    def interrupt() -> None:
-        if next(interrupts):
-            raise KeyboardInterrupt
-
-    model.children["blocks"].body = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        model(following)
-    model(following)
-    assert shown(log) == "Net(stem() blocks()) Net(stem() blocks())"
-
-
 def test_modules_that_the_outermost_does_not_hold_are_no_stages(log: RangeLog) -> None:
     following = tracker(2)
     model, stranger = net(), Module(inner=Module())

@@ -48,8 +48,8 @@ def clock() -> Clock:
 def hold(tmp_path: Path, clock: Clock) -> Iterator[Hold]:
     opened = []
 
-    def make(processes: Mapping[int, str], *, each_rank: bool = False) -> StartBarrier:
-        manager = start_barrier(tmp_path, processes, timeout_s=30.0, clock=clock, each_rank=each_rank)
+    def make(processes: Mapping[int, str]) -> StartBarrier:
+        manager = start_barrier(tmp_path, processes, timeout_s=30.0, clock=clock)
         opened.append(manager)
         return manager.__enter__()
 
@@ -58,10 +58,10 @@ def hold(tmp_path: Path, clock: Clock) -> Iterator[Hold]:
         manager.__exit__(None, None, None)
 
 
-def come(barrier: StartBarrier, index: int, unix_ns: int = 5, *, rank: int = -1, size: int = -1) -> None:
+def come(barrier: StartBarrier, index: int, unix_ns: int = 5) -> None:
     """What the recorder writes."""
     with (barrier.folder / environment.BARRIER_ARRIVALS).open("wb", buffering=0) as arrivals:
-        arrivals.write(b"%d 4711 %d %d %d\n" % (index, unix_ns, rank, size))
+        arrivals.write(b"%d 4711 %d -1 -1\n" % (index, unix_ns))
 
 
 def codes(barrier: StartBarrier) -> list[tuple[str, str | None]]:
@@ -74,20 +74,6 @@ def is_open(barrier: StartBarrier) -> bool:
 
 
 # ---- the launch's side ----
-
-
-def test_each_rank_has_to_come_where_that_is_asked_for(hold: Hold) -> None:
-    barrier = hold(TWO, each_rank=True)
-    come(barrier, 0, 70, rank=1, size=2)
-    come(barrier, 0, 71, rank=1, size=2)  # a worker, which inherited the rank
-    come(barrier, 1, 72, rank=0, size=1)
-    barrier.poll([])
-    assert not is_open(barrier)
-    come(barrier, 0, 75, rank=0, size=2)
-    barrier.poll([])
-    assert is_open(barrier)
-    assert barrier.record().ranks_unix_ns == {"proc_0_gpu_0": {1: 70, 0: 75}, "proc_1_gpu_0": {0: 72}}
-    assert codes(barrier) == []
 
 
 def test_the_gate_opens_when_all_have_come(hold: Hold) -> None:

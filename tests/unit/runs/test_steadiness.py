@@ -23,7 +23,6 @@ from perfharness.runs.series.steadiness import (
     unsteadiness,
     unsteady_findings,
 )
-from perfharness_launcher.companions import yardstick as companion
 from perfharness_launcher.companions.companion import CompanionContext
 from perfharness_launcher.companions.yardstick import YardstickCompanion
 from tests.unit.export_runs import process_record, recorded_trace, run_folder
@@ -184,11 +183,3 @@ def test_cpu_time_of_a_process_of_the_launch_is_its_own(tmp_path: Path) -> None:
     assert (found.others_cpus is None) == (found.others_reason is not None)
     assert (found.steal_share is None) == (found.steal_reason is not None)
     assert (found.pressure_share is None) == (found.pressure_reason is not None)
-
-
-def test_counters_that_a_kernel_lacks_are_null_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(companion, "PRESSURE", tmp_path / "none")
-    monkeypatch.setattr(companion, "LOAD", tmp_path / "none")
-    found, _ = measured(tmp_path, "run", 0.0, is_own=True)
-    assert (found.pressure_share, found.runnable_before) == (None, None)
-    assert found.pressure_reason

@@ -27,7 +27,6 @@ from perfharness.model.findings import Severity
 from perfharness.trace import open_trace
 from perfharness.tracer import cupti, gpu, gpu_tables, injection, native, nvtx_table
 from perfharness.tracer.cupti import CuptiError
-from perfharness.tracer.gpu_spool import GpuSpool
 from perfharness.tracer.layouts import LAYOUTS
 from perfharness.tracer.output import complete_traces, write_trace
 from perfharness.tracer.records import Columns
@@ -456,64 +455,6 @@ def test_ranges_of_c_libraries(tmp_path: Path) -> None:
         ("m", schema.NVTX_MARK_EVENT, 14, None, None, None, None, None),
         ("o", push_pop, 15, None, None, None, None, None),
     ]
-
-
-BUFFER_BYTES = 4096
-Request = ctypes.CFUNCTYPE(None, *[ctypes.POINTER(ctypes.c_void_p)] * 3)
-Complete = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
-
-
-def fill(pool: native.BufferPool, byte: int, valid: int) -> int | None:
-    """One buffer as CUPTI takes it, fills it and gives it back; its address."""
-    made = [ctypes.c_void_p() for _ in range(3)]
-    Request(pool.request_address)(*map(ctypes.byref, made))
-    address = made[0].value
-    if address is not None:
-        ctypes.memset(address, byte, valid)
-        Complete(pool.complete_address)(0, 0, address, BUFFER_BYTES, valid)
-    return address
-
-
-def contents(spool: GpuSpool) -> list[bytes]:
-    return [bytes(native.view(address, valid)) if valid else b"" for address, valid in spool.buffers()]
-
-
-@needs_code
-def test_full_buffers_go_to_the_file_and_their_memory_comes_back(tmp_path: Path) -> None:
-    """Three may be held; 200 are filled one after another, each is read again, and the memory of those written is
-    zero."""
-    pool = native.BufferPool(BUFFER_BYTES, 3, 1000)
-    spool = GpuSpool(pool, str(tmp_path))
-    addresses = []
-    for number in range(200):
-        addresses.append(fill(pool, 1 + number % 250, 100 + number))
-        spool.write_full()
-        spool.write_full()
-    assert None not in addresses
-    assert pool.requested == 200
-    fill(pool, 255, 8)
-    assert contents(spool) == [bytes([1 + number % 250]) * (100 + number) for number in range(200)] + [b"\xff" * 8]
-    first = addresses[0]
-    assert first is not None
-    assert bytes(native.view(first, 100)) == bytes(100)
-    assert spool.total_bytes() == sum(100 + number for number in range(200)) + 8
-    spool.remove()
-    assert list(tmp_path.iterdir()) == []
-
-
-@needs_code
-def test_buffers_stay_in_memory_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = native.BufferPool(BUFFER_BYTES, 3, 1000)
-    spool = GpuSpool(pool, str(tmp_path))
-
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    for number in range(5):
-        assert (fill(pool, 1 + number, 10) is None) == (number >= 3)
-        spool.write_full()
-    assert contents(spool) == [bytes([1 + number]) * 10 for number in range(3)]
 
 
 def test_work_whose_call_was_not_recorded_is_reported(tmp_path: Path) -> None:
