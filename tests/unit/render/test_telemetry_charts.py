@@ -190,6 +190,3 @@ def test_stages_beyond_the_most_used_are_one_and_warm_up_windows_are_merged() ->
     spans = warmup_spans([activity(12), activity(6)], START)
     assert spans.start_s == [0.0]
     assert spans.end_s == pytest.approx([0.5])
-
-
-# ---- what draws ----

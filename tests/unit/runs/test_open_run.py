@@ -250,6 +250,3 @@ def test_what_is_refused(tmp_path: Path) -> None:
         perfharness.open_run(bad, warmup_batches=-1)
     with pytest.raises(ResultError):
         perfharness.open_run(run_folder(tmp_path / "empty")).ranges()
-
-
-# ---- the package ----

@@ -394,9 +394,6 @@ def test_the_doctor_looks_at_the_store(
     assert not path.with_name("none").exists()
 
 
-# ---- schema ----
-
-
 # ---- the verbs ----
 
 
@@ -450,6 +447,3 @@ def test_figures_of_a_suite_are_those_of_its_cases() -> None:
     assert found[name, "device_peak_bytes"] == (1000.0, None)
     assert found[failed.case.case_id, "latency"] == (None, "no room")
     assert (run.kind, run.num_processes, run.processes_ok, run.exit_code) == ("bench", 2, 1, 1)
-
-
-# ---- baselines ----
