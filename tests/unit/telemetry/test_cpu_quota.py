@@ -1,4 +1,4 @@
-"""Quotas of control groups, of files as Linux has them: version 1 and 2, in and around containers."""
+"""Quotas of control groups, of files as Linux has them, in and around containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NVML layer over the replay of a hand-made record: values, refusals, devices by UUID, the state of setters."""
+"""The NVML layer over the replay of a hand-made record: values, refusals, devices by UUID."""
 
 from __future__ import annotations
 
