@@ -35,12 +35,6 @@ def options(given: dict[str, Any] | None = None, config: Path | None = None) -> 
     return launch_options(SCRIPT, (), given or {}, config)[0]
 
 
-def refusal(**given: Any) -> str:
-    with pytest.raises(UsageError) as caught:
-        launch_options(SCRIPT, (), given)
-    return str(caught.value)
-
-
 def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = run(["launch", "--dry-run", "--tracer", "none", *arguments])
     captured = capsys.readouterr()
