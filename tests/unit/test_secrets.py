@@ -84,23 +84,7 @@ def test_masked_once_is_masked(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    [
-        "a",
-        "key=",
-        "token=",
-        "--a ",
-        "a:",
-        "'",
-        'name"',
-        "-a",
-        "eyJaaaaaaaa.",
-        "://",
-        "x://:",
-        'token="\\',
-        "://a",
-        "cookie:",
-        "login a ",
-    ],
+    ["a", "key=", "--a ", "'", 'name"', "eyJaaaaaaaa.", "x://:", 'token="\\', "cookie:", "login a "],
 )
 def test_long_texts_take_linear_time(piece: str) -> None:
     """Quadratic, this would take hours: the limit of a test's time is the assertion."""

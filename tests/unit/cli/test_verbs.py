@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import os
 import re
@@ -17,8 +16,6 @@ import perfharness
 from perfharness.cli.main import run
 from perfharness.model.cold_start import ColdStart, ColdStartRow
 from perfharness.runs.series.scaling import Knee, Scaling, ScalingPoint, ScalingRow
-from perfharness.telemetry.clock_files import STATE_DIR
-from tests.support.trace_builder import TraceBuilder
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 from tests.unit.recorded_traces import Recorded
 
@@ -28,11 +25,11 @@ RANGES = 11
 Captured = pytest.CaptureFixture[str]
 
 
-def sweep(folder: Path, counted: str = "np") -> Path:
+def sweep(folder: Path) -> Path:
     rows = []
     for number in (1, 2):
-        two_processes(folder / f"{counted}_{number}")
-        rows.append(ScalingRow(num_processes=number, folder=f"{counted}_{number}", status="ok"))
+        two_processes(folder / f"np_{number}")
+        rows.append(ScalingRow(num_processes=number, folder=f"np_{number}", status="ok"))
     rows.append(ScalingRow(num_processes=4, folder="np_4", status="failed", reason="out of memory"))
     scaling = Scaling(
         created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py", script_arguments=[], num_gpus=1,
@@ -83,7 +80,6 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], int]] = {
     "process without its run": (process_alone, 1),
     "sweep": (sweep, 4),
     "sweep after another": (sweep_after_another, 4),
-    "sweep of ranks": (lambda folder: sweep(folder, "ranks"), 4),
     "cold starts": (cold_starts, 3),
     "repeat": (repeats, 4),
     "trace": (lambda folder: recorded_trace(folder / "a.sqlite"), 1),
@@ -168,30 +164,11 @@ def test_nothing_that_was_asked_for_is_3(kind: str, options: list[str], tmp_path
     assert "error" in capsys.readouterr().err
 
 
-def test_a_series_that_was_shared_is_stored_as_one(tmp_path: Path, capsys: Captured) -> None:
-    archive, store = str(tmp_path / "a.tar.zst"), ["--store", str(tmp_path / "runs.sqlite")]
-    made = sweep(tmp_path / "out")
-    assert run(["analyze", str(made)]) == 0
-    assert run(["share", str(made), "-o", archive]) == 0
-    assert run(["runs", "add", archive, *store]) == 0
-    capsys.readouterr()
-    assert run(["runs", "list", "--format", "json", *store]) == 0
-    assert [one["kind"] for one in json.loads(capsys.readouterr().out)["runs"]] == ["sweep"]
-
-
 def test_a_run_without_traces_is_3(tmp_path: Path) -> None:
     path = run_folder(tmp_path / "out", process_record(0, trace=None, ended="failed", exit_code=1))
     assert run(["analyze", str(path)]) == 3
     assert run(["diagnose", str(path)]) == 3
     assert run(["ranges", str(path)]) == 1
-
-
-def test_a_diagnosis_does_not_wait_for_clocks_in_a_fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = tmp_path / "state"
-    (state / "GPU-0").mkdir(parents=True)
-    os.mkfifo(state / "GPU-0" / "clocks.json")
-    monkeypatch.setenv(STATE_DIR, str(state))
-    assert run(["diagnose", str(two_processes(tmp_path / "out"))]) == 0
 
 
 # ---- what is printed ----
@@ -210,31 +187,12 @@ def cpu_only(path: Path) -> Path:
 
 def test_columns_of_a_gpu_that_is_not_there_are_left_out(tmp_path: Path, capsys: Captured) -> None:
     path = str(cpu_only(tmp_path / "cpu.sqlite"))
-    assert run(["analyze", path]) == 0
-    head = next(line for line in capsys.readouterr().out.splitlines() if "stage" in line.split())
-    assert head.split() == ["stage", "batches", "CPU", "p50", "CPU/item"]
-    assert run(["analyze", path, "-o", str(tmp_path / "out")]) == 0
-    printed = capsys.readouterr().out
-    head = next(line for line in printed.splitlines() if "stage" in line.split())
-    assert head.split() == ["stage", "batches", "CPU", "p50", "CPU/item", "limited", "by"]
-    assert not re.search(r"\bidle\b|\bat work\b|CUDA", printed)
-    assert run(["diagnose", path]) == 0
-    printed = capsys.readouterr().out
-    head = next(line for line in printed.splitlines() if "limited by" in line)
-    assert head.split() == ["stage", "limited", "by", "CPU", "costs"]
-    assert not re.search(r"\bidle\b|\bat work\b|CUDA", printed)
+    for verb in (["analyze", path], ["analyze", path, "-o", str(tmp_path / "out")], ["diagnose", path]):
+        assert run(verb) == 0
+        heads = [line for line in capsys.readouterr().out.splitlines() if "stage" in line.split()]
+        assert ["CPU" in head and "GPU" not in head for head in heads] == [True]
     assert run(["analyze", str(recorded_trace(tmp_path / "gpu.sqlite"))]) == 0
     assert "GPU" in capsys.readouterr().out
-
-
-def test_a_diagnosis_is_short_and_begins_with_the_most_expensive(tmp_path: Path, capsys: Captured) -> None:
-    path = str(cpu_only(tmp_path / "cpu.sqlite"))
-    assert run(["diagnose", path]) == 0
-    short = capsys.readouterr().out
-    assert len(short.splitlines()) <= 15
-    assert re.search(r"^ 1\. costly, cheap \(", short, re.MULTILINE)
-    assert run(["diagnose", path, "-v"]) == 0
-    assert "batch/nothing: cpu-bound" in capsys.readouterr().out
 
 
 def test_results_go_to_stdout_and_messages_to_stderr(tmp_path: Path, capsys: Captured) -> None:
@@ -246,9 +204,7 @@ def test_results_go_to_stdout_and_messages_to_stderr(tmp_path: Path, capsys: Cap
     assert {"proc_0_gpu_0", "proc_1_gpu_0"} <= set(re.findall(r"proc_\d_gpu_0", captured.err))
     for verb in ("analyze", "diagnose"):
         assert run([verb, path, "--format", "md"]) == 0
-        printed = capsys.readouterr().out
-        assert re.search(r"^\| stage \|", printed, re.MULTILINE)
-        assert re.search(r"^\| :-- \|", printed, re.MULTILINE)
+        assert re.search(r"^\| :-- \|", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_quiet_leaves_errors_and_verbose_adds_notes(tmp_path: Path, capsys: Captured) -> None:
@@ -267,24 +223,6 @@ def test_quiet_leaves_errors_and_verbose_adds_notes(tmp_path: Path, capsys: Capt
 HOSTILE = "evil\x1b]52;c;Zm9v\x07\x9b2J\u202e[red]:smile:"
 
 
-VERBS_AND_FORMATS = [
-    *itertools.product(["analyze", "diagnose"], [[], ["--format", "json"], ["--format", "md"]]),
-    *itertools.product(["ranges"], [[], ["--format", "json"]]),
-]
-
-
-@pytest.mark.parametrize(("verb", "options"), VERBS_AND_FORMATS)
-def test_no_name_steers_the_terminal(verb: str, options: list[str], tmp_path: Path, capsys: Captured) -> None:
-    builder = TraceBuilder()
-    for index in range(12):
-        builder.range(f"batch_{index}", 1000 * index, 1000 * index + 900)
-        builder.range(HOSTILE, 1000 * index, 1000 * index + 800)
-    assert run([verb, str(builder.write(tmp_path / "t.sqlite")), *options]) == 0
-    captured = capsys.readouterr()
-    assert not re.search("[\x1b\x07\x9b\u202e]", captured.out + captured.err)
-    assert ("\\[red\\]:smile:" if "md" in options else "[red]:smile:") in captured.out
-
-
 def test_a_folder_that_cannot_be_written_is_analysed_all_the_same(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,8 +234,6 @@ def test_a_folder_that_cannot_be_written_is_analysed_all_the_same(
     assert run(["analyze", str(path)]) in (0, 1)
     captured = capsys.readouterr()
     assert captured.out == expected, captured.err
-    assert "fault of perfharness" not in captured.err
-    assert "written" in captured.err
     assert (path / "benchmark_mean.json").read_bytes() == before
 
 

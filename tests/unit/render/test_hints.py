@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfharness.analysis.stages.stage_findings import CONSEQUENCES, without_consequences
 from perfharness.model.annotations import NOTES_NAME, Annotations, FunctionNote
-from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, TracerRecord
-from perfharness.render.terminal.console import Console
-from perfharness.render.terminal.results import print_findings
 from perfharness_launcher.processes.outcome import annotation_findings, blocking_hint, failure_hint
 
 SYNTAX = '  File "a.py", line 1\n    def f(:\n          ^\nSyntaxError: invalid syntax\n'
@@ -74,29 +69,3 @@ def test_what_went_wrong_in_a_child_is_reported_too(tmp_path: Path) -> None:
     record = ProcessRecord(index=0, gpu_index=0, folder="proc_0_gpu_0", command=["p"], ended="ok")
     found = [one.code for one in annotation_findings(tmp_path, record, Annotations(collectives=True))]
     assert {"collectives-unseen", "annotation-items-failed"} <= set(found)
-
-
-def test_what_a_failure_leaves_behind_is_no_finding_of_its_own() -> None:
-    findings = [Finding(code, Severity.ERROR, "m") for code in sorted(CONSEQUENCES)]
-    other = Finding("trace-missing-ranges", Severity.ERROR, "m")
-    assert without_consequences([*findings, other], ended_well=False) == [other]
-    assert without_consequences([*findings, other], ended_well=True) == [*findings, other]
-    (cut_off,) = without_consequences([Finding("range-never-closed", Severity.WARNING, "m", "h")], ended_well=False)
-    assert cut_off.hint == ""
-
-
-def test_equal_findings_of_several_processes_are_one_line() -> None:
-    def printed(*findings: Finding) -> list[str]:
-        console = Console(file=(file := io.StringIO()))
-        print_findings(console, findings)
-        return file.getvalue().splitlines()
-
-    def finding(index: int, message: str = "the same", severity: Severity = Severity.WARNING) -> Finding:
-        return Finding("a-code", severity, message, "a hint", f"proc_{index}_gpu_0")
-
-    (line,) = printed(finding(0), finding(1), finding(0))
-    assert line.count("proc_0_gpu_0") == line.count("proc_1_gpu_0") == line.count("the same") == 1
-    assert len(printed(finding(0), finding(1, "another"), finding(2, severity=Severity.ERROR))) == 3
-    (line,) = printed(*(finding(index) for index in range(64)))
-    assert line.count("proc_") == 4
-    assert "60" in line

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.stages.batch_series import batch_series
-from perfharness.analysis.stages.batch_timeline import Bar, BatchTimeline
 from perfharness.model.result import BatchLoop
-from perfharness.render.charts.drawing import short_label
-from perfharness.render.charts.report import comparison_picture, series_picture, timeline_picture
+from perfharness.render.charts.report import comparison_picture, series_picture
 from perfharness.runs.comparison.result import ComparedRow, ComparedSide, ComparedVersion, RatioInterval, SideFigures
 from perfharness.runs.report.model import LoopSeries
 
@@ -33,17 +31,6 @@ def test_a_long_warm_up_does_not_flatten_the_batches(batches: int, warmup_ms: in
     ]
     assert y_scales
     assert {json.dumps(scale.get("domain")) for scale in y_scales} == {json.dumps(top and [0, top])}
-    assert any(f"{warmup_ms} ms" in note for note in picture.notes) == (top is not None)
-
-
-def test_a_long_name_without_blanks_keeps_its_beginning_and_its_end() -> None:
-    assert short_label("a stage", 40) == "a stage"
-    path = "model/encoder/layers/11/self_attention/projection/inner"
-    short = short_label(f"{path} CPU/item", 40)
-    assert len(short) == 40
-    assert short.startswith("model/")
-    assert short.endswith("inner CPU/item")
-    assert "…" in short
 
 
 def test_one_wide_interval_does_not_flatten_the_others() -> None:
@@ -62,13 +49,3 @@ def test_one_wide_interval_does_not_flatten_the_others() -> None:
     made = comparison_picture("c", version, ["s0", "s1"])
     assert made is not None
     assert [row["end"] for row in made.rows["c_intervals"]] == [pytest.approx(20), pytest.approx(30)]
-    assert any("+30 %" in note for note in made.notes)
-
-
-def test_names_in_a_timeline_end_with_their_bars() -> None:
-    bars = [Bar("stages 1", "x" * 200, "stage", 10.0 * place, 10.0 * place + 9) for place in range(3)]
-    found = BatchTimeline("typical", "p", ("rec", "batch"), 0, 30.0, 30.0, ["stages 1"], bars)
-    content = timeline_picture("t", found).content
-    assert content is not None
-    (names,) = [layer for layer in content["layer"] if layer["mark"]["type"] == "text"]
-    assert "datum.end" in names["mark"]["limit"]["expr"]

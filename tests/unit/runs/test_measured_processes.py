@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from pydantic import ValidationError
 
 import perfharness
 from perfharness.cli.main import run as run_cli
-from perfharness.model.checks import CHILD_FOLDER
 from perfharness.model.environment import OUTER_RANK
 from perfharness.model.manifest import ProcessRecord
-from perfharness.model.ranks import ancestors, outer_rank, rank_facts, start_ticks
+from perfharness.model.ranks import ancestors, outer_rank, rank_facts
 from perfharness.runs.files.run_folder import analyze_run, read_manifest
 from perfharness.trace.processes import find_processes
 from perfharness_launcher.measured import restarted_ranks, unfollowed, with_measured
@@ -161,56 +157,6 @@ def test_children_in_the_order_of_their_start(
     assert arranged(tmp_path, trace=None) == record
 
 
-def test_processes_that_had_one_pid_have_a_folder_each(tmp_path: Path) -> None:
-    """In a trace that nsys makes of all, the rows of that pid are the one's or the other's by their time."""
-    folder = tmp_path / FOLDER
-    for name, ticks, start_ms, ranges in (("21", 5, 0, 2), ("21_900", 900, 1000, 1), ("22", 6, 10, 1)):
-        facts = {"start_ticks": ticks, "started_unix_ns": UTC + start_ms * MS}
-        journal(folder, f"recorder_{name}.json", int(name[:2]), ranges, [LAUNCHED], **facts)
-    shared_trace(folder, {21: [(1, 2), (3, 5), (1001, 1008)], 22: [(20, 21)]})
-    record = arranged(tmp_path)
-    assert listed(record) == [("/child_0", 21, None), ("/child_1", 22, None), ("/child_2", 21, None)]
-    assert arranged(tmp_path) == record  # again, of what is arranged
-    (tmp_path / "manifest.json").write_text(manifest_of(record).model_dump_json())
-    run = perfharness.open_run(tmp_path)
-    durations = [process.table("ranges")["duration_ns"].to_pylist() for process in run.processes]
-    assert [[duration // MS for duration in one] for one in durations] == [[1, 2], [1], [7]]
-    assert [finding.code for finding in run.findings if finding.code.startswith("trace-missing")] == []
-
-
-def test_traces_of_processes_that_had_one_pid(tmp_path: Path) -> None:
-    folder = tmp_path / FOLDER
-    for ticks, ms in ((5, 1), (900, 7)):
-        builder = TraceBuilder()
-        builder.row("TARGET_INFO_SESSION_START_TIME", utcEpochNs=UTC)
-        facts = {"pid": 21, "parent_pid": LAUNCHED, "started_unix_ns": UTC + ticks * MS, "start_ticks": ticks}
-        builder.row("PERFHARNESS_META", name="process", value=json.dumps(facts))
-        builder.range("batch", 0, ms * MS, pid=21, tid=21)
-        folder.mkdir(parents=True, exist_ok=True)
-        builder.write(folder / f"trace_21_{ticks}.sqlite")
-        more = {"start_ticks": ticks, "started_unix_ns": UTC + ticks * MS}
-        journal(folder, f"recorder_21_{ticks}.json", 21, 1, [LAUNCHED], **more)
-    record = with_measured(tmp_path, launched(trace=None), share_trace=False)
-    assert listed(record) == [("/child_0", 21, None), ("/child_1", 21, None)]
-    (tmp_path / "manifest.json").write_text(manifest_of(record).model_dump_json())
-    durations = [one.table("ranges")["duration_ns"].to_pylist() for one in perfharness.open_run(tmp_path).processes]
-    assert durations == [[MS], [7 * MS]]
-    assert with_measured(tmp_path, launched(trace=None), share_trace=False) == record
-
-
-def test_the_kernel_tells_when_a_process_started() -> None:
-    """As `ps` has it, and neither later than a child's start nor changed by exec."""
-    own = start_ticks()
-    assert own is not None
-    ticks_per_s = os.sysconf("SC_CLK_TCK")
-    assert own / ticks_per_s == pytest.approx(psutil.Process().create_time() - psutil.boot_time(), abs=2)
-    code = "import os, sys; from perfharness.model.ranks import start_ticks; print(start_ticks(), flush=True)"
-    again = code + "; os.execv(sys.executable, [sys.executable, '-c', sys.argv[1]]) if len(sys.argv) > 1 else 0"
-    done = subprocess.run([sys.executable, "-c", again, code], capture_output=True, text=True, check=True)
-    first, second = map(int, done.stdout.split())
-    assert own <= first == second
-
-
 def test_one_process_with_another_pid_in_its_container(tmp_path: Path) -> None:
     folder = tmp_path / FOLDER
     journal(folder, "recorder.json", 7, 1, [1])
@@ -242,7 +188,6 @@ def test_interpreters_that_could_not_be_followed(tmp_path: Path, tracer: str) ->
     (finding,) = unfollowed(tmp_path, FOLDER, tracer)
     assert (finding.code, finding.process) == ("child-not-followed", FOLDER)
     assert finding.message.startswith("2 ")
-    assert ("ranges" in finding.message) == (tracer == "embedded")  # nsys records them all the same
     assert list(tmp_path.iterdir()) == []
 
 
@@ -271,10 +216,6 @@ def test_each_process_has_its_rows_and_its_own_end(tmp_path: Path) -> None:
     written = json.loads((tmp_path / FOLDER / "child_1" / "benchmark.json").read_text())["meta"]
     assert (written["process"]["pid"], written["process"]["rank"]) == (21, None)
     assert written["sources"]["trace"] == "../trace.sqlite"
-    assert run_cli(["share", str(tmp_path), "-o", str(tmp_path / "shared.tar.zst")]) == 0
-    shared = perfharness.open_run(tmp_path / "shared.tar.zst")
-    assert [one.table("ranges").num_rows for one in shared.processes] == [2, 2]
-    assert run_cli(["analyze", str(tmp_path / "shared")]) in (0, 3)
     assert run_cli(["compare", str(tmp_path / FOLDER / "child_0"), str(tmp_path / FOLDER / "child_1")]) == 0
 
 
@@ -334,11 +275,6 @@ def test_the_processes_above_begin_with_the_parent() -> None:
     above = ancestors()
     assert above[0] == os.getppid()
     assert above[-1] in (0, 1) or len(above) == 1
-
-
-def test_the_folders_of_children() -> None:
-    assert CHILD_FOLDER.fullmatch("rank_12")
-    assert not CHILD_FOLDER.fullmatch("rank_1x")
 
 
 def test_what_makes_a_process_a_measured_one(tmp_path: Path) -> None:

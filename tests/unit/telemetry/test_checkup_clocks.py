@@ -27,25 +27,24 @@ def proc(root: Path, capabilities: str, uid_map: str = WHOLE) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "uid_map", "health", "text"),
+    ("capabilities", "uid_map", "health"),
     [
-        ("000001ffffffffff", WHOLE, Health.GOOD, "may be locked"),
-        ("00000000a80425fb", WHOLE, Health.ABSENT, "asks for CAP_SYS_ADMIN"),  # root in a container, by default
-        ("0000000000000000", WHOLE, Health.ABSENT, "asks for CAP_SYS_ADMIN"),
-        ("000001ffffffffff", "         0       1000          1\n", Health.ABSENT, "user namespace"),
+        ("000001ffffffffff", WHOLE, Health.GOOD),
+        ("00000000a80425fb", WHOLE, Health.ABSENT),  # root in a container, by default
+        ("0000000000000000", WHOLE, Health.ABSENT),
+        ("000001ffffffffff", "         0       1000          1\n", Health.ABSENT),
     ],
 )
-def test_permission(tmp_path: Path, capabilities: str, uid_map: str, health: Health, text: str) -> None:
+def test_permission(tmp_path: Path, capabilities: str, uid_map: str, health: Health) -> None:
     [check] = check_clocks(FACTS, [], proc(tmp_path, capabilities, uid_map))
     assert check.health is health
-    assert text in check.text
 
 
 def test_without_a_gpu_nothing_is_said_and_a_divided_one_is_left_alone(tmp_path: Path) -> None:
     assert list(check_clocks(GpuFacts(), [tmp_path / "none"])) == []
     facts = GpuFacts(gpus=tuple(GpuRecord(index=3, uuid=f"MIG-{name}", mig=True) for name in "ab"))
     _, check = check_clocks(facts, [], proc(tmp_path, "000001ffffffffff"))
-    assert check.text == "GPU 3 is divided by MIG: its clocks are left alone"
+    assert "MIG" in check.text
 
 
 def test_what_was_left_behind_and_what_is_held(tmp_path: Path) -> None:
@@ -53,7 +52,7 @@ def test_what_was_left_behind_and_what_is_held(tmp_path: Path) -> None:
         owner = ClockOwner(nvml, tmp_path)
         owner.maximize([gpu_uuid(0)])
         [running] = check_clocks(GpuFacts(), [tmp_path])
-        assert (running.health, "running launch" in running.text) == (Health.GOOD, True)
+        assert running.health is Health.GOOD
         owner._locks.close()  # as the kernel does for a process that was killed
         [left] = check_clocks(GpuFacts(), [tmp_path])
         assert (left.health, left.hint) == (Health.WARNING, "perfharness clocks restore")
@@ -61,7 +60,7 @@ def test_what_was_left_behind_and_what_is_held(tmp_path: Path) -> None:
         again.maximize([gpu_uuid(0)])
         again.hold()
         [held] = check_clocks(GpuFacts(), [tmp_path])
-        assert (held.health, "clocks max" in held.text) == (Health.GOOD, True)
+        assert held.health is Health.GOOD
     [clocks] = changed_gpus([tmp_path])
     clocks.path.write_text("{")
     [broken] = check_clocks(GpuFacts(), [tmp_path])

@@ -32,27 +32,23 @@ def machine(*gpus: Answers) -> NvmlRecord:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "limit_s", "slept", "results", "finding"),
+    ("gpus", "limit_s", "slept", "results"),
     [
         # the second may warm up again: it was cool enough once
         ([[(0, 60), (4, 50), (9.5, 40)], [(0, 45), (2, 39), (3, 55)]], 300, [1.0] * 10,
-         [(60, 40, 10.0, True), (45, 39, 2.0, True)], None),
-        ([[(0, 36)]], 300, [], [(36, 36, 0.0, True)], None),
-        ([[(0, 70), (2, 55)]], 2.5, [1.0, 1.0, 0.5], [(70, 55, 2.5, False)],
-         f"GPU {GPU} was still 55 °C after 2 s (70 °C before); at most 40 °C was asked for"),
+         [(60, 40, 10.0, True), (45, 39, 2.0, True)]),
+        ([[(0, 36)]], 300, [], [(36, 36, 0.0, True)]),
+        ([[(0, 70), (2, 55)]], 2.5, [1.0, 1.0, 0.5], [(70, 55, 2.5, False)]),
         # an interrupt after two seconds
-        ([[(0, 70)]], None, [1.0, 1.0], [(70, 70, 2.0, False)],
-         f"GPU {GPU} was still 70 °C after 2 s (70 °C before); at most 40 °C was asked for"),
-        ([[(0, None)]], 300, [], [(None, None, 0.0, False)],
-         f"GPU {GPU}: the temperature cannot be read (this GPU does not support it), so nothing waited for it"),
+        ([[(0, 70)]], None, [1.0, 1.0], [(70, 70, 2.0, False)]),
+        ([[(0, None)]], 300, [], [(None, None, 0.0, False)]),
     ],
 )  # fmt: skip
 def test_each_gpu_is_waited_for_until_it_is_cool_or_given_up(
-    gpus: list[Answers], limit_s: float | None, slept: list[float], results: list[Any], finding: str | None
+    gpus: list[Answers], limit_s: float | None, slept: list[float], results: list[Any]
 ) -> None:
     now_s = 0.0
     waits: list[float] = []
-    said: list[str] = []
     asked = iter([False, False, True])
 
     def sleep(seconds: float) -> None:
@@ -62,14 +58,12 @@ def test_each_gpu_is_waited_for_until_it_is_cool_or_given_up(
 
     with open_nvml(ReplayedNvml(machine(*gpus), clock_ns=lambda: int(now_s * 1e9))) as nvml:
         found = cool_down(
-            nvml.gpus, 40, limit_s=limit_s or 300, interrupted=lambda: limit_s is None and next(asked), say=said.append,
+            nvml.gpus, 40, limit_s=limit_s or 300, interrupted=lambda: limit_s is None and next(asked),
             clock=lambda: now_s, sleep=sleep,
         )  # fmt: skip
     assert waits == slept
     assert [(one.begin_c, one.end_c, one.waited_s, one.reached) for one in found] == results
-    assert [one.message for one in not_cooled(found)] == ([finding] if finding else [])
-    warm = ", ".join(f"{begin} °C" for begin, *_ in results)
-    assert said == ([f"waiting for 40 °C (now {warm}), at most {limit_s or 300:g} s"] if slept else [])
+    assert [GPU in one.message for one in not_cooled(found)] == [True] * (not results[0][3])
 
 
 def test_launches_of_a_series_wait_for_the_temperature_before_the_first() -> None:

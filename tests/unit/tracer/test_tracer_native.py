@@ -68,8 +68,3 @@ def test_the_clock_is_that_of_perf_counter() -> None:
         before = time.perf_counter_ns()
         now = clock()
         assert before <= now <= time.perf_counter_ns()
-
-
-def test_a_pool_larger_than_the_address_space_is_refused() -> None:
-    with pytest.raises(OSError, match="address space"):
-        native.BufferPool(1 << 40, 1 << 20)
