@@ -21,8 +21,7 @@ from perfharness.bench.worker.latency import measure_device_time, measure_latenc
 from perfharness.errors import BackendError, BackendUnavailableError, OutOfMemoryError
 from tests.contract import tiny_models
 from tests.contract.test_backends import TINY, TOLERANCE, assert_equal, inputs, one_round, run, shapes_of
-from tests.tensorrt.fake_cuda import FakeCuda
-from tests.tensorrt.fake_tensorrt import ACTIVATION_BYTES, fake_tensorrt
+from tests.tensorrt.fake_tensorrt import ACTIVATION_BYTES
 from tests.tensorrt.fakes import FAKES, Fake, install
 from tests.tensorrt.signatures import LEAN, RTX, TENSORRT
 
@@ -252,14 +251,6 @@ def test_engines_are_built_for_each_kind_of_gpu_but_those_of_rtx(install: Instal
         assert seen == builds
 
 
-def test_the_timing_cache_grows_from_build_to_build(install: Install, tmp_path: Path) -> None:
-    fake = install(NEW)
-    for batch in (1, 2, 3):
-        with fake.load(cache_dir=tmp_path) as session:
-            session.allocate(shapes(batch))
-    assert [path.read_bytes() for path in (tmp_path / "tensorrt").glob("timing-*.cache")] == [b"+++"]
-
-
 def test_the_loop_of_the_benchmark_times_it(fake: Fake) -> None:
     settings = LatencySettings(warmup=2, iterations=5)
     with fake.load() as session:
@@ -331,33 +322,6 @@ def test_a_model_without_open_dimensions_needs_no_profile(fake: Fake, tmp_path: 
         assert session.settings()["profiles"] == "none, all shapes are fixed"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("shift", "host_shift", "input 'host_shift' is a shape tensor"),
-        ("logits", "deciding", "the shape of output 'deciding' depends on the values"),
-    ],
-)
-def test_models_whose_shapes_come_from_values(fake: Fake, tmp_path: Path, old: str, new: str, says: str) -> None:
-    def rename(model: Any) -> None:
-        for node in model.graph.node:
-            for names in (node.input, node.output):
-                names[:] = [new if name == old else name for name in names]
-        for value in (*model.graph.input, *model.graph.output):
-            value.name = new if value.name == old else value.name
-
-    with fake.load(onnx_file(tmp_path, rename)) as session, pytest.raises(BackendError, match=says):
-        session.allocate({spec.name: (2, spec.shape[1] or 0) for spec in session.inputs})
-
-
-def test_types_that_numpy_has_not(fake: Fake, tmp_path: Path) -> None:
-    def change(model: Any) -> None:
-        model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
-
-    with pytest.raises(BackendError, match="'features' is of type BF16, which NumPy has not"):
-        fake.load(onnx_file(tmp_path, change))
-
-
 @pytest.mark.parametrize(("capability", "runs"), [((8, 9), True), ((9, 0), False), ((12, 0), True)])
 def test_the_gpus_that_rtx_runs_on(install: Install, capability: tuple[int, int], runs: bool) -> None:
     problem = backend(install(RTX, capability=capability).name).problem(BackendOptions(device="cuda"))
@@ -382,27 +346,6 @@ def test_a_tensorrt_that_cannot_be_imported(install: Install, monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "tensorrt")
     problem = backend("tensorrt").problem(BackendOptions(device="cuda"))
     assert problem == f"TensorRT cannot be imported (No module named 'tensorrt_libs_that_are_missing'): {how}"
-
-
-def test_the_guard_refuses_what_a_version_has_not() -> None:
-    """That the fakes can fail: names of one version in another, wrong numbers and types of arguments."""
-    cuda = FakeCuda()
-    module, _ = fake_tensorrt(NEW, cuda)
-    assert not hasattr(module, "IRuntimeCache")
-    assert not hasattr(module.BuilderFlag, "FP16")
-    builder = module.Builder(type("Logger", (module.ILogger,), {})())
-    config = builder.create_builder_config()
-    with pytest.raises(AttributeError, match="has no num_compute_capabilities"):
-        config.num_compute_capabilities = 1
-    with pytest.raises(AttributeError, match="has no build_engine"):
-        builder.build_engine()
-    for call, argument in ((builder.create_network, "strong"), (config.set_timing_cache, None)):
-        with pytest.raises(TypeError, match="incompatible arguments"):
-            call(argument)
-    with pytest.raises(TypeError):
-        cuda.cudaMalloc(1, 2)
-    with pytest.raises(AttributeError):
-        cuda.cudaMallocEverything(1)
 
 
 def test_a_function_may_return_a_path_or_a_model(install: Install, tmp_path: Path) -> None:

@@ -43,17 +43,6 @@ def launch(name: str, result: LoadResult) -> LaunchFigures:
     return LaunchFigures(Path(name), name, None, None, figures, reasons, {"load": load_text(result)})
 
 
-def test_the_figures_of_a_load_test_are_those_of_the_phase_that_counts() -> None:
-    figures = load_figures(load())
-    assert figures[Figure((), "load_p50")].value == 10.0
-    assert figures[Figure((), "load_p99")].value == 20.0
-    assert figures[Figure((), "achieved_rate")].value == 50.0
-    assert figures[Figure((), "error_rate")].value == 0.02
-    assert figures[Figure(("errors", "timeout"), "error_share")].value == 0.02
-    assert figures[Figure((), "goodput")].value is None
-    assert figures[Figure((), "goodput")].reason is not None
-
-
 def test_of_a_search_only_the_knee_is_compared() -> None:
     knee = Knee(
         objective_ms=20, percentile=99, max_error_rate=0.01, precision=0.1, rate=40, misses_at=44, proven=True,
@@ -178,13 +167,3 @@ def test_a_phase_that_is_not_there_and_a_stage_that_is_called_so() -> None:
     assert judge_limit(parse_limit("'phases/decode'.p99 > 1ms"), [], [other], "run").failed
     with pytest.raises(UsageError):
         judge_limit(parse_limit("phases.decode.goodput > 1"), [], [other], "run")
-
-
-def test_limits_that_a_run_does_not_have() -> None:
-    with pytest.raises(UsageError):
-        parse_limit("latency.p99 > 3 GB")
-    with pytest.raises(UsageError):
-        parse_limit("inference.p99_9 > 3ms")
-    other = LaunchFigures(Path("a"), "a", None, None, {Figure(("inference",), "cpu_time"): 1.0})
-    with pytest.raises(UsageError):
-        judge_limit(parse_limit("latency.mean > 1ms"), [], [other], "run")

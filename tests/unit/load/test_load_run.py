@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter_ns, sleep, thread_time_ns
+from time import perf_counter_ns, sleep
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,6 @@ import pytest
 from perfharness.errors import ResultError
 from perfharness.load.findings import load_findings
 from perfharness.load.generator import workers as workers_module
-from perfharness.load.generator.capacity import measure_capacity, peak_rate
-from perfharness.load.generator.cost import SAME_LOOP
 from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import workers_for
@@ -32,11 +28,9 @@ from perfharness.load.request import Answer, AnyTarget, LoadRequest
 from perfharness.load.requests import RequestTable
 from perfharness.load.result import load_result, times_of
 from perfharness.load.windows import Done, WindowLog, read_lines
-from perfharness.load.worker import is_running
 from perfharness.model.load import (
     REQUESTS_NAME,
     WINDOWS_NAME,
-    GeneratorCost,
     LoadResult,
     LoadTimes,
     LoadWindow,
@@ -205,7 +199,6 @@ def test_too_many_errors_end_the_run(tmp_path: Path) -> None:
         tmp_path, lambda: Target(fails), phases=[{"duration": "30s", "rate": 50}], max_error_rate=0.5, error_window=1
     )
     assert found.status == "stopped-by-errors"
-    assert found.duration_s < 15
     assert {error.kind for error in found.errors} <= {"refused", "unanswered"}
     assert found.phases[0].arrivals == found.phases[0].completed + found.phases[0].errors.get("unanswered", 0)
 
@@ -256,31 +249,6 @@ def test_nothing_answered_is_an_error(tmp_path: Path) -> None:
     release.set()
     assert found.phases[0].errors == {"unanswered": 5}
     assert "requests-all-failed" in {one.code for one in found.findings if one.severity == "error"}
-
-
-def test_what_the_generator_costs_beside_its_target(tmp_path: Path) -> None:
-    """Each call takes 5 ms of CPU time, by its own clock."""
-
-    def burns(request: LoadRequest) -> Answer:
-        begin_ns = thread_time_ns()
-        while thread_time_ns() - begin_ns < 5_000_000:
-            pass
-        return Answer()
-
-    found = run(tmp_path, lambda: Target(burns), phases=[{"duration": "300ms", "rate": 100}], concurrency=2)
-    cost = found.phases[0].generator_cost
-    assert cost is not None
-    assert cost.target_s is not None
-    assert cost.sending_s is not None
-    assert 30 * 0.005 <= cost.target_s < 30 * 0.005 + 0.1
-    assert cost.cpu_s == pytest.approx(cost.target_s + cost.sending_s + cost.counting_s)
-    assert cost.us_per_request == pytest.approx((cost.sending_s + cost.counting_s) / 30 * 1e6)
-    (tmp_path / "async").mkdir()
-    apart = run(tmp_path / "async", lambda: AsyncTarget(well), phases=[{"duration": "100ms", "rate": 50}])
-    cost = apart.phases[0].generator_cost
-    assert cost is not None
-    assert (cost.target_s, cost.us_per_request) == (None, None)
-    assert cost.reason is not None
 
 
 def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:
@@ -479,17 +447,6 @@ def test_answers_that_take_long_are_no_rate_that_is_not_achieved(result: LoadRes
     assert ("rate-not-achieved" not in {one.code for one in load_findings(result)}) == is_kept
 
 
-def test_a_process_that_has_ended_is_told_from_one_that_runs() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert is_running(child.pid)
-    assert child.stdin is not None
-    child.stdin.close()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert not is_running(child.pid)  # nobody has waited for it
-    child.wait()
-    assert not is_running(child.pid)
-
-
 def late(rate: float, late_ms: float, share: float = 1.0) -> PhaseResult:
     """A phase of 1000 requests of 10 ms, some of which the generator sends late."""
     values = np.zeros(1000, np.int64)
@@ -519,37 +476,6 @@ def test_who_is_slow(phase: PhaseResult, codes: set[str]) -> None:
     target = TargetRecord(kind="callable", name="test")
     result = LoadResult(target=target, profile={}, status="ok", created="", duration_s=10, phases=[phase], windows=[])
     assert {finding.code for finding in load_findings(result)} == codes
-
-
-def test_lateness_on_a_shared_event_loop_is_not_said_to_be_the_generators() -> None:
-    cost = GeneratorCost(cpu_s=1, counting_s=0, reason=SAME_LOOP)
-    target = TargetRecord(kind="callable", name="test")
-    said = set()
-    for phase in (late(100, 5), late(100, 5).model_copy(update={"generator_cost": cost})):
-        result = LoadResult(
-            target=target, profile={}, status="ok", created="", duration_s=10, phases=[phase], windows=[]
-        )
-        (finding,) = load_findings(result)
-        assert finding.code == "generator-limited"
-        said.add((finding.message, finding.hint))
-    assert len(said) == 2
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_the_capacity_is_measured_where_it_is_needed(is_async: bool) -> None:
-    found = measure_capacity(checked_profile({"phases": [{"duration": 1, "rate": 400}]}), is_async=is_async)
-    assert found.lateness_p99_ms is not None
-    assert found.rate is None or (found.rate >= 100 and found.lateness_p99_ms < found.limit_ms)
-    assert measure_capacity(checked_profile({"phases": [{"duration": 1}]}), is_async=is_async).rate is None
-
-
-def test_the_peak_of_a_profile_is_what_the_capacity_has_to_reach() -> None:
-    phases = [
-        {"duration": 1, "rate": 5, "rate-to": 70, "shape": "ramp"},
-        {"duration": 1, "rate": 30, "shape": "daily", "day": [1, 3]},
-        {"duration": 1},
-    ]
-    assert peak_rate(checked_profile({"phases": phases}), 2) == 35
 
 
 def test_of_many_requests_the_slowest_and_a_sample_stay(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from perfharness.backends import BackendOptions, ModelSource
 from perfharness.errors import ResultError, ToolNotFoundError, UsageError
-from perfharness.load.mlperf.accuracy import Scoring, read_labels
+from perfharness.load.mlperf.accuracy import Scoring
 from perfharness.load.mlperf.data import DataSet, LoadedSamples, open_data
-from perfharness.load.mlperf.logs import read_answers, read_detail, read_summary, read_trace
+from perfharness.load.mlperf.logs import read_detail, read_summary, read_trace
 from perfharness.load.mlperf.queries import intended_ns
 from perfharness.load.mlperf.run import _percentiles, padding_findings, plan_mlperf
 from perfharness.load.mlperf.settings import MlperfSettings, check_settings
@@ -80,17 +80,6 @@ def test_the_detail_log(tmp_path: Path) -> None:
     found = read_detail(tmp_path / "detail")
     assert found.starting("effective_") == {"seed": 3}
     assert found.errors == ["error_runtime: early"]
-
-
-def test_answers(tmp_path: Path) -> None:
-    data = np.array([1, 2], np.float32).tobytes().hex()
-    (tmp_path / "log").write_text(
-        f'[{{"seq_id": 0, "qsl_idx": 7, "data": "{data}"}}, {{"seq_id": 1, "qsl_idx": 8, "data": ""}}]'
-    )
-    (one, other) = read_answers(tmp_path / "log", "float32", [2])
-    assert (one[0], one[1].tolist() if one[1] is not None else None, other) == (7, [1, 2], (8, None))
-    with pytest.raises(ResultError):
-        list(read_answers(tmp_path / "log", "float32", [3]))
 
 
 def test_when_queries_were_scheduled(tmp_path: Path) -> None:
@@ -160,11 +149,6 @@ def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "mlperf_loadgen", None)
     with pytest.raises(ToolNotFoundError, match=r"\[mlperf\]"):
         plan_mlperf("here.py:create", {"backend": "torch"})
-
-
-def test_an_unknown_setting() -> None:
-    with pytest.raises(UsageError, match="num_processes"):
-        plan_mlperf("here.py:create", {"backend": "torch", "num_processes": 2})
 
 
 def test_data(tmp_path: Path) -> None:
@@ -271,18 +255,6 @@ def test_failed_batches_are_counted_answered_and_end_the_test() -> None:
     assert made.outcome.errors == {"exception:BackendError": 2 * FAILURES_IN_A_ROW}
     assert "batch of 4" in made.outcome.first["exception:BackendError"]
     assert set(requests.errors) == set(range(FAILURES_IN_A_ROW))
-
-
-def test_labels(tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_text("1\n0\n")
-    np.savez(tmp_path / "labels.npz", labels=np.array([1, 0]))
-    for name in ("labels.txt", "labels.npz"):
-        assert read_labels(tmp_path / name).tolist() == [1, 0]
-    np.save(tmp_path / "floats.npy", np.zeros(2))
-    (tmp_path / "words.txt").write_text("cat\n")
-    for name in ("floats.npy", "words.txt"):
-        with pytest.raises(UsageError):
-            read_labels(tmp_path / name)
 
 
 @pytest.mark.parametrize(
