@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from perfharness.load.histogram import Histogram
 
@@ -13,7 +13,7 @@ S, MS = 1_000_000_000, 1_000_000
 Line = dict[str, Any]
 
 
-def hdr(values_ns: Sequence[float] = ()) -> dict[str, Any]:
+def hdr(values_ns: npt.ArrayLike = ()) -> dict[str, Any]:
     """The histogram of some times, as a line has it."""
     histogram = Histogram()
     histogram.add(np.round(np.asarray(values_ns, np.float64)).astype(np.int64))
@@ -27,9 +27,9 @@ def began(seconds: float, start_ns: int = 0, workers: int = 1) -> list[Line]:
     return [{"kind": "run", "start_ns": start_ns}, phase | {"concurrency": workers}]
 
 
-def window(index: int, latency_ns: Sequence[float] = (), start_ns: int = 0, **changes: Any) -> Line:
+def window(index: int, latency_ns: npt.ArrayLike = (), start_ns: int = 0, /, **changes: Any) -> Line:
     """Second `index` of a phase that began then, with so many answers, all of them well; `changes` say otherwise."""
-    count, begin_ns = len(latency_ns), start_ns + index * S
+    count, begin_ns = np.size(latency_ns), start_ns + index * S
     return {
         "kind": "window",
         "phase": 0,
@@ -56,5 +56,5 @@ def window(index: int, latency_ns: Sequence[float] = (), start_ns: int = 0, **ch
     }
 
 
-def ended(kept: int | None = None, status: str = "ok") -> Line:
-    return {"kind": "end", "status": status, "reason": None, "requests_kept": kept}
+def ended(kept: str | None = None) -> Line:
+    return {"kind": "end", "status": "ok", "reason": None, "requests_kept": kept}

@@ -68,10 +68,9 @@ def test_outputs_are_named() -> None:
     assert named_outputs([7, 8], ("a", "b")) == (("a", "b"), [7, 8])
     assert named_outputs({"b": 8, "a": 7}, ("a", "b")) == (("a", "b"), [7, 8])
     assert named_outputs({"b": 8, "a": 7}, ()) == (("b", "a"), [8, 7])
-    with pytest.raises(BackendError, match="the model returns 2 outputs, and 1 are named: a"):
-        named_outputs((7, 8), ("a",))
-    with pytest.raises(BackendError, match="the model returns b, not a"):
-        named_outputs({"b": 8}, ("a",))
+    for outputs in ((7, 8), {"b": 8}):
+        with pytest.raises(BackendError):
+            named_outputs(outputs, ("a",))
 
 
 def test_the_precision_of_a_model_is_that_of_most_of_its_weights() -> None:
@@ -81,10 +80,8 @@ def test_the_precision_of_a_model_is_that_of_most_of_its_weights() -> None:
     check_own_precision("m", "F", "fp32", "fp32")
     check_own_precision("m", "F", "fp32", "tf32")
     check_own_precision("m", "F", None, "bf16")
-    with pytest.raises(BackendError) as caught:
+    with pytest.raises(BackendError, match="bf16"):
         check_own_precision("m", "F", "bf16", "fp32")
-    says = "m is a model in bf16, and F computes in a model's own precision; ask for bf16, or give a model in fp32"
-    assert str(caught.value) == says
 
 
 def test_memory_that_ran_out_is_known_by_its_text() -> None:

@@ -13,12 +13,9 @@ pytest.importorskip("onnxruntime")
 
 from perfharness.bench.accuracy.layers import (  # noqa: E402
     compare_layers,
-    layer_inputs,
-    split_parts,
 )
 from perfharness.bench.accuracy.onnx_graph import GraphTensor, align  # noqa: E402
 from perfharness.cli.main import run  # noqa: E402
-from tests.unit.depth_models import random_net  # noqa: E402
 
 
 def chain(path: Path, factors: list[float], prefix: str = "t", casts: bool = False, kind: int = 1) -> Path:
@@ -57,25 +54,6 @@ def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
     assert compare_layers(one, two, ONES, tolerance=0.2).first_beyond is None
 
 
-def test_the_parts_do_not_change_the_figures(tmp_path: Path) -> None:
-    one, two = random_net(tmp_path / "a.onnx"), random_net(tmp_path / "b.onnx", "int8")
-    inputs = layer_inputs(one, {"image": (1, 3, 16, 16)})
-    whole = compare_layers(one, two, inputs)
-    split = compare_layers(one, two, inputs, memory_bytes=1)
-    assert (whole.parts, split.parts, len(whole.rows)) == (1, 5, 5)
-    assert split.rows == whole.rows
-    assert whole.rows[0].relative_error is not None
-    assert whole.rows[0].relative_error > 1e-4
-
-
-def test_parts_hold_what_fits() -> None:
-    def tensor(shape: tuple[int, ...] | None) -> GraphTensor:
-        return GraphTensor("t", 0, "Conv", shape, "float32")
-
-    pairs = [(tensor(shape), tensor(shape)) for shape in ((10,), (10,), (1000,), (10,), None)]
-    assert [len(part) for part in split_parts(pairs, 200)] == [2, 1, 2]
-
-
 def test_a_graph_with_other_names_is_matched_by_position(tmp_path: Path) -> None:
     one = chain(tmp_path / "a.onnx", [2, 3, 5])
     two = chain(tmp_path / "b.onnx", [2, 3, 6], prefix="other", casts=True)
@@ -105,16 +83,6 @@ def test_an_overflow_in_half_precision_is_the_first_difference(tmp_path: Path) -
     row = found.rows[1]
     assert (row.relative_error, row.inf_count) == (None, 8)
     assert row.reason
-
-
-def test_weights_in_another_file_are_found(tmp_path: Path) -> None:
-    one = random_net(tmp_path / "a.onnx")
-    (tmp_path / "sub").mkdir()
-    onnx.save_model(
-        onnx.load(one), tmp_path / "sub" / "b.onnx", save_as_external_data=True, location="b.bin", size_threshold=0
-    )
-    found = compare_layers(one, tmp_path / "sub" / "b.onnx", layer_inputs(one, {"image": (1, 3, 8, 8)}))
-    assert (found.compared, found.first_beyond) == (5, None)
 
 
 def test_the_verb(tmp_path: Path) -> None:

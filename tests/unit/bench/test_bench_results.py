@@ -29,7 +29,7 @@ from perfharness.model.bench import (
     MemoryUse,
     StreamsRecord,
 )
-from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, CellSweep, Constraints, LatencyTarget, SweepFile
+from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, CellSweep, Constraints, SweepFile
 from perfharness.render.charts.bench import (
     BENCH_PAGE,
     CHARTS,
@@ -165,11 +165,9 @@ def legend(picture: Picture) -> list[str]:
     return found
 
 
-def test_a_chart_has_every_measured_point_with_its_interval(tmp_path: Path) -> None:
+def test_a_chart_has_every_measured_point_with_its_interval() -> None:
     found = suite_charts(whole_suite())
-    *files, page = draw(list(found.values()), tmp_path, BENCH_PAGE)
-    assert [path.name for path in files] == [f"bench_{name}.png" for name in CHARTS]
-    assert page.name == "bench_charts.html"
+    assert list(found) == [f"bench_{name}" for name in CHARTS]
     throughput = found["bench_throughput"]
     fields = ("x", "y", "y_low", "y_high")
     first, *_, last = curve(throughput, "torch/compile fp16", *fields)
@@ -187,20 +185,6 @@ def test_a_chart_has_every_measured_point_with_its_interval(tmp_path: Path) -> N
     power = found["bench_power"]
     assert [row["batch"] for row in power.rows["bench_power_begin"]] == [1, 1, 1, 1]
     assert [row["batch"] for row in power.rows["bench_power_end"]] == [32, 64, 64, 64]
-
-
-def test_values_that_spread_widely_have_a_logarithmic_axis_even_below_zero() -> None:
-    def scale(picture: Picture) -> Any:
-        return marks(picture, "point")[-1][0]["y"]["scale"]
-
-    near = [made_up("torch", size, rate=100.0 + size) for size in (1, 4)]
-    assert scale(suite_charts(suite_of(*near))["bench_throughput"]) == {"zero": True, "nice": True}
-    far = [made_up("torch", size, rate=100.0**size, spread=1.5) for size in (1, 2, 4)]
-    throughput = suite_charts(suite_of(*far))["bench_throughput"]
-    assert scale(throughput)["type"] == "log"
-    assert [row["y_low"] for row in throughput.rows["bench_throughput_y_bars"]] == [100.0] * 3  # the intervals hold 0
-    tiny = [made_up("torch", size, rate=100.0, cosine=1 - loss) for size, loss in ((1, 0.0), (2, -1e-4), (4, 0.5))]
-    assert scale(suite_charts(suite_of(*tiny))["bench_accuracy"])["type"] == "symlog"
 
 
 def test_a_chart_of_what_nobody_has_is_not_drawn(tmp_path: Path) -> None:
@@ -267,16 +251,6 @@ def test_charts_of_a_sweep_show_what_ended_it(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert all(path.stat().st_size > 10_000 for path in written)
     assert made[0].rows["sweep_throughput_end_8"] == [{"x": 8}]
-
-
-def test_charts_of_a_search_have_the_target_and_the_answer() -> None:
-    target = LatencyTarget(target_ms=15, figure="mean", batch_size=2, reason="a batch of 2 meets it")
-    ended = {"ended_by": None, "ended_at_batch": None, "target": target, "reason": target.reason}
-    first = swept().cells[0].model_copy(update=ended)
-    found = swept().model_copy(update={"cells": [first], "target_ms": 15.0, "figure": "mean"})
-    latency = {picture.name: picture for picture in sweep_pictures(found)}["sweep_latency"]
-    (ring,) = latency.rows["sweep_latency_rings"]
-    assert (ring["x"], ring["y"]) == (2, 10.0)
 
 
 # ---- merge ----

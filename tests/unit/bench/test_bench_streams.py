@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from perfharness.backends import BackendOptions, ModelSource, Session
 from perfharness.bench.spec import CaseSpec, LatencySettings
 from perfharness.bench.worker.concurrent import concurrent_figures
 from perfharness.bench.worker.latency import Timed
-from perfharness.bench.worker.streams import Stream, run_streams, stream_problem, summarize_streams
+from perfharness.bench.worker.streams import Stream, run_streams, summarize_streams
 from perfharness.model.bench import BenchCase, MemoryUse
 from tests.support.fake_backend import FAKE_BACKEND, FakeBackend, FakeClock, FakeScript, FakeSession
 from tests.unit.bench_results import known
@@ -102,36 +101,6 @@ def test_known_times_come_out_as_they_went_in() -> None:
     assert (record.memory.host_peak_bytes, record.memory.model_host_bytes) == (7, None)
 
 
-def before(session: FakeSession, look: Callable[[], None]) -> None:
-    """Call a function before each execution."""
-    execute = session.execute
-
-    def watched() -> None:
-        look()
-        execute()
-
-    session.execute = watched  # type: ignore[method-assign]
-
-
-def test_each_session_has_one_thread_and_all_are_warm_before_any_is_let_go() -> None:
-    made, clocks = sessions(*[FakeScript(bias=number) for number in range(3)])
-    seen: list[tuple[int, str]] = []
-
-    for number, session in enumerate(made):
-        before(session, lambda number=number: seen.append((number, threading.current_thread().name)))  # type: ignore[misc]
-    let_go: list[int] = []
-    settings = LatencySettings(warmup=4, iterations=9)
-    streams = run_streams(made, settings, prepare, lambda: let_go.append(len(seen)), clocks)
-    assert [number for number, _ in seen[: let_go[0]]] == [0] * 6 + [1] * 6 + [2] * 6, "one after the other"
-    assert len(seen) == 3 * (6 + 9)
-    threads = [{name for number, name in seen if number == one} for one in range(3)]
-    assert [len(names) for names in threads] == [1, 1, 1]
-    assert len(set.union(*threads)) == 3
-    assert threading.current_thread().name not in set.union(*threads)
-    for number, stream in enumerate(streams):
-        np.testing.assert_array_equal(stream.concurrent["y"], np.full((2, 4), 2.0 * number + number))
-
-
 def stream(first: float, alone: float, beside: float) -> Stream:
     outputs = [{"y": np.full((4, 2), value, np.float32)} for value in (first, alone, beside)]
     return Stream(0, timed((0, 10), (10, 20), (20, 30)), *outputs)
@@ -154,21 +123,3 @@ def test_wrong_outputs_have_no_speed(streams: Sequence[Stream], equal: bool | No
         assert record.items_per_second == pytest.approx(2 * 400)
     else:
         assert (record.items_per_second, record.latency, record.items_per_second_each) == (None, None, [])
-
-
-OWN, SHARED = FakeScript(has_device=True), FakeScript(has_device=True, one_stream=True)
-
-
-@pytest.mark.parametrize(
-    ("device", "scripts", "is_problem"),
-    [
-        ("cuda", [OWN, OWN], False),
-        ("cuda", [SHARED], False),
-        ("cuda", [SHARED, SHARED], True),
-        ("cuda", [FakeScript()], True),
-        ("cpu", [FakeScript()], False),
-        ("cpu", [FakeScript(threads_problem="one after the other")], True),
-    ],
-)
-def test_sessions_that_share_a_stream_are_told(device: str, scripts: list[FakeScript], is_problem: bool) -> None:
-    assert (stream_problem(spec(device=device), sessions(*scripts)[0]) is not None) == is_problem

@@ -349,6 +349,7 @@ def test_pictures_of_engines_that_gave_nothing(tmp_path: Path) -> None:
     assert [path.name for path in written] == list(PICTURES)
 
 
+@pytest.mark.slow
 def test_the_second_pass_reads_the_gpu_by_its_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real processes and the real sampler on the record of an H200; the engine itself computes on the CPU."""
     for name, value in replay_environment(Path(__file__).parents[2] / "nvml" / "h200.json.gz").items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def made(
             most = 3 if loop == "open" else None
             came = dict.fromkeys(("arrivals", "sent", "items"), 3)
             last = answered[-1].done_ns
-            mine.append(window(second, start_ns=START, last_done_ns=last, in_flight_max=most, **came, **counts))
+            mine.append(window(second, (), START, last_done_ns=last, in_flight_max=most, **came, **counts))
         mine.append(ended(table.kept))
         (folder / name).mkdir(parents=True)
         table.write(folder / name)
@@ -114,7 +114,7 @@ def test_what_is_not_known_is_null_with_the_reason(tmp_path: Path) -> None:
     assert sampled.levels_reason
 
 
-def second_of(kind: str, **changes: Any) -> LoadResult:
+def second_of(kind: Literal["http", "callable"], **changes: Any) -> LoadResult:
     """One second with two answers after 5 ms."""
     profile = checked_profile({"phases": [{"name": "load", "duration": 1, "rate": 3}]})
     lines = [*began(1, START), window(0, [5 * MS] * 2, START, **changes)]

@@ -67,15 +67,6 @@ def test_a_replay_has_the_times_of_its_file(tmp_path: Path, name: str, text: str
     assert times(duration_s=1, replay=tmp_path / name, speed=2).tolist() == [0.125, 0.25]
 
 
-def test_a_replay_without_an_arrival_in_its_phase_is_refused(tmp_path: Path) -> None:
-    """As times of the clock are, which would send nothing for the whole phase."""
-    (tmp_path / "a.csv").write_text("1764180000.25\n1764180001\n")
-    phase = {"duration": 60, "replay": str(tmp_path / "a.csv")}
-    with pytest.raises(UsageError, match="1764180000"):
-        check_arrivals(checked_profile({"phases": [phase]}))
-    check_arrivals(checked_profile({"phases": [{**phase, "speed": 1e8}]}))
-
-
 def test_a_file_that_has_no_times_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1\nsoon\n")
     with pytest.raises(UsageError, match=r"a\.csv"):

@@ -6,7 +6,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
@@ -17,7 +16,6 @@ import pytest
 
 from perfharness.errors import ResultError
 from perfharness.load.findings import load_findings
-from perfharness.load.generator import workers as workers_module
 from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import workers_for
@@ -238,19 +236,6 @@ def test_more_errors_than_allowed_are_found_at_the_end(tmp_path: Path) -> None:
         assert ("load-errors-over-limit" in {one.code for one in found.findings}) == is_over
 
 
-def test_nothing_answered_is_an_error(tmp_path: Path) -> None:
-    release = threading.Event()
-
-    def hangs(request: LoadRequest) -> Answer:
-        release.wait()
-        return Answer()
-
-    found = run(tmp_path, lambda: Target(hangs), phases=[{"duration": "100ms", "rate": 50}], grace="10ms")
-    release.set()
-    assert found.phases[0].errors == {"unanswered": 5}
-    assert "requests-all-failed" in {one.code for one in found.findings if one.severity == "error"}
-
-
 def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:
     def slow(request: LoadRequest) -> Answer:
         sleep(0.06 if request.id == 2 else 0)
@@ -262,15 +247,6 @@ def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:
     assert phase.latency.slower == phase.errors["timeout"]
     assert phase.latency.max.value is None
     assert phase.latency.count == 5 - phase.latency.slower
-
-
-def test_a_target_that_cannot_be_opened_says_why() -> None:
-    class Broken(Target):
-        def open(self) -> None:
-            raise OSError("no model")
-
-    with pytest.raises(OSError, match="no model"):
-        workers_for(lambda: Broken(well), 2).open()
 
 
 def test_a_kill_loses_the_last_window_only(tmp_path: Path) -> None:
@@ -302,44 +278,6 @@ def test_progress_follows_the_file_as_it_grows(tmp_path: Path) -> None:
     status = progress.poll()
     assert status is not None
     assert (status.phase, status.completed, status.failed, status.left_s) == ("phase 1", 60, 0, 7)
-
-
-@pytest.mark.parametrize("make", [Target, AsyncTarget])
-@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError()])
-def test_no_exception_of_a_target_ends_its_worker(tmp_path: Path, make: type[Target], error: BaseException) -> None:
-    """The later requests are served as well; of a coroutine, SystemExit ends the event loop and is taken before."""
-    if make is AsyncTarget and not isinstance(error, asyncio.CancelledError):
-        return
-
-    def serve(request: LoadRequest) -> Answer:
-        if request.id == 3:
-            raise error
-        return Answer()
-
-    result = run(tmp_path, lambda: make(serve), phases=[{"duration": 0.2, "rate": 100}], grace=0.1)
-    (phase,) = result.phases
-    assert phase.errors == {f"exception:{type(error).__name__}": 1}
-    assert phase.ok == 19
-
-
-def test_a_coroutine_that_does_not_let_itself_be_cancelled_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with a bare `except:` around a retry; it had kept the run from its end, and from its results."""
-    monkeypatch.setattr(workers_module, "CANCEL_S", 0.05)
-    until_ns = perf_counter_ns() + 20_000_000_000
-
-    class Holds(AsyncTarget):
-        async def call_async(self, request: LoadRequest) -> Answer:
-            while request.id == 0 and perf_counter_ns() < until_ns:
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0.01)
-            return Answer()
-
-    phases = [{"name": name, "duration": 0.1, "rate": 20} for name in "ab"]
-    result = run(tmp_path, lambda: Holds(well), phases=phases, concurrency=2, grace=0.05)
-    assert [(phase.ok, phase.errors) for phase in result.phases] == [(1, {"unanswered": 1}), (2, {})]
-    assert perf_counter_ns() < until_ns
 
 
 @pytest.mark.parametrize("make", [Target, AsyncTarget])

@@ -197,11 +197,6 @@ def test_which_loads_of_loadgen_are_the_same(more: dict[str, Any], is_same: bool
     assert (loadgen_text(loadgen()) == loadgen_text(loadgen(**more))) is is_same
 
 
-def test_what_perfharness_expects_after_the_warm_up_is_no_setting() -> None:
-    one, other = (loadgen(**{**SINGLE, "settings": {"target_qps": qps}}) for qps in (900.0, 901.0))
-    assert loadgen_text(one) == loadgen_text(other)
-
-
 def test_findings_that_say_nothing_about_the_target() -> None:
     remote = load(target={"kind": "http", "name": "http://localhost:1/"})
     started = load(target={"kind": "http", "name": "http://localhost:1/", "started": ["python", "server.py"]})
@@ -248,17 +243,6 @@ def test_a_load_test_is_stored_by_its_target_with_its_figures(tmp_path: Path) ->
     assert (missing.mean, missing.reason) == (None, "too few")
     assert run.figure("toy/batch/decode", "cpu_time") is not None
     assert all(one.reason for one in run.figures if one.mean is None)
-
-
-def test_another_load_is_another_setup(tmp_path: Path) -> None:
-    same, other, profile = (
-        stored(folder_of(tmp_path / name, result)).setup
-        for name, result in (
-            ("a", load()), ("b", load(phase(achieved_rate=1.0))), ("c", load(profile={"phases": [{"rate": 51}]})),
-        )
-    )  # fmt: skip
-    assert same == other
-    assert profile != same
 
 
 def test_a_secret_in_a_url_is_masked(tmp_path: Path) -> None:

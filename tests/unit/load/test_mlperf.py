@@ -16,9 +16,8 @@ from pydantic import ValidationError
 
 from perfharness.backends import BackendOptions, ModelSource
 from perfharness.errors import ResultError, ToolNotFoundError, UsageError
-from perfharness.load.mlperf.accuracy import Scoring
 from perfharness.load.mlperf.data import DataSet, LoadedSamples, open_data
-from perfharness.load.mlperf.logs import read_detail, read_summary, read_trace
+from perfharness.load.mlperf.logs import read_summary, read_trace
 from perfharness.load.mlperf.queries import intended_ns
 from perfharness.load.mlperf.run import _percentiles, padding_findings, plan_mlperf
 from perfharness.load.mlperf.settings import MlperfSettings, check_settings
@@ -71,15 +70,6 @@ def test_the_summary(tmp_path: Path) -> None:
     assert len(found.early_stopping) == 2
     with pytest.raises(ResultError, match="LoadGen did not write it"):
         read_summary(tmp_path / "none")
-
-
-def test_the_detail_log(tmp_path: Path) -> None:
-    line = ':::MLLOG {"key": "%s", "value": %s, "metadata": {"is_error": %s, "is_warning": false}}\n'
-    text = line % ("effective_seed", 3, "false") + "something else\n" + line % ("error_runtime", '"early"', "true")
-    (tmp_path / "detail").write_text(text + ':::MLLOG {"key": "cut')
-    found = read_detail(tmp_path / "detail")
-    assert found.starting("effective_") == {"seed": 3}
-    assert found.errors == ["error_runtime: early"]
 
 
 def test_when_queries_were_scheduled(tmp_path: Path) -> None:
@@ -255,26 +245,6 @@ def test_failed_batches_are_counted_answered_and_end_the_test() -> None:
     assert made.outcome.errors == {"exception:BackendError": 2 * FAILURES_IN_A_ROW}
     assert "batch of 4" in made.outcome.first["exception:BackendError"]
     assert set(requests.errors) == set(range(FAILURES_IN_A_ROW))
-
-
-@pytest.mark.parametrize(
-    ("missing", "value"), [("nothing", 0.5), ("a sample", None), ("an answer", None), ("a label", None)]
-)
-def test_accuracy_is_null_where_a_sample_is_missing(tmp_path: Path, missing: str, value: float | None) -> None:
-    rows = {0: [0.1, 0.9], 1: [0.2, 0.8]}
-    texts = [
-        f'{{"qsl_idx": {index}, "data": "{np.array(row, np.float32).tobytes().hex()}"}}' for index, row in rows.items()
-    ]
-    if missing == "a sample":
-        texts.pop()
-    if missing == "an answer":
-        texts[1] = '{"qsl_idx": 1, "data": ""}'
-    (tmp_path / "log").write_text(f"[{','.join(texts)}]")
-    (tmp_path / "labels.txt").write_text("1\n0\n" if missing != "a label" else "1\n")
-    sut = SutRecord(data_samples=2, output="y", output_dtype="float32", output_shape=[2])
-    figures, _ = Scoring(tmp_path / "labels.txt", ()).score(tmp_path / "log", sut)
-    assert figures["top1"].value == value
-    assert (figures["top1"].reason is None) == (value is not None)
 
 
 @pytest.mark.parametrize(("samples", "padding", "is_said"), [(24607, 33, False), (960, 40, True), (600, 0, False)])

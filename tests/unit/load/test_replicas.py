@@ -7,15 +7,11 @@ from typing import Any
 
 import pytest
 
-from perfharness.errors import UsageError
 from perfharness.load.profile import Profile, checked_profile
 from perfharness.load.replicas.plan import plan_replicas
 from perfharness.load.replicas.result import ReplicaCase
-from perfharness.load.replicas.run import judge, replica_findings
+from perfharness.load.replicas.run import judge
 from perfharness.runs.series.repeat_file import OverLaunches
-from tests.support.nvml_cards import h100_machine, mig_uuid
-from tests.support.nvml_record import NvmlRecord
-from tests.support.replayed_nvml import replay_environment
 
 
 @pytest.fixture
@@ -23,11 +19,6 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "app.py").write_text("def answer():\n    pass\n")
     return "app.py:answer"
-
-
-def with_gpus(record: NvmlRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, setting in replay_environment(record.write(tmp_path / "nvml.json")).items():
-        monkeypatch.setenv(name, setting)
 
 
 def load(**settings: Any) -> Profile:
@@ -53,17 +44,6 @@ def test_users_of_a_closed_loop_are_those_of_all_replicas(target: str, tmp_path:
 def test_each_replica_of_an_open_loop_has_the_workers_that_were_asked_for(target: str, tmp_path: Path) -> None:
     cases = planned(target, load(rate=50, concurrency=3), tmp_path, numbers=(1, 2))
     assert [case.plan.spec.profile.concurrency for case in cases] == [3, 3]
-
-
-def test_mig_takes_instances_that_exist(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_gpus(h100_machine(2, mig_instances={1: 3}), tmp_path, monkeypatch)
-    (case,) = planned(target, load(rate=10), tmp_path, numbers=(2,), sharings=("mig",))
-    assert [gpu.uuid for gpu in case.plan.launch.gpus] == [mig_uuid(1, 0), mig_uuid(1, 1)]
-    assert [spec.environment["CUDA_VISIBLE_DEVICES"] for spec in case.plan.launch.processes] == [
-        mig_uuid(1, 0), mig_uuid(1, 1),
-    ]  # fmt: skip
-    with pytest.raises(UsageError, match="the most that one GPU has, all alike, is 3"):
-        planned(target, load(rate=10), tmp_path, numbers=(4,), sharings=("mig",))
 
 
 def case(name: str, **figures: list[float]) -> ReplicaCase:
@@ -104,24 +84,6 @@ def test_of_an_open_loop_one_that_does_not_keep_up_is_worse_whatever_its_latency
     ]
     found = judge(cases, load(rate=50), PLACES)
     assert (found["judged_by"], found["chosen"], found["proven"]) == ("answers_per_second", "plain_2", True)
-
-
-def test_with_an_objective_answers_in_time_decide() -> None:
-    cases = [
-        case("plain_1", answers_per_second=[50, 50, 50.1], goodput=[50, 50, 50.1], p99_ms=[9, 9, 9]),
-        case("plain_2", answers_per_second=[50, 50, 50.1], goodput=[50.1, 50, 50.1], p99_ms=[5, 5, 5]),
-    ]
-    found = judge(cases, load(rate=50, objective="p99=10ms"), PLACES)
-    assert (found["judged_by"], found["best"], found["chosen"], found["proven"]) == (
-        "goodput", "plain_2", "plain_1", True,
-    )  # fmt: skip
-
-
-def test_a_case_that_failed_is_not_undecided() -> None:
-    found = judge([case("plain_1", answers_per_second=[50, 50.5, 49.9]), case("plain_2")], load(), [[0, 1, 2], []])
-    assert (found["chosen"], found["proven"]) == ("plain_1", False)
-    assert "not measured: plain_2" in found["reason"]
-    assert [one.code for one in replica_findings(found)] == ["replicas-case-failed"]
 
 
 def test_nothing_measured_is_no_choice() -> None:
