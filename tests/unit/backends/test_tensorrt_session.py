@@ -279,3 +279,24 @@ def test_without_a_gpu(fake: Fake) -> None:
     assert "there is no GPU" in str(backend(fake.name).problem(BackendOptions(device="cuda")))
     with pytest.raises(BackendUnavailableError, match="there is no GPU"):
         fake.load()
+
+
+@pytest.mark.parametrize(("old", "new"), [("shift", "host_shift"), ("logits", "deciding")])
+def test_models_whose_shapes_come_from_values(fake: Fake, tmp_path: Path, old: str, new: str) -> None:
+    def rename(model: Any) -> None:
+        for node in model.graph.node:
+            for names in (node.input, node.output):
+                names[:] = [new if name == old else name for name in names]
+        for value in (*model.graph.input, *model.graph.output):
+            value.name = new if value.name == old else value.name
+
+    with fake.load(onnx_file(tmp_path, rename)) as session, pytest.raises(BackendError, match=new):
+        session.allocate({spec.name: (2, spec.shape[1] or 0) for spec in session.inputs})
+
+
+def test_types_that_numpy_has_not(fake: Fake, tmp_path: Path) -> None:
+    def change(model: Any) -> None:
+        model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
+
+    with pytest.raises(BackendError, match="BF16"):
+        fake.load(onnx_file(tmp_path, change))

@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from perfharness.analysis.suites.bench_figures import in_significant_digits
-from perfharness.analysis.suites.bench_names import CaseNames
 from perfharness.analysis.suites.latency_statistics import latency_stats
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.bench.suite.store import SUITE, SWEEP
@@ -36,7 +35,6 @@ from perfharness.render.charts.bench import (
     MERGED_PAGE,
     SWEEP_PAGE,
     bench_pictures,
-    curves_of,
     merged_pictures,
     sweep_pictures,
 )
@@ -320,15 +318,6 @@ def test_runs_of_one_machine_are_of_one_machine() -> None:
     merged = merge_suites([(f"runs/{number}", suite) for number, suite in enumerate(suites)])
     assert [one.machine_number for one in merged.runs] == [1, 1, 2, 3]
     assert [one.name for one in merged.runs] == ["rack1 0", "rack1 1", "rack1 2", "laptop"]
-
-
-def test_curves_of_two_settings_have_two_colours_and_names() -> None:
-    suite = suite_of(*(variant(f"threads={n}", size) for n in (1, 2) for size in (1, 4)))
-    curves = curves_of(suite, CaseNames.of((one.case for one in suite.cases), with_model=False))
-    assert [curve.label for curve in curves] == ["torch/plain threads=1 fp32", "torch/plain threads=2 fp32"]
-    assert len({curve.color for curve in curves}) == 2
-    assert [len(curve.results) for curve in curves] == [2, 2]
-    assert bench_table(suite).column("variant").to_pylist() == ["threads=1"] * 2 + ["threads=2"] * 2
 
 
 def test_a_chart_of_p50_has_its_bars() -> None:

@@ -107,6 +107,8 @@ def test_options_and_a_file_say_the_same(tmp_path: Path) -> None:
     assert profile_of({}, file) == profile_of(given_)
     assert profile_of({"seed": 3}, file).seed == 3
     assert checked_profile(profile_of({}, file).to_json()) == profile_of({}, file)
+    with pytest.raises(UsageError, match="rate"):
+        profile_of({"rate": 3.0}, file)
 
 
 ONE = "[[load.phases]]\nduration = 1\n"

@@ -84,7 +84,7 @@ for index in range(1000):
     table = rows(tmp_path)
     gaps = [after["intended_ns"] - before["done_ns"] for before, after in itertools.pairwise(table)]
     assert set(gaps) == {20_000_000}
-    assert 2 <= found.phases[0].ok == len(table) <= 15
+    assert found.phases[0].ok == len(table) <= 15
 
 
 def test_a_script_that_ends_early_or_is_killed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from perfharness.backends import BackendOptions, ModelSource
 from perfharness.errors import ResultError, ToolNotFoundError, UsageError
 from perfharness.load.mlperf.data import DataSet, LoadedSamples, open_data
-from perfharness.load.mlperf.logs import read_summary, read_trace
+from perfharness.load.mlperf.logs import read_detail, read_summary, read_trace
 from perfharness.load.mlperf.queries import intended_ns
 from perfharness.load.mlperf.run import _percentiles, padding_findings, plan_mlperf
 from perfharness.load.mlperf.settings import MlperfSettings, check_settings
@@ -253,3 +253,12 @@ def test_an_odd_last_batch_is_no_padding_worth_a_word(samples: int, padding: int
     found = list(padding_findings(SutRecord(samples=samples, padding=padding)))
     assert [one.code for one in found] == ["mlperf-padding"] * is_said
     assert list(padding_findings(None)) == []
+
+
+def test_the_detail_log(tmp_path: Path) -> None:
+    line = ':::MLLOG {"key": "%s", "value": %s, "metadata": {"is_error": %s, "is_warning": false}}\n'
+    text = line % ("effective_seed", 3, "false") + "something else\n" + line % ("error_runtime", '"early"', "true")
+    (tmp_path / "detail").write_text(text + ':::MLLOG {"key": "cut')
+    found = read_detail(tmp_path / "detail")
+    assert found.starting("effective_") == {"seed": 3}
+    assert found.errors == ["error_runtime: early"]
