@@ -68,7 +68,7 @@ def test_the_summary(tmp_path: Path) -> None:
     assert found.unsatisfied == ["Min duration", "Early stopping"]
     assert found.recommendations == ["Decrease the expected latency so the loadgen pre-generates more queries."]
     assert len(found.early_stopping) == 2
-    with pytest.raises(ResultError, match="LoadGen did not write it"):
+    with pytest.raises(ResultError):
         read_summary(tmp_path / "none")
 
 
