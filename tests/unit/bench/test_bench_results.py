@@ -1,4 +1,4 @@
-"""What is made of results: the table, the flat rows, the charts, several machines side by side, the schemas."""
+"""What is made of results: the flat rows, the charts, several machines side by side."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ import pytest
 from rich.console import Console
 
 from perfharness.analysis.suites.bench_figures import in_significant_digits
-from perfharness.analysis.suites.bench_names import CaseNames
 from perfharness.analysis.suites.latency_statistics import latency_stats
-from perfharness.analysis.suites.recommendation import recommend
-from perfharness.bench.spec import CaseSpec
-from perfharness.bench.suite.matrix import PlannedCase
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.bench.suite.table import bench_table
-from perfharness.cli.support.bench_progress import SuiteProgress, format_duration
 from perfharness.errors import ResultError
 from perfharness.model.bench import (
     CaseResult,
@@ -33,36 +28,26 @@ from perfharness.model.bench import (
     MemoryUse,
     StreamsRecord,
 )
-from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, CellSweep, Constraints, LatencyTarget, SweepFile
+from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, CellSweep, Constraints, SweepFile
 from perfharness.render.charts.bench import (
     BENCH_PAGE,
     CHARTS,
-    HEIGHT,
-    MAX_NOTES,
     MERGED_PAGE,
     SWEEP_PAGE,
-    WIDTH,
     bench_pictures,
-    curves_of,
     merged_pictures,
     sweep_pictures,
 )
 from perfharness.render.charts.drawing import Picture, draw
 from perfharness.render.terminal.bench import (
-    LISTED_WIDTH,
     bytes_text,
-    listed,
     print_merged,
     print_suite,
-    recommendation_lines,
-    side_by_side,
     speedup_text,
 )
-from perfharness.render.terminal.console import Console as SafeConsole
-from perfharness.render.terminal.sweep import print_sweep
 from tests.schemas import valid
 from tests.unit.bench_results import made_up, suite_of, whole_suite
-from tests.unit.charts import axis_titles, marks, notes, png_size, units
+from tests.unit.charts import marks
 
 pytest.importorskip("altair")
 
@@ -77,78 +62,7 @@ def printed(suite: BenchSuiteResult) -> str:
     return text_of(print_suite, suite)
 
 
-def cells_of(text: str, name: str) -> list[str]:
-    """Of the row of a backend."""
-    (line,) = [line for line in text.splitlines() if name in line and "batch" not in line]
-    return line.split()[1:]
-
-
 # ---- the table ----
-
-
-def test_rows_of_a_table_and_the_reasons_below() -> None:
-    """Cases with one reason are one line; rows say which they are, but where a status has two reasons."""
-    cases = [
-        made_up("torch", 4, rate=100, memory_bytes=1_500_000_000),
-        made_up("fast", 4, rate=250, memory_bytes=300_000_000),
-        made_up("bad", cosine=0.5, equal=False),
-        *(made_up("gone", n, status="unavailable", reason="not installed; pip it\n  log") for n in (1, 4)),
-        *(made_up(name, size, status="not-run", reason="stopped") for name in ("b", "c") for size in (1, 4)),
-        *(made_up(name, status="failed", reason="crashed") for name in ("d", "e")),
-        made_up("f", status="failed", reason="else"),
-    ]
-    text = printed(suite_of(*cases))
-    assert cells_of(text, "fast/plain") == ["fp32", "4", "16", "17.6", "20.8", "250", "2.50x", "300", "MB", "-"]
-    assert cells_of(text, "torch/plain") == ["fp32", "4", "40", "44", "52", "100", "base", "1.5", "GB", "-"]
-    assert "!100" in cells_of(text, "bad/plain")
-    lines = text.splitlines()
-    (start,) = [number for number, line in enumerate(lines) if line.startswith("bad/plain fp32, batch 1: wrong answer")]
-    assert lines[start].endswith("output y differs by up to 7 times the tolerance (reference torch/plain/fp32)")
-    assert lines[start + 1 : start + 7] == [
-        "gone/plain fp32, batch 1, 4: unavailable: not installed; pip it",
-        "4 cases: not-run: stopped",
-        "2 cases: failed: crashed",
-        "  d/plain fp32, batch 1; e/plain fp32, batch 1",
-        "f/plain fp32, batch 1: failed: else",
-        "3 of 12 cases measured on rack1 (NVIDIA H200)",
-    ]
-
-
-def test_the_recommendation_in_the_words_of_the_table() -> None:
-    cases = [
-        made_up("torch", 1, rate=100, latency_ms=1.0, energy_j=1.0),
-        made_up("torch", 4, rate=200, latency_ms=7.0, energy_j=1.0),
-        made_up("torch", 8, rate=300, latency_ms=20.0, energy_j=9.5),
-        made_up("fast", 1, rate=900, latency_ms=2.0, energy_j=1.5),
-        made_up("fast", 4, rate=905, latency_ms=2.0, energy_j=1.5),
-        made_up("blind", 1, latency_ms=1.0, reasons={"energy_per_item_j": "no sensor"}),
-        made_up("bad", 1, latency_ms=1.0, energy_j=1.0, cosine=0.5, equal=False),
-        *(made_up("gone", size, status="unavailable", reason="no\nlog") for size in (1, 4)),
-    ]
-    limits = Constraints(max_latency_ms=5, max_energy_per_item_j=2)
-    (found,) = recommend(cases, limits, "torch/plain/fp32")
-    assert list(recommendation_lines(found, cases)) == [
-        "net: take fast/plain fp32, batch 4 (net-fast-plain-fp32-b4)",
-        "  most items per second of the 3 cases that meet the constraints: 905 items/s",
-        "  not separable from it in speed: fast/plain fp32, batch 1",
-        "  on the Pareto front:",
-        "    torch/plain fp32, batch 1; fast/plain fp32, batch 1, 4",
-        "  p95 latency over 5 ms, 2 cases:",
-        "    torch/plain fp32: 7.7 ms at batch 4, 22 ms at 8",
-        "  energy per item over 2 J, 1 case:",
-        "    torch/plain fp32: 9.5 J at batch 8",
-        "  energy per item was not measured (no sensor), 1 case: blind/plain fp32, batch 1",
-        "  wrong answer: outputs differ from the reference's beyond the tolerance, 1 case: bad/plain fp32, batch 1",
-        "  2 cases were not measured, see above",
-    ]
-
-
-def test_a_list_of_cells_breaks_between_them() -> None:
-    cells = [f"backend{number}/plain fp32, batch 1, 4" for number in range(7)]
-    lines = list(listed(cells))
-    assert len(lines) > 1
-    assert all(len(line) <= LISTED_WIDTH + 1 for line in lines)
-    assert "; ".join(line.strip("; ") for line in lines) == "; ".join(cells)
 
 
 def test_a_speed_that_is_not_reproducible_is_told() -> None:
@@ -159,21 +73,8 @@ def test_a_speed_that_is_not_reproducible_is_told() -> None:
     latency = drifting.latency.model_copy(update={"drift_percent": -34.0})
     suite = suite_of(held, fast, drifting.model_copy(update={"latency": latency}))
     lines = [line for line in printed(suite).splitlines() if ": its " in line]
-    rates = "531 items/s in the timed rounds, 727 (+37 %) in the telemetry pass"
-    assert lines == [
-        f"fast/plain fp32, batch 4: its speed was not reproducible: {rates}",
-        "drifting/plain fp32, batch 4: its latency drifted by -34 % from the first third of the iterations to the last",
-    ]
-
-
-@pytest.mark.parametrize("width", [80, 100, 120])
-def test_a_narrow_terminal_loses_columns_by_name_and_no_digits(width: int) -> None:
-    text = text_of(print_suite, whole_suite(), width, force_terminal=True, color_system=None)
-    assert " the terminal is too narrow for: " in text
-    assert "cosine" in text
-    assert any("tensorrt/engine" in line and "3.53" in line for line in text.splitlines())
-    assert "onnxruntime/CUDAExecutionProvider" in text
-    assert " …" not in text.replace("all: … | less", "")
+    assert [line.partition("/")[0] for line in lines] == ["fast", "drifting"]
+    assert all(number in line for number, line in zip(("+37 %", "-34 %"), lines, strict=True))
 
 
 def test_figures_in_words() -> None:
@@ -186,7 +87,7 @@ def test_figures_in_words() -> None:
     assert speedup_text(Estimate(value=1.5, low=1.4, high=1.6)) == "1.50x"
 
 
-def test_several_at_once_are_told_below_the_table_and_in_the_rows() -> None:
+def test_several_at_once_are_in_the_rows() -> None:
     stats = LatencyStats(
         iterations=400, warmup_iterations=6, mean=Estimate(value=2), std=0.1, median=Estimate(value=1.9), p50=1.9,
         p90=Estimate(value=2.5), p95=Estimate(value=3), p99=Estimate(value=4), min=1, max=5,
@@ -197,12 +98,6 @@ def test_several_at_once_are_told_below_the_table_and_in_the_rows() -> None:
     )  # fmt: skip
     failed = InstancesRecord(instances=2, reason="instance 0 of 2 is failed: it broke\n  log")
     suite = suite_of(made_up("torch", rate=100, streams=streams, instances=failed), made_up("other", rate=100))
-    gone = made_up("gone", status="unavailable", reason="not there", instances=failed)
-    assert "instances" not in printed(suite_of(gone)), "it has one reason, the case's own"
-    lines = printed(suite).splitlines()
-    assert "torch/plain fp32, batch 1: 3 streams at once: 250 items/s, 2.50 times one; p50 1.9 ms, p99 4 ms" in lines
-    reason = "torch/plain fp32, batch 1: 2 instances at once: not measured: instance 0 of 2 is failed: it broke"
-    assert reason in lines
     row, without = bench_table(suite).to_pylist()
     assert (row["streams"], row["streams_items_per_second"], row["streams_mean_running"]) == (3, 250, 2.9)
     assert (row["streams_latency_iterations"], row["streams_latency_p99_ms"]) == (400, 4)
@@ -233,15 +128,12 @@ def test_rows_have_units_and_nulls(tmp_path: Path) -> None:
 
 
 def test_results_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ResultError, match="there is no"):
+    with pytest.raises(ResultError):
         SUITE.read(tmp_path)
-    (tmp_path / BENCH_NAME).write_text("{")
-    with pytest.raises(ResultError, match="is no result of perfharness bench"):
-        SUITE.read(tmp_path)
-    newer = suite_of(made_up("torch"), schema_version=99)
-    (tmp_path / BENCH_NAME).write_text(newer.model_dump_json())
-    with pytest.raises(ResultError, match="has version 99"):
-        SUITE.read(tmp_path)
+    for text in ("{", suite_of(made_up("torch"), schema_version=99).model_dump_json()):
+        (tmp_path / BENCH_NAME).write_text(text)
+        with pytest.raises(ResultError):
+            SUITE.read(tmp_path)
 
 
 def test_the_schema_refuses_a_status_that_there_is_not() -> None:
@@ -264,24 +156,16 @@ def curve(picture: Picture, label: str, *fields: str) -> list[tuple[Any, ...]]:
     return [tuple(row.get(field) for field in fields) for row in rows if row["curve"] == label]
 
 
-def legend(picture: Picture) -> dict[str, list[str]]:
-    """Curves with their colours, fills and shapes."""
+def legend(picture: Picture) -> list[str]:
+    """Names of the curves."""
     (marker,) = (one for one, _ in marks(picture, "point") if "shape" in one)
-    scales = [marker[channel]["scale"] for channel in ("stroke", "fill", "shape")]
-    return {name: [scale["range"][at] for scale in scales] for at, name in enumerate(scales[0]["domain"])}
+    found: list[str] = marker["stroke"]["scale"]["domain"]
+    return found
 
 
-def texts(picture: Picture) -> list[str]:
-    return [one["mark"]["text"] for one in units(picture.chart) if one["mark"].get("text")]
-
-
-def test_a_chart_has_every_measured_point_with_its_interval(tmp_path: Path) -> None:
+def test_a_chart_has_every_measured_point_with_its_interval() -> None:
     found = suite_charts(whole_suite())
-    *files, page = draw(list(found.values()), tmp_path, BENCH_PAGE)
-    assert [path.name for path in files] == [f"bench_{name}.png" for name in CHARTS]
-    assert page.name == "bench_charts.html"
-    for width, height in map(png_size, files):
-        assert (width > WIDTH, height > HEIGHT) == (True, True)
+    assert list(found) == [f"bench_{name}" for name in CHARTS]
     throughput = found["bench_throughput"]
     fields = ("x", "y", "y_low", "y_high")
     first, *_, last = curve(throughput, "torch/compile fp16", *fields)
@@ -290,15 +174,8 @@ def test_a_chart_has_every_measured_point_with_its_interval(tmp_path: Path) -> N
     ((rule, bars),) = [found for found in marks(throughput, "rule") if "y2" in found[0]]
     assert (rule["y"]["field"], rule["y2"]["field"]) == ("y_low", "y_high")
     assert len(bars) == 4 * 7 + 6
-    assert axis_titles(throughput) == ["throughput (items/s)"]
-    assert throughput.chart["title"]["text"] == ["net, NVIDIA H200 (rack1)"]
-    looks = legend(throughput)
-    assert "openvino/plain fp32" not in looks
-    color, fill, _ = looks["tensorrt/engine int8 (wrong answers)"]
-    assert (color, fill) == ("#CC79A7", "white")
-    assert "target: p95 at most 4 ms" in texts(found["bench_latency"])
-    assert "limit: 7.5 GB" in texts(found["bench_memory"])
-    assert "limit: loss of at most 0.001" in texts(found["bench_accuracy"])
+    assert "openvino/plain fp32" not in legend(throughput)
+    assert "tensorrt/engine int8 (wrong answers)" in legend(throughput)
     assert curve(found["bench_memory"], "tensorrt/engine fp16", "y")[0] == (pytest.approx(0.65),)
     loss = curve(found["bench_accuracy"], "tensorrt/engine fp16", "x", "y", "x_low")
     assert loss[0] == (pytest.approx(900 / 210), pytest.approx(0.00011), pytest.approx(864 / 218.4))
@@ -306,28 +183,6 @@ def test_a_chart_has_every_measured_point_with_its_interval(tmp_path: Path) -> N
     power = found["bench_power"]
     assert [row["batch"] for row in power.rows["bench_power_begin"]] == [1, 1, 1, 1]
     assert [row["batch"] for row in power.rows["bench_power_end"]] == [32, 64, 64, 64]
-    assert "no bars of the power: its mean has no interval" in notes(power)
-    assert notes(found["bench_memory"])[0] == "no bars: a peak has no interval"
-
-
-def test_a_title_names_no_gpu_where_none_was_used() -> None:
-    machine = MachineRecord(hostname="rack1", cpu="EPYC 9654", gpus=["NVIDIA H200"])
-    chart = suite_charts(suite_of(made_up("torch", device="cpu"), machine=machine))["bench_throughput"]
-    assert chart.chart["title"]["text"] == ["net, EPYC 9654 (rack1)"]
-
-
-def test_values_that_spread_widely_have_a_logarithmic_axis_even_below_zero() -> None:
-    def scale(picture: Picture) -> Any:
-        return marks(picture, "point")[-1][0]["y"]["scale"]
-
-    near = [made_up("torch", size, rate=100.0 + size) for size in (1, 4)]
-    assert scale(suite_charts(suite_of(*near))["bench_throughput"]) == {"zero": True, "nice": True}
-    far = [made_up("torch", size, rate=100.0**size, spread=1.5) for size in (1, 2, 4)]
-    throughput = suite_charts(suite_of(*far))["bench_throughput"]
-    assert scale(throughput)["type"] == "log"
-    assert [row["y_low"] for row in throughput.rows["bench_throughput_y_bars"]] == [100.0] * 3  # the intervals hold 0
-    tiny = [made_up("torch", size, rate=100.0, cosine=1 - loss) for size, loss in ((1, 0.0), (2, -1e-4), (4, 0.5))]
-    assert scale(suite_charts(suite_of(*tiny))["bench_accuracy"])["type"] == "symlog"
 
 
 def test_a_chart_of_what_nobody_has_is_not_drawn(tmp_path: Path) -> None:
@@ -335,19 +190,6 @@ def test_a_chart_of_what_nobody_has_is_not_drawn(tmp_path: Path) -> None:
     assert list(found) == ["bench_throughput", "bench_latency"]
     nothing = bench_pictures(suite_of(made_up("gone", status="failed", reason="x")))
     assert draw(nothing, tmp_path, BENCH_PAGE) == []
-
-
-def test_what_is_not_shown_for_one_reason_is_one_note_and_notes_are_few() -> None:
-    gone = [made_up(name, size, status="not-run", reason="stopped") for name in ("b", "c") for size in (4, 1)]
-    suite = suite_of(made_up("torch"), *gone, made_up("d", status="failed", reason="x"))
-    assert notes(suite_charts(suite)["bench_latency"]) == [
-        "bars: 95 % interval of the p50",
-        "not shown, 4 cases: not-run: stopped (b/plain fp32, batch 1, 4; c/plain fp32, batch 1, 4)",
-        "not shown: d/plain fp32, batch 1: failed: x",
-    ]
-    gone = [made_up(f"b{n}", status="failed", reason=f"reason {n}") for n in range(3 * MAX_NOTES)]
-    found = notes(suite_charts(suite_of(made_up("torch"), *gone))["bench_throughput"])
-    assert (len(found), found[-1]) == (MAX_NOTES, "and 26 more; bench.json has all")
 
 
 def test_a_curve_is_broken_where_a_batch_size_was_not_measured() -> None:
@@ -361,17 +203,6 @@ def test_a_curve_is_broken_where_a_batch_size_was_not_measured() -> None:
     assert [row["y"] for row in line] == [101, 102, None, 108, 116]
     assert [row["batch"] for row in power.rows["bench_power_begin"]] == [1, 8]
     assert [row["batch"] for row in power.rows["bench_power_end"]] == [2, 16]
-
-
-def test_no_two_of_a_hundred_curves_look_the_same(tmp_path: Path) -> None:
-    cases = [made_up(f"b{n}", precision=p, mode="a" * 40) for n in range(50) for p in ("fp32", "fp16")]
-    suite = suite_of(*cases)
-    curves = curves_of(suite, CaseNames.of((one.case for one in cases), with_model=False))
-    looks = [(curve.color, tuple(curve.dash), curve.shape) for curve in curves]
-    assert len(set(looks)) == len(looks) == 100
-    (throughput, *_) = bench_pictures(suite)
-    assert len(legend(throughput)) == 100
-    assert png_size(throughput.save(tmp_path / "a.png"))[1] < 3 * HEIGHT
 
 
 # ---- sweeps ----
@@ -397,17 +228,6 @@ def swept() -> SweepFile:
     return SweepFile(machine=machine, cells=cells, cases=cases, complete=False, memory_limit_bytes=6 * 10**9)
 
 
-def test_a_sweep_on_the_terminal() -> None:
-    lines = [line.rstrip() for line in text_of(print_sweep, swept(), 80).splitlines()]
-    assert lines[0] == "net, torch/plain fp32"
-    assert lines[4].split() == ["2", "10", "±0.2", "11", "±0.2", "13", "±0.3", "200", "±4", "2", "GB", "-"]
-    assert lines[6].split() == ["8", *"------", "out-of-memory"]
-    assert lines[7] == "a batch of 8 is out-of-memory: no room"
-    assert lines[-1] == "net, late/plain fp32: not begun"
-    cell, case = swept().cells[0].model_copy(update={"batch_sizes": [1]}), made_up("torch", 1, rate=15_029.4)
-    assert " 15029 ±300 " in text_of(print_sweep, SweepFile(cells=[cell], cases=[case])), "in full"
-
-
 def test_a_sweep_as_rows(tmp_path: Path) -> None:
     SWEEP.write(tmp_path, swept())
     rows = pq.read_table(tmp_path / "sweep.parquet").to_pylist()
@@ -421,35 +241,14 @@ def test_a_sweep_as_rows(tmp_path: Path) -> None:
         valid("sweep", written)
 
 
-def test_charts_of_a_sweep_say_what_ended_it(tmp_path: Path) -> None:
+def test_charts_of_a_sweep_show_what_ended_it(tmp_path: Path) -> None:
     made = sweep_pictures(swept())
     written = draw(made, tmp_path, SWEEP_PAGE)
     assert [path.name for path in written] == [
         "sweep_throughput.png", "sweep_latency.png", "sweep_memory.png", "sweep_charts.html",
     ]  # fmt: skip
     assert all(path.stat().st_size > 10_000 for path in written)
-    throughput, _, memory = made
-    assert notes(throughput) == [
-        "torch/plain fp32: a batch of 8 is out-of-memory: no room",
-        "fast/plain fp32: interrupted before a batch of 4 was measured; --resume goes on",
-        "late/plain fp32: not begun",
-        "bars: 95 % interval of the mean",
-    ]
-    assert texts(throughput) == ["out-of-memory"]
-    assert throughput.rows["sweep_throughput_end_8"] == [{"x": 8}]
-    assert "limit: 6 GB" in texts(memory)
-
-
-def test_charts_of_a_search_have_the_target_and_the_answer() -> None:
-    target = LatencyTarget(target_ms=15, figure="mean", batch_size=2, reason="a batch of 2 meets it")
-    ended = {"ended_by": None, "ended_at_batch": None, "target": target, "reason": target.reason}
-    first = swept().cells[0].model_copy(update=ended)
-    found = swept().model_copy(update={"cells": [first], "target_ms": 15.0, "figure": "mean"})
-    latency = {picture.name: picture for picture in sweep_pictures(found)}["sweep_latency"]
-    assert "target: mean at most 15 ms" in texts(latency)
-    assert "ring: torch/plain fp32: a batch of 2 meets it" in notes(latency)
-    (ring,) = latency.rows["sweep_latency_rings"]
-    assert (ring["x"], ring["y"]) == (2, 10.0)
+    assert made[0].rows["sweep_throughput_end_8"] == [{"x": 8}]
 
 
 # ---- merge ----
@@ -468,15 +267,13 @@ def test_the_same_cases_in_one_row_each_against_its_own_baseline() -> None:
     cells = {row.backend: row.cells for row in merged.rows}
     assert cells["fast"][0].speedup is not None
     assert cells["fast"][0].speedup.value == pytest.approx(3.0)
-    assert cells["fast"][1].reason == "unavailable: no GPU"
+    assert "no GPU" in (cells["fast"][1].reason or "")
     assert cells["torch"][1].speedup is not None
     assert cells["torch"][1].speedup.value == pytest.approx(1.0)
-    assert (cells["only"][1].result, cells["only"][1].reason) == (None, "not in this run")
-    assert "the run on laptop is not complete" in merged.differences
-    assert "Python differs: rack1 None, laptop 3.12" in merged.differences
-    text = text_of(print_merged, merged)
-    assert "laptop: i7" in text
-    assert "not the same: Python differs" in text
+    assert (cells["only"][1].result, bool(cells["only"][1].reason)) == (None, True)
+    assert any("complete" in line for line in merged.differences)
+    assert any("3.12" in line for line in merged.differences)
+    assert "laptop: i7" in text_of(print_merged, merged)
 
 
 def test_versions_and_models_that_differ_are_told() -> None:
@@ -489,10 +286,9 @@ def test_versions_and_models_that_differ_are_told() -> None:
     assert same.differences == []
     assert [run.name for run in same.runs] == ["rack1 a", "rack1 b"]
     other = merge_suites([("a", suite("2.4", 10)), ("b", suite("2.5", 11))])
-    assert other.differences == [
-        "version of torch (torch) differs: rack1 a 2.4, rack1 b 2.5",
-        "size of the file of net for torch, bytes, differs: rack1 a 10, rack1 b 11",
-    ]
+    version, size = other.differences
+    assert all(value in version for value in ("torch", "2.4", "2.5"))
+    assert all(value in size for value in ("net", "10", "11"))
 
 
 def variant(name: str, size: int = 1, **how: Any) -> CaseResult:
@@ -511,7 +307,7 @@ def test_merge_keeps_settings_and_devices_and_orders_by_size() -> None:
     ]  # fmt: skip
     rates = [row.cells[0].result and row.cells[0].result.items_per_second for row in merged.rows]
     assert [rate and rate.value for rate in rates] == [1, 4, None, 16, 2, 8, 32, None]
-    assert "torch/plain threads=2" in text_of(print_merged, merged)
+    assert bench_table(one).column("variant").to_pylist() == ["threads=1"] * 3 + ["threads=2"] * 3
 
 
 def test_runs_of_one_machine_are_of_one_machine() -> None:
@@ -522,16 +318,6 @@ def test_runs_of_one_machine_are_of_one_machine() -> None:
     merged = merge_suites([(f"runs/{number}", suite) for number, suite in enumerate(suites)])
     assert [one.machine_number for one in merged.runs] == [1, 1, 2, 3]
     assert [one.name for one in merged.runs] == ["rack1 0", "rack1 1", "rack1 2", "laptop"]
-    assert side_by_side(merged) == "4 runs on 3 machines"
-
-
-def test_curves_of_two_settings_have_two_colours_and_names() -> None:
-    suite = suite_of(*(variant(f"threads={n}", size) for n in (1, 2) for size in (1, 4)))
-    curves = curves_of(suite, CaseNames.of((one.case for one in suite.cases), with_model=False))
-    assert [curve.label for curve in curves] == ["torch/plain threads=1 fp32", "torch/plain threads=2 fp32"]
-    assert len({curve.color for curve in curves}) == 2
-    assert [len(curve.results) for curve in curves] == [2, 2]
-    assert bench_table(suite).column("variant").to_pylist() == ["threads=1"] * 2 + ["threads=2"] * 2
 
 
 def test_a_chart_of_p50_has_its_bars() -> None:
@@ -539,11 +325,9 @@ def test_a_chart_of_p50_has_its_bars() -> None:
     latency = suite_charts(suite_of(*cases))["bench_latency"]
     bars = latency.rows["bench_latency_y_bars"]
     assert [row["y_high"] - row["y_low"] for row in bars] == pytest.approx([2.0, 8.0])
-    assert notes(latency) == ["bars: 95 % interval of the p50"]
     few = cases[1].model_copy(update={"latency": latency_stats(np.asarray([40.0, 41.0]), 0)})
     latency = suite_charts(suite_of(cases[0], few))["bench_latency"]
     assert len(latency.rows["bench_latency_y_bars"]) == 1
-    assert notes(latency)[1] == "no bar, for the iterations say too little: torch/plain fp32, batch 4"
 
 
 @pytest.mark.parametrize(
@@ -569,7 +353,6 @@ def test_a_batch_size_that_one_machine_lacks_breaks_its_curve(tmp_path: Path) ->
     assert [path.name for path in draw([chart], tmp_path, MERGED_PAGE)] == [
         "bench_merged_throughput.png", "bench_merged_charts.html",
     ]  # fmt: skip
-    assert chart.chart["title"]["text"] == ["net, 2 runs on 2 machines"]
     assert {name: curve(chart, name, "x", "y") for name in legend(chart)} == {
         "rack1, Own/plain fp32": [(1, 100), (2, 100), (4, 100)],
         "rack1, only/plain fp32": [(1, 100)],
@@ -578,23 +361,3 @@ def test_a_batch_size_that_one_machine_lacks_breaks_its_curve(tmp_path: Path) ->
 
 
 # ---- the time left ----
-
-
-def test_time_left_by_what_measured_cases_took() -> None:
-    cases = [
-        made_up("torch", size, duration_s=seconds) for size, seconds in ((1, 100.0), (2, 2.0), (4, None), (8, 9.0))
-    ]
-    text = io.StringIO()
-    with SuiteProgress(SafeConsole(file=text, width=160)) as progress:
-        progress.begin([PlannedCase(CaseSpec(case=case.case, model="m"), "") for case in cases[1:]], cases[:1], {})
-        for case in cases[1:]:
-            progress.done(case)
-    kept, *lines = text.getvalue().splitlines()
-    assert kept == "kept of an earlier run: 1 of 4 cases"
-    assert [line.partition("items/s")[2] for line in lines] == [" (2 min left)", " (51 s left)", ""]
-    assert lines[0].startswith("[1/3] net-torch-plain-fp32-b2: 20 ms, 100")
-
-
-def test_durations_in_words() -> None:
-    durations = {4.2: "4 s", 89: "89 s", 91: "2 min", 600: "10 min", 7500: "2 h 5 min"}
-    assert {seconds: format_duration(seconds) for seconds in durations} == durations

@@ -69,6 +69,7 @@ def test_what_was_not_read_has_a_reason() -> None:
     assert without.host_peak_bytes == 1_000_000_000
 
 
+@pytest.mark.slow
 def test_the_real_sampler_beside_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nvml.json").write_text(h100_machine().model_dump_json())
     for name, value in replay_environment(tmp_path / "nvml.json").items():

@@ -52,25 +52,6 @@ def test_what_launches_cannot_tell_apart_is_not_proven() -> None:
     assert 3 < (nearly.places[0].launches_needed or 0) < 30
 
 
-def test_one_launch_of_each_proves_nothing() -> None:
-    found = choose(contenders([50], [100]), more_is_better=True)
-    assert (found.leader, found.chosen, found.proven) == (1, 1, False)
-    assert found.places[0].standing == "undecided"
-
-
-def test_what_was_not_measured_is_no_contender() -> None:
-    found = choose(contenders([50, 50.5], [np.nan, 100], []), more_is_better=True)
-    assert (found.leader, found.proven) == (0, False)
-    assert [one.standing for one in found.places] == ["best", "not-measured", "not-measured"]
-    nothing = choose(contenders([], []), more_is_better=True)
-    assert (nothing.leader, nothing.chosen, nothing.proven) == (None, None, False)
-
-
-def test_none_in_time_is_worse_than_some() -> None:
-    found = choose(contenders([0, 0, 0], [10, 10.1, 9.9], [0, 9, 0]), more_is_better=True)
-    assert [one.standing for one in found.places] == ["worse", "best", "undecided"]
-
-
 def test_one_of_equals_is_rarely_called_better_than_all() -> None:
     """Of three that do not differ one leads by chance; the others are then called worse in at most 5 % of the cases."""
     drawn, wrong, runs = np.random.default_rng(3), 0, 300

@@ -9,7 +9,6 @@ import pytest
 from perfharness.errors import UsageError
 from perfharness.model.load import LoadResult
 from perfharness.model.load_judgement import Knee
-from perfharness.render.comparison.texts import verdict_text
 from perfharness.runs.comparison.compare import CompareOptions, SideInput, compare_sides
 from perfharness.runs.comparison.compared_figure import Figure
 from perfharness.runs.comparison.compared_launch import LaunchFigures
@@ -43,28 +42,6 @@ def launch(name: str, result: LoadResult) -> LaunchFigures:
     return LaunchFigures(Path(name), name, None, None, figures, reasons, {"load": load_text(result)})
 
 
-def test_the_figures_of_a_load_test_are_those_of_the_phase_that_counts() -> None:
-    figures = load_figures(load())
-    assert figures[Figure((), "load_p50")].value == 10.0
-    assert figures[Figure((), "load_p99")].value == 20.0
-    assert figures[Figure((), "achieved_rate")].value == 50.0
-    assert figures[Figure((), "error_rate")].value == 0.02
-    assert figures[Figure(("errors", "timeout"), "error_share")].value == 0.02
-    assert figures[Figure((), "goodput")].value is None
-    assert figures[Figure((), "goodput")].reason is not None
-
-
-def test_of_a_search_only_the_knee_is_compared() -> None:
-    knee = Knee(
-        objective_ms=20, percentile=99, max_error_rate=0.01, precision=0.1, rate=40, misses_at=44, proven=True,
-        ended_by="found",
-    )  # fmt: skip
-    figures = load_figures(load(knee=knee))
-    assert {figure: (one.value, one.low, one.high) for figure, one in figures.items()} == {
-        Figure((), "knee_rate"): (40, 40, 44)
-    }
-
-
 def sides(base: LoadResult, new: LoadResult) -> tuple[SideInput, SideInput]:
     return (
         SideInput("base", [launch(f"a{n}", base) for n in range(3)]),
@@ -79,16 +56,6 @@ def test_a_slower_p99_is_slower() -> None:
     assert (rows["load_p99"].verdict, rows["load_p50"].verdict) == ("slower", "same")
     assert rows["load_p99"].ratio == pytest.approx(1.5)
     assert rows["error_rate"].unit == "share"
-
-
-def test_less_goodput_is_called_slower_and_more_errors_more() -> None:
-    """`slower` of a rate is less of it."""
-    base, new = sides(load(errors=2), load(errors=20))
-    (version,) = compare_sides(base, [new], CompareOptions()).versions
-    texts = {row.metric: verdict_text(row) for row in version.rows}
-    assert texts["error_rate"] == "more"
-    slow = next(row for row in version.rows if row.metric == "achieved_rate").model_copy(update={"verdict": "slower"})
-    assert verdict_text(slow) == "slower"
 
 
 def test_other_loads_are_not_compared_unless_that_is_meant() -> None:
@@ -178,13 +145,3 @@ def test_a_phase_that_is_not_there_and_a_stage_that_is_called_so() -> None:
     assert judge_limit(parse_limit("'phases/decode'.p99 > 1ms"), [], [other], "run").failed
     with pytest.raises(UsageError):
         judge_limit(parse_limit("phases.decode.goodput > 1"), [], [other], "run")
-
-
-def test_limits_that_a_run_does_not_have() -> None:
-    with pytest.raises(UsageError):
-        parse_limit("latency.p99 > 3 GB")
-    with pytest.raises(UsageError):
-        parse_limit("inference.p99_9 > 3ms")
-    other = LaunchFigures(Path("a"), "a", None, None, {Figure(("inference",), "cpu_time"): 1.0})
-    with pytest.raises(UsageError):
-        judge_limit(parse_limit("latency.mean > 1ms"), [], [other], "run")

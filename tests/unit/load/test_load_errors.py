@@ -68,14 +68,6 @@ def test_all_processes_count(tmp_path: Path) -> None:
         assert (watch.reason() is not None) == is_stopped
 
 
-def test_what_stopped_one_process_stops_the_others(tmp_path: Path) -> None:
-    (tmp_path / "proc_0_gpu_0").mkdir()
-    watch = ErrorWatch(0.5, 10 * S, tmp_path / "proc_0_gpu_0")
-    others(tmp_path, "proc_1_gpu_0", [{"kind": "end", "status": "stopped-by-errors", "reason": "too many"}])
-    watch.add(window(0, 100, 0))
-    assert watch.reason() == "too many"
-
-
 def test_a_warm_up_of_another_process_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "proc_0_gpu_0").mkdir()
     watch = ErrorWatch(0.4, 10 * S, tmp_path / "proc_0_gpu_0")

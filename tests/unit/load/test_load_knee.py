@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from decimal import Decimal, localcontext
 
@@ -10,17 +9,15 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.load.knee import (
-    ENOUGH,
     PRECISION,
     KneeObjective,
     KneeSearch,
     StepRequests,
     judge_step,
-    needed_s,
 )
-from perfharness.analysis.load.proportions import NEVER_NS, Share
+from perfharness.analysis.load.proportions import NEVER_NS
 from perfharness.errors import UsageError
-from perfharness.load.knee import knee_findings, objective_of
+from perfharness.load.knee import objective_of
 from perfharness.load.profile import checked_profile
 from perfharness.model.load import Objective
 from perfharness.model.load_judgement import Knee
@@ -95,107 +92,11 @@ def test_the_knee_of_a_queue_lies_between_what_meets_and_what_misses(
     assert near == 5
 
 
-def test_a_coarse_search_proves_what_a_fine_one_leaves_undecided() -> None:
-    coarse = [searched("p99<=5ms", seed, precision=0.5) for seed in range(3)]
-    assert all(one.proven and one.ended_by == "found" for one in coarse)
-    fine = searched("p99<=5ms", 0, precision=0.005)
-    assert not fine.proven
-    assert fine.undecided
-    assert fine.reason is not None
-
-
-def test_looks_at_an_undecided_rate_are_judged_together() -> None:
-    knee = searched("p99<=5ms", 1, precision=0.02)
-    looked = next(rate for rate in (step.rate for step in knee.steps) if rate in knee.undecided)
-    looks = [step for step in knee.steps if step.rate == looked]
-    assert len(looks) > 1
-    for before, after in itertools.pairwise(looks):
-        assert after.measured_s == pytest.approx(before.measured_s + after.duration_s)
-        assert after.duration_s <= 3 * before.measured_s
-        assert after.requests > before.requests
-        assert after.requests == pytest.approx(looked * after.measured_s, rel=0.1)
-
-
-def test_two_phases_at_a_rate_are_as_good_as_one_of_both() -> None:
-    drawn = np.random.default_rng(5)
-    first, second = served(drawn, 500, 20), served(drawn, 500, 40)
-    later = replace(second, intended_ns=second.intended_ns + 10**12, done_ns=second.done_ns + 10**12)
-    objective = KneeObjective(5_000_000, 99.0, 0.01)
-    both = judge_step(later, objective, before=first)
-    assert (both.duration_s, both.measured_s) == (40, 60)
-    assert both.requests == len(first.intended_ns) + len(second.intended_ns)
-    latencies = np.concatenate([first.latency_ns, second.latency_ns])
-    assert both.within.value == pytest.approx(np.mean(latencies <= 5_000_000))
-    assert both.achieved_rate == pytest.approx(judge_step(later, objective).achieved_rate)
-
-
-def test_a_search_keeps_to_its_budget_and_says_what_more_would_decide() -> None:
-    for budget_s in (100.0, 800.0):
-        knee = searched("p99<=5ms", 3, budget_s=budget_s)
-        assert sum(step.duration_s for step in knee.steps) <= budget_s
-        assert knee.budget_s == budget_s
-        assert (knee.needs_s is None) == (knee.proven or not knee.undecided)
-    knee = searched("p99<=5ms", 3, budget_s=300.0)
-    assert knee.needs_s is not None
-    assert knee.needs_s > 0
-    (finding,) = knee_findings(knee)
-    assert (finding.code, "--knee-budget" in finding.hint) == ("load-knee-not-proven", True)
-
-
-def test_more_time_proves_what_less_leaves_open() -> None:
-    gaps = []
-    for budget_s in (200.0, 6400.0):
-        knee = searched("p99<=5ms", 4, budget_s=budget_s)
-        assert knee.rate is not None
-        gaps.append((knee.misses_at or np.inf) / knee.rate)
-    assert gaps[1] < min(gaps[0], 1.2)
-
-
-def test_how_much_time_a_rate_needs() -> None:
-    """Half as far from the limit takes four times as long."""
-    share = Share(0.995, 1000, 0.985, 0.999)
-    well = Share(1.0, 1000, 0.999, 1.0)
-    needed = needed_s(share, well, KneeObjective(1, 99.0, 0.01), 10.0)
-    assert needed == pytest.approx(ENOUGH * 10 * (0.010 / 0.005) ** 2)
-    assert needed_s(Share(0.99, 1000, 0.98, 0.999), well, KneeObjective(1, 99.0, 0.01), 10.0) is None
-
-
-def test_all_requests_in_time_decide_a_rate_sooner_than_some() -> None:
-    """Without a late one the interval of n requests is about 5.5 / n wide."""
-    share = Share(1.0, 100, 0.95, 1.0)
-    assert needed_s(share, share, KneeObjective(1, 90.0, 0.01), 4.0) == pytest.approx(ENOUGH * 4 * 5)
-
-
-def test_a_short_search_decides_a_rate_far_below_the_knee_before_it_goes_lower() -> None:
-    """A server that takes 25 ms; 25/s need 550 requests without an error for errors <= 1 %, and the budget has them."""
-    search = KneeSearch(KneeObjective(150_000_000, 90.0, 0.01), 25.0, 0.4, 1600.0, 4.0, 0.3, budget_s=70.0)
-    while (step := search.next_step()) is not None:
-        rate, duration_s = step
-        due = np.round(np.arange(round(rate * duration_s)) * 1e9 / rate).astype(np.int64)
-        served = np.empty_like(due)
-        free = 0
-        for number, at in enumerate(due.tolist()):
-            free = served[number] = max(at, free) + 25_000_000
-        search.add(StepRequests(rate, duration_s, due, served, np.zeros(len(due), np.bool_)))
-    knee = search.result()
-    assert min(one.rate for one in knee.steps) == 25
-    assert knee.rate is not None
-    assert knee.misses_at is not None
-    assert knee.rate <= 40 < knee.misses_at
-
-
 def test_errors_miss_an_objective_that_the_latency_meets() -> None:
     knee = searched("p99<=5ms,errors<=1%", 0, failing=0.03)
     assert knee.rate is None
     assert knee.ended_by == "lowest-misses"
     assert searched("p90<=3ms,errors<=10%", 0, failing=0.03).rate is not None
-
-
-def test_the_ends_of_the_range() -> None:
-    knee = searched("p99<=50ms", 0, highest=300)
-    assert (knee.rate, knee.ended_by, knee.proven) == (300, "highest-meets", False)
-    knee = searched("p99<=1.5ms", 0, start=900.0, lowest=900)
-    assert (knee.rate, knee.misses_at, knee.ended_by) == (None, 900, "lowest-misses")
 
 
 def test_a_queue_that_grows_misses_though_all_answers_are_still_in_time() -> None:
@@ -227,14 +128,6 @@ def test_requests_without_an_answer_are_not_in_time() -> None:
     assert step.verdict == "misses"
     assert step.within.value == pytest.approx(0.95, abs=0.01)
     assert step.failed == int(lost.sum())
-
-
-def test_a_step_without_requests_is_undecided() -> None:
-    none = np.empty(0, np.int64)
-    step = judge_step(StepRequests(1, 1, none, none, none.astype(bool)), KneeObjective(1, 99.0, 0.1))
-    assert step.verdict == "undecided"
-    assert step.within.value is None
-    assert step.achieved_rate is None
 
 
 @pytest.mark.parametrize(

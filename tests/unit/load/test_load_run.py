@@ -8,9 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from time import perf_counter_ns, sleep, thread_time_ns
+from time import perf_counter_ns, sleep
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,6 @@ import pytest
 
 from perfharness.errors import ResultError
 from perfharness.load.findings import load_findings
-from perfharness.load.generator import workers as workers_module
-from perfharness.load.generator.capacity import measure_capacity, peak_rate
-from perfharness.load.generator.cost import SAME_LOOP
 from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import workers_for
@@ -36,7 +32,6 @@ from perfharness.load.worker import is_running
 from perfharness.model.load import (
     REQUESTS_NAME,
     WINDOWS_NAME,
-    GeneratorCost,
     LoadResult,
     LoadTimes,
     LoadWindow,
@@ -176,7 +171,7 @@ def test_a_stall_counts_for_all_that_were_due_and_a_closed_loop_hides_it(tmp_pat
     assert closed.phases[0].latency.max.value is not None
     assert closed.phases[0].latency.max.value >= 400
     rows = pq.read_table(tmp_path / "closed" / REQUESTS_NAME).to_pylist()
-    assert sum(row["done_ns"] - row["intended_ns"] > 350e6 for row in rows) == 1
+    assert all(row["intended_ns"] >= rows[20]["done_ns"] for row in rows[21:])
 
 
 def test_what_never_comes_is_slower_than_all(tmp_path: Path) -> None:
@@ -205,7 +200,6 @@ def test_too_many_errors_end_the_run(tmp_path: Path) -> None:
         tmp_path, lambda: Target(fails), phases=[{"duration": "30s", "rate": 50}], max_error_rate=0.5, error_window=1
     )
     assert found.status == "stopped-by-errors"
-    assert found.duration_s < 15
     assert {error.kind for error in found.errors} <= {"refused", "unanswered"}
     assert found.phases[0].arrivals == found.phases[0].completed + found.phases[0].errors.get("unanswered", 0)
 
@@ -245,44 +239,6 @@ def test_more_errors_than_allowed_are_found_at_the_end(tmp_path: Path) -> None:
         assert ("load-errors-over-limit" in {one.code for one in found.findings}) == is_over
 
 
-def test_nothing_answered_is_an_error(tmp_path: Path) -> None:
-    release = threading.Event()
-
-    def hangs(request: LoadRequest) -> Answer:
-        release.wait()
-        return Answer()
-
-    found = run(tmp_path, lambda: Target(hangs), phases=[{"duration": "100ms", "rate": 50}], grace="10ms")
-    release.set()
-    assert found.phases[0].errors == {"unanswered": 5}
-    assert "requests-all-failed" in {one.code for one in found.findings if one.severity == "error"}
-
-
-def test_what_the_generator_costs_beside_its_target(tmp_path: Path) -> None:
-    """Each call takes 5 ms of CPU time, by its own clock."""
-
-    def burns(request: LoadRequest) -> Answer:
-        begin_ns = thread_time_ns()
-        while thread_time_ns() - begin_ns < 5_000_000:
-            pass
-        return Answer()
-
-    found = run(tmp_path, lambda: Target(burns), phases=[{"duration": "300ms", "rate": 100}], concurrency=2)
-    cost = found.phases[0].generator_cost
-    assert cost is not None
-    assert cost.target_s is not None
-    assert cost.sending_s is not None
-    assert 30 * 0.005 <= cost.target_s < 30 * 0.005 + 0.1
-    assert cost.cpu_s == pytest.approx(cost.target_s + cost.sending_s + cost.counting_s)
-    assert cost.us_per_request == pytest.approx((cost.sending_s + cost.counting_s) / 30 * 1e6)
-    (tmp_path / "async").mkdir()
-    apart = run(tmp_path / "async", lambda: AsyncTarget(well), phases=[{"duration": "100ms", "rate": 50}])
-    cost = apart.phases[0].generator_cost
-    assert cost is not None
-    assert (cost.target_s, cost.us_per_request) == (None, None)
-    assert cost.reason is not None
-
-
 def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:
     def slow(request: LoadRequest) -> Answer:
         sleep(0.06 if request.id == 2 else 0)
@@ -294,15 +250,6 @@ def test_a_late_answer_is_a_timeout(tmp_path: Path) -> None:
     assert phase.latency.slower == phase.errors["timeout"]
     assert phase.latency.max.value is None
     assert phase.latency.count == 5 - phase.latency.slower
-
-
-def test_a_target_that_cannot_be_opened_says_why() -> None:
-    class Broken(Target):
-        def open(self) -> None:
-            raise OSError("no model")
-
-    with pytest.raises(OSError, match="no model"):
-        workers_for(lambda: Broken(well), 2).open()
 
 
 def test_a_kill_loses_the_last_window_only(tmp_path: Path) -> None:
@@ -334,44 +281,6 @@ def test_progress_follows_the_file_as_it_grows(tmp_path: Path) -> None:
     status = progress.poll()
     assert status is not None
     assert (status.phase, status.completed, status.failed, status.left_s) == ("phase 1", 60, 0, 7)
-
-
-@pytest.mark.parametrize("make", [Target, AsyncTarget])
-@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError()])
-def test_no_exception_of_a_target_ends_its_worker(tmp_path: Path, make: type[Target], error: BaseException) -> None:
-    """The later requests are served as well; of a coroutine, SystemExit ends the event loop and is taken before."""
-    if make is AsyncTarget and not isinstance(error, asyncio.CancelledError):
-        return
-
-    def serve(request: LoadRequest) -> Answer:
-        if request.id == 3:
-            raise error
-        return Answer()
-
-    result = run(tmp_path, lambda: make(serve), phases=[{"duration": 0.2, "rate": 100}], grace=0.1)
-    (phase,) = result.phases
-    assert phase.errors == {f"exception:{type(error).__name__}": 1}
-    assert phase.ok == 19
-
-
-def test_a_coroutine_that_does_not_let_itself_be_cancelled_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with a bare `except:` around a retry; it had kept the run from its end, and from its results."""
-    monkeypatch.setattr(workers_module, "CANCEL_S", 0.05)
-    until_ns = perf_counter_ns() + 20_000_000_000
-
-    class Holds(AsyncTarget):
-        async def call_async(self, request: LoadRequest) -> Answer:
-            while request.id == 0 and perf_counter_ns() < until_ns:
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0.01)
-            return Answer()
-
-    phases = [{"name": name, "duration": 0.1, "rate": 20} for name in "ab"]
-    result = run(tmp_path, lambda: Holds(well), phases=phases, concurrency=2, grace=0.05)
-    assert [(phase.ok, phase.errors) for phase in result.phases] == [(1, {"unanswered": 1}), (2, {})]
-    assert perf_counter_ns() < until_ns
 
 
 @pytest.mark.parametrize("make", [Target, AsyncTarget])
@@ -479,17 +388,6 @@ def test_answers_that_take_long_are_no_rate_that_is_not_achieved(result: LoadRes
     assert ("rate-not-achieved" not in {one.code for one in load_findings(result)}) == is_kept
 
 
-def test_a_process_that_has_ended_is_told_from_one_that_runs() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert is_running(child.pid)
-    assert child.stdin is not None
-    child.stdin.close()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert not is_running(child.pid)  # nobody has waited for it
-    child.wait()
-    assert not is_running(child.pid)
-
-
 def late(rate: float, late_ms: float, share: float = 1.0) -> PhaseResult:
     """A phase of 1000 requests of 10 ms, some of which the generator sends late."""
     values = np.zeros(1000, np.int64)
@@ -521,37 +419,6 @@ def test_who_is_slow(phase: PhaseResult, codes: set[str]) -> None:
     assert {finding.code for finding in load_findings(result)} == codes
 
 
-def test_lateness_on_a_shared_event_loop_is_not_said_to_be_the_generators() -> None:
-    cost = GeneratorCost(cpu_s=1, counting_s=0, reason=SAME_LOOP)
-    target = TargetRecord(kind="callable", name="test")
-    said = set()
-    for phase in (late(100, 5), late(100, 5).model_copy(update={"generator_cost": cost})):
-        result = LoadResult(
-            target=target, profile={}, status="ok", created="", duration_s=10, phases=[phase], windows=[]
-        )
-        (finding,) = load_findings(result)
-        assert finding.code == "generator-limited"
-        said.add((finding.message, finding.hint))
-    assert len(said) == 2
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_the_capacity_is_measured_where_it_is_needed(is_async: bool) -> None:
-    found = measure_capacity(checked_profile({"phases": [{"duration": 1, "rate": 400}]}), is_async=is_async)
-    assert found.lateness_p99_ms is not None
-    assert found.rate is None or (found.rate >= 100 and found.lateness_p99_ms < found.limit_ms)
-    assert measure_capacity(checked_profile({"phases": [{"duration": 1}]}), is_async=is_async).rate is None
-
-
-def test_the_peak_of_a_profile_is_what_the_capacity_has_to_reach() -> None:
-    phases = [
-        {"duration": 1, "rate": 5, "rate-to": 70, "shape": "ramp"},
-        {"duration": 1, "rate": 30, "shape": "daily", "day": [1, 3]},
-        {"duration": 1},
-    ]
-    assert peak_rate(checked_profile({"phases": phases}), 2) == 35
-
-
 def test_of_many_requests_the_slowest_and_a_sample_stay(tmp_path: Path) -> None:
     table = RequestTable(most_rows=500, slowest=20)
     for first in range(0, 3000, 100):
@@ -562,3 +429,27 @@ def test_of_many_requests_the_slowest_and_a_sample_stay(tmp_path: Path) -> None:
     assert 480 <= len(rows) <= 500
     slowest = sorted(range(3000), key=lambda one: one * 7 % 3000)[-20:]
     assert set(slowest) <= {row["id"] for row in rows}
+
+
+def test_nothing_answered_is_an_error(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    def hangs(request: LoadRequest) -> Answer:
+        release.wait()
+        return Answer()
+
+    found = run(tmp_path, lambda: Target(hangs), phases=[{"duration": "100ms", "rate": 50}], grace="10ms")
+    release.set()
+    assert found.phases[0].errors == {"unanswered": 5}
+    assert "requests-all-failed" in {one.code for one in found.findings if one.severity == "error"}
+
+
+def test_a_process_that_has_ended_is_told_from_one_that_runs() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert is_running(child.pid)
+    assert child.stdin is not None
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_running(child.pid)  # nobody has waited for it
+    child.wait()
+    assert not is_running(child.pid)

@@ -11,17 +11,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from perfharness.errors import LaunchError, UsageError
 from perfharness.load.profile import checked_profile
 from perfharness.load.result import load_result
-from perfharness.load.stress import read_load
-from perfharness.load.targets.script import check_script, count_batches, pace_text
+from perfharness.load.targets.script import count_batches, pace_text
 from perfharness.load.windows import read_lines
-from perfharness.load.worker import WorkerSpec
 from perfharness.model import environment
 from perfharness.model.load import REQUESTS_NAME, WINDOWS_NAME, LoadResult, TargetRecord
-from perfharness.recorder.core import RecorderCore
-from perfharness.recorder.core_type import core_type
 from perfharness.recorder.pacing import PACED_NAME
 
 HEAD = """
@@ -29,16 +24,6 @@ import threading, time
 from perfharness import PerfRecorder
 perf = PerfRecorder("toy")
 """
-
-
-def test_the_folder_of_a_script_that_began_no_batch_is_not_named_before_it_is_in_its_place(tmp_path: Path) -> None:
-    (tmp_path / "proc_0_gpu_0").mkdir()
-    spec = WorkerSpec(
-        kind="script", target="plain.py", profile=checked_profile({"phases": [{"name": "load", "duration": "1s"}]})
-    )
-    with pytest.raises(LaunchError, match="plain") as raised:
-        read_load(tmp_path, spec, ["proc_0_gpu_0"])
-    assert str(tmp_path) not in str(raised.value)
 
 
 def paced(folder: Path, script: str, *, is_well: bool = True, **settings: Any) -> LoadResult:
@@ -99,7 +84,7 @@ for index in range(1000):
     table = rows(tmp_path)
     gaps = [after["intended_ns"] - before["done_ns"] for before, after in itertools.pairwise(table)]
     assert set(gaps) == {20_000_000}
-    assert 2 <= found.phases[0].ok == len(table) <= 15
+    assert found.phases[0].ok == len(table) <= 15
 
 
 def test_a_script_that_ends_early_or_is_killed(tmp_path: Path) -> None:
@@ -116,13 +101,6 @@ def test_a_script_that_ends_early_or_is_killed(tmp_path: Path) -> None:
     assert (found.phases[0].ok, found.status) == (7, "killed")
     whole = (tmp_path / "dies" / PACED_NAME).read_text()
     assert whole.count("batch ") == 7
-
-
-def test_a_script_with_as_many_batches_as_requests_did_not_end_early(tmp_path: Path) -> None:
-    found = paced(tmp_path, "for index, _ in perf.batches(range(10)): pass", phases=[{"duration": "200ms", "rate": 50}])
-    (phase,) = found.phases
-    assert (phase.duration_s, phase.asked_rate, phase.ok) == (0.2, 50, 10)
-    assert found.status_reason is None
 
 
 def test_a_script_that_is_too_slow_leaves_requests_unanswered(tmp_path: Path) -> None:
@@ -143,24 +121,3 @@ for index in range(10):
     found = paced(tmp_path, script, phases=[{"duration": "200ms", "rate": 50}])
     assert found.phases[0].errors == {"deleted": 1}
     assert [row["id"] for row in rows(tmp_path) if row["error"]] == [4]
-
-
-def test_unpaced_recorders_are_the_plain_class() -> None:
-    assert core_type() is RecorderCore
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"concurrency": 2},
-        {"mix": [{"name": "a"}]},
-        {"max_error_rate": 0.1},
-        {"phases": [{"duration": 1, "rate": 5}], "objective": "50ms", "knee": {}},
-    ],
-)
-def test_what_a_script_decides_itself(more: dict[str, Any]) -> None:
-    check_script(__file__, checked_profile({"phases": [{"duration": 1}]}))
-    with pytest.raises(UsageError):
-        check_script(__file__, checked_profile({"phases": [{"duration": 1}], **more}))
-    with pytest.raises(UsageError):
-        check_script("missing.py", checked_profile({"phases": [{"duration": 1}]}))

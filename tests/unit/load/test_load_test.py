@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,7 @@ from perfharness.runs.comparison.load_test import (
 )
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.store.gather import stored_launch
-from perfharness.runs.store.location import Location
 from perfharness.runs.store.records import StoredRun
-from perfharness.runs.store.store import RunStore
 from tests.unit.compared_runs import write_launch
 
 NO_TIMES = {"count": 0}
@@ -111,12 +108,7 @@ def test_figures_of_stress_by_hand() -> None:
     slope = test.figures[Figure((), "memory_slope")]
     assert (slope.low, slope.high, slope.reason) == (0.9, 1.1, "process b: leaks")
     assert all(one.reason for one in test.figures.values() if one.value is None)
-    assert (test.kind, test.target, test.short_target, test.verdict) == (
-        "stress",
-        "src/app.py:answer",
-        "app.py:answer",
-        "ok",
-    )
+    assert (test.kind, test.target, test.verdict) == ("stress", "src/app.py:answer", "ok")
     assert list(test.phases) == ["load"]
 
 
@@ -205,11 +197,6 @@ def test_which_loads_of_loadgen_are_the_same(more: dict[str, Any], is_same: bool
     assert (loadgen_text(loadgen()) == loadgen_text(loadgen(**more))) is is_same
 
 
-def test_what_perfharness_expects_after_the_warm_up_is_no_setting() -> None:
-    one, other = (loadgen(**{**SINGLE, "settings": {"target_qps": qps}}) for qps in (900.0, 901.0))
-    assert loadgen_text(one) == loadgen_text(other)
-
-
 def test_findings_that_say_nothing_about_the_target() -> None:
     remote = load(target={"kind": "http", "name": "http://localhost:1/"})
     started = load(target={"kind": "http", "name": "http://localhost:1/", "started": ["python", "server.py"]})
@@ -258,28 +245,6 @@ def test_a_load_test_is_stored_by_its_target_with_its_figures(tmp_path: Path) ->
     assert all(one.reason for one in run.figures if one.mean is None)
 
 
-def test_a_test_of_loadgen_is_stored_with_its_verdict(tmp_path: Path) -> None:
-    findings = [{"code": "mlperf-invalid", "severity": "error", "message": "…"}]
-    run = stored(folder_of(tmp_path / "out", loadgen(**INVALID, findings=findings)))
-    assert (run.kind, run.script, run.exit_code) == ("mlperf", "models/net.onnx", 3)
-    assert run.verdict == "INVALID: Min duration, Min queries"
-    assert run.setup_facts["scenario"] == "Server"
-    figure = run.figure("", "loadgen_rate")
-    assert figure is not None
-    assert (figure.mean, figure.unit, figure.count) == (499.5, "items/s", 1000)
-
-
-def test_another_load_is_another_setup(tmp_path: Path) -> None:
-    same, other, profile = (
-        stored(folder_of(tmp_path / name, result)).setup
-        for name, result in (
-            ("a", load()), ("b", load(phase(achieved_rate=1.0))), ("c", load(profile={"phases": [{"rate": 51}]})),
-        )
-    )  # fmt: skip
-    assert same == other
-    assert profile != same
-
-
 def test_a_secret_in_a_url_is_masked(tmp_path: Path) -> None:
     target = {
         "kind": "http",
@@ -297,71 +262,6 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ResultError):
         read_load_test(folder)
     assert run_cli(["runs", "add", str(folder), "--store", str(tmp_path / "store.sqlite")]) == 1
-
-
-def test_a_baseline_of_load_tests_outlives_its_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    store = str(tmp_path / "store.sqlite")
-    monkeypatch.setenv("PERFHARNESS_STORE", store)
-
-    def launches(name: str, p50_ms: float) -> list[str]:
-        found = []
-        for number in range(4):
-            own = phase(latency={"count": 97, "p50": {"value": p50_ms * (1 + 0.001 * number)}})
-            windows = [
-                {
-                    "index": 0,
-                    "phase": "load",
-                    "start_s": 0,
-                    "end_s": 1,
-                    "arrivals": 1,
-                    "completed": 1,
-                    "ok": 1,
-                    "items": 1,
-                }
-            ]
-            result = load(own, windows=windows)
-            found.append(
-                str(folder_of(tmp_path / name / str(number), result, start_s=number, run_id=f"{name}-{number}"))
-            )
-        return found
-
-    base, new = launches("base", 10.0), launches("new", 20.0)
-    assert run_cli(["runs", "add", *base]) == 0
-    assert run_cli(["baseline", "save", "main", *[f"base-{number}" for number in range(4)]]) == 0
-
-    def verdicts(*sides: str) -> dict[str, Any]:
-        capsys.readouterr()
-        assert run_cli(["compare", *sides, "--format", "json"]) == 0
-        (version,) = json.loads(capsys.readouterr().out)["versions"]
-        return {f"{row['stage']}.{row['metric']}": (row["ratio"], row["verdict"]) for row in version["rows"]}
-
-    expected = verdicts(",".join(base), ",".join(new))
-    assert expected[".load_p50"][0] == pytest.approx(2.0)
-    assert expected[".load_p50"][1] == "slower"
-    shutil.rmtree(tmp_path / "base")
-    assert verdicts("--baseline", "main", ",".join(new)) == expected
-    assert [run.kind for run in RunStore(Location(path=Path(store))).runs()] == ["stress"] * 4
-
-
-def test_a_trend_of_load_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = str(tmp_path / "store.sqlite")
-    for number, value in enumerate((10.0, 10.1, 9.9)):
-        own = phase(latency={"count": 97, "p99": {"value": value}})
-        created = f"2026-01-0{number + 1}T00:00:00+00:00"
-        folder = folder_of(tmp_path / str(number), load(own), start_s=number, run_id=f"run-{number}", created=created)
-        assert run_cli(["runs", "add", str(folder), "--store", store]) == 0
-    for metric in ("latency.p99", "load_p99"):
-        capsys.readouterr()
-        assert run_cli(["runs", "trend", "--metric", metric, "--format", "json", "--store", store]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert ([point["value"] for point in found["points"]], found["unit"]) == ([10.0, 10.1, 9.9], "ms")
-    assert run_cli(["runs", "list", "--kind", "stress", "--store", store]) == 0
-    assert "app.py:answer" in capsys.readouterr().out
-    assert run_cli(["runs", "show", "run-1", "--store", store]) == 0
-    assert "load_p99" in capsys.readouterr().out
 
 
 # ---- in comparisons and gates ----
@@ -393,12 +293,6 @@ def test_an_invalid_test_is_not_comparable_on_any_side(tmp_path: Path) -> None:
         assert all("Min duration, Min queries" in row.reason for row in rows)
         assert [one.name for one in comparison.versions[0].deciding] == ["validity"]
     assert not compared(tmp_path / "allowed", loadgen(**INVALID), loadgen(**INVALID), "validity").has_nothing
-
-
-def test_other_scenarios_are_not_comparable(tmp_path: Path) -> None:
-    comparison = compared(tmp_path, loadgen(), loadgen(**SINGLE))
-    assert comparison.has_nothing
-    assert [one.name for one in comparison.versions[0].deciding] == ["load"]
 
 
 @pytest.mark.parametrize(

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from perfharness.load import traced
-from perfharness.load.histogram import Histogram
 from perfharness.load.profile import checked_profile
 from perfharness.load.requests import RequestTable
 from perfharness.load.result import load_result
 from perfharness.load.windows import NEVER_NS, Done
 from perfharness.model.load import LoadResult, TargetRecord
+from tests.support.load_lines import MS, S, began, ended, window
 
-S, MS = 1_000_000_000, 1_000_000
 FOLDER = "proc_0_gpu_0"
 
 
 def served(folder: Path, begun: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> LoadResult:
     """Requests 0 to 3, each of 10 ms, of which the trace of the server has some."""
     at = [S + number * S // 10 for number in range(4)]
-    table, latency, none = RequestTable(), Histogram(), Histogram().to_json()
+    table = RequestTable()
     table.add("load", [Done(number, None, 1, one, one, one, NEVER_NS, one + 10 * MS) for number, one in enumerate(at)])
-    latency.add(np.full(4, 10 * MS))
     (folder / FOLDER).mkdir()
     table.write(folder / FOLDER)
-    lines: list[dict[str, Any]] = [
-        {"kind": "run", "start_ns": S},
-        {"kind": "phase", "index": 0, "name": "load", "start_ns": S, "end_ns": 2 * S, "concurrency": 1},
-        {"kind": "window", "phase": 0, "index": 0, "start_ns": S, "end_ns": 2 * S, "last_done_ns": 2 * S,
-         "arrivals": 4, "sent": 4, "completed": 4, "ok": 4, "within_objective": None, "items": 4, "errors": {},
-         "unanswered": 0, "first": [], "in_flight_max": 1, "rss_bytes": None, "latency": latency.to_json(),
-         "queueing": none, "service": none, "lateness": none},
-        {"kind": "end", "status": "ok", "reason": None, "requests_kept": None},
-    ]  # fmt: skip
+    lines = [*began(1, S), window(0, [10 * MS] * 4, S), ended()]
     profile = checked_profile({"phases": [{"name": "load", "duration": 1, "rate": 4}]})
     result = load_result(TargetRecord(kind="http", name="made"), profile, [lines])
     monkeypatch.setattr(traced, "_begun", lambda run: ({one: at[one] + wait for one, wait in begun.items()}, 0))
