@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
@@ -143,7 +143,6 @@ CALLS_OF_ONE_MOMENT = Story(
 """The two operations of the first call are not behind each other in the trace."""
 
 
-@settings(max_examples=150, deadline=None)
 @example(story=CALLS_OF_ONE_MOMENT, rows=1000, shuffle=False, seed=0)
 @given(story=stories(), rows=st.sampled_from([1, 2, 7, 1000]), shuffle=st.booleans(), seed=st.integers(0, 99))
 def test_a_trace_in_any_order_says_what_all_pairs_say(story: Story, rows: int, shuffle: bool, seed: int) -> None:

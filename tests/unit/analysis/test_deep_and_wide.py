@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
@@ -27,7 +27,6 @@ from tests.unit.recorded_traces import Recorded
 DEPTH = 3000
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6), st.integers(0, 1)), max_size=40), st.integers(1, 3))
 def test_deep_intervals_nest_as_others_do(rows: list[tuple[int, int, int]], levels: int) -> None:
     """One by one from any level on, as level by level: overlapping ones and borders that touch included."""

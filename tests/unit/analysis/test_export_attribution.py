@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis
@@ -18,7 +18,6 @@ from tests.support.trace_builder import TraceBuilder
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(1, 2)), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(ranges=SPANS, calls=SPANS)
 @pytest.mark.parametrize("start_end", [False, True])
 def test_the_innermost_stage_around_the_call(

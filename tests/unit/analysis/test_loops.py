@@ -177,7 +177,6 @@ class Columns:
         return len(self.parent)
 
 
-@settings(max_examples=200)
 @given(
     st.lists(  # one thread each: ranges that run one after another, each with so many batches
         st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=4

@@ -538,7 +538,7 @@ def test_a_rank_that_waited_for_another_says_for_which(tmp_path: Path) -> None:
     assert [round(part.ms) for part in first.parts] == [40]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_the_parts_of_batches_sum_to_their_durations_and_differences_to_theirs(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfharness.analysis.stages.throughput import MIN_PERIODS, Sharing, concurrency, throughput
@@ -103,7 +103,6 @@ def test_bursts_count_whole_rounds() -> None:
     assert rate(loop(bursts(4, 4, 10.6), 10, warmup=1)) is None
 
 
-@settings(max_examples=100)
 @given(
     size=st.integers(2, 16),
     rounds=st.integers(3, 50),
@@ -245,7 +244,6 @@ def test_a_wait_with_nobody_else_in_the_process_costs_nothing() -> None:
     assert rate(loop(start, 18, warmup=2, barrier_has_workers=True, **fields)) is None
 
 
-@settings(max_examples=60)
 @given(
     seed=st.integers(0, 1 << 32),
     processes=st.integers(1, 4),

@@ -6,7 +6,7 @@ from math import log1p
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -84,7 +84,6 @@ def test_the_trend_is_that_of_least_squares() -> None:
     assert (found.interval.low, found.interval.high) == pytest.approx(tuple(expected))
 
 
-@settings(max_examples=50)
 @given(TIMES, TIMES, st.booleans(), st.floats(-0.1, 0.1))
 def test_the_change_is_that_of_the_means_and_lies_in_its_interval(
     base: Float64, new: Float64, in_turns: bool, drift: float
@@ -263,7 +262,6 @@ def test_holm_by_its_definition(p_values: list[float], alpha: float) -> None:
     assert all(one >= p for one, p in zip(adjusted, p_values, strict=True))
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=5))
 def test_an_interval_and_its_verdict_agree(sides: list[tuple[Float64, Float64]]) -> None:
     for one in compare([Pair(base, new) for base, new in sides]):
@@ -279,7 +277,6 @@ def test_an_interval_and_its_verdict_agree(sides: list[tuple[Float64, Float64]])
         assert expected[one.direction]
 
 
-@settings(max_examples=50)
 @given(TIMES, TIMES, st.floats(0.001, 1000))
 def test_swapped_sides_and_other_units(base: Float64, new: Float64, unit: float) -> None:
     opposite = {"up": "down", "down": "up", "same": "same", "undecided": "undecided"}

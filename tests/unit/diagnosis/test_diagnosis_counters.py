@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
@@ -174,7 +174,6 @@ def simulated(draw: st.DrawFn) -> tuple[list[tuple[int, int, int, float]], int]:
     return kernels, -(-at // PERIOD) * PERIOD
 
 
-@settings(max_examples=60, deadline=None)
 @given(simulated(), st.sampled_from(["round", "floor"]))
 def test_the_true_share_is_in_the_range(
     tmp_path_factory: pytest.TempPathFactory, gpu: tuple[list[tuple[int, int, int, float]], int], how: str

@@ -6,7 +6,7 @@ from math import ceil, log
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.load.proportions import NEVER_NS, Latencies, WindowedCounts
@@ -34,7 +34,6 @@ def queue(count: int, load: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     values=st.lists(st.integers(0, 10**9), min_size=20, max_size=200),
     percent=st.sampled_from([50.0, 90.0, 95.0, 99.0, 99.9]),
 )
-@settings(max_examples=100, deadline=None)
 def test_a_percentile_is_the_smallest_value_that_as_many_requests_do_not_exceed(
     values: list[int], percent: float
 ) -> None:

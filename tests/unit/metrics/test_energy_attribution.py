@@ -206,7 +206,7 @@ def test_a_stage_without_gpu_work_spent_nothing_and_no_sensor_is_null() -> None:
     matmul_w=st.floats(300, 690), copy_w=st.floats(90, 300), matmul_ms=st.floats(1, 2000), copy_ms=st.floats(1, 2000),
     wait_ms=st.floats(1, 1000), seed=st.integers(0, 10),
 )  # fmt: skip
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_whatever_the_lengths_the_sum_is_the_counters_and_no_number_is_impossible(
     matmul_w: float, copy_w: float, matmul_ms: float, copy_ms: float, wait_ms: float, seed: int
 ) -> None:

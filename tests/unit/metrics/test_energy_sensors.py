@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfharness.analysis.energy.sensors import disagreement, idle_power, shown_within
@@ -123,7 +123,6 @@ def test_a_counter_that_does_not_move_or_runs_backwards() -> None:
     poll_ms=st.floats(20, 60),
     noise=st.sampled_from([0, 0.01]),
 )
-@settings(max_examples=60, deadline=None)
 def test_a_block_of_load_lies_in_both_intervals(
     low: float, high: float, on_s: float, lag_ms: int, phase_ms: int, poll_ms: float, noise: float
 ) -> None:
@@ -165,7 +164,6 @@ def test_the_interval_of_a_steady_load_holds_the_truth_as_often_as_it_says(secon
     seconds=st.floats(2, 8),
     phase_ms=st.integers(0, 99),
 )
-@settings(max_examples=80, deadline=None)
 @example(poll_ms=50.135, seconds=10.05, phase_ms=96)  # one line through all updates, and not theirs: 22 times the error
 @example(poll_ms=49.667, seconds=2.51, phase_ms=93)  # readings a period and a half apart: counted as two
 @example(poll_ms=49.1875, seconds=2, phase_ms=6)

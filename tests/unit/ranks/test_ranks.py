@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.analysis.ranks.compare import compare_ranks, half_interval
@@ -377,7 +377,6 @@ def test_waiting_is_from_the_own_arrival_to_the_last(rows: list[tuple[int, int, 
         assert margin == sorted(row)[2] - sorted(row)[1]
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8),
     st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 30)), max_size=5),

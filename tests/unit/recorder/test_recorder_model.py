@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness import PerfRecorder
@@ -87,7 +87,6 @@ def written(event: Event) -> tuple[str, str | None, int | None]:
     return event.op, event.message, event.payload
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(programs, min_size=1, max_size=3))
 def test_threads(programs_of_threads: list[list[Range]]) -> None:
     with recording() as log:
@@ -114,7 +113,6 @@ def test_threads(programs_of_threads: list[list[Range]]) -> None:
     assert_counts(perf, programs_of_threads)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(programs, min_size=1, max_size=4))
 def test_tasks(programs_of_tasks: list[list[Range]]) -> None:
     async def run_slowly(perf: PerfRecorder, program: list[Range]) -> None:

@@ -58,7 +58,7 @@ def from_pages(path: Path, columns: Sequence[int], first: int, last: int) -> lis
     return list(zip(rows.tolist(), *(column.tolist() for column in values), strict=True))
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_rows(tmp_path: Path, data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from([INTEGERS, OTHERS]), min_size=1, max_size=30))

@@ -125,7 +125,7 @@ def test_categories_without_a_name_stay_so_in_a_process_that_was_not_forked(tmp_
     assert names(open_trace(builder.write(tmp_path / "t.sqlite"))) == [(1, None, "x"), (2, None, None)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_tree_of_forks_is_resolved(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Every process defines some ids, all different, and uses those that it or an ancestor defined."""

@@ -163,7 +163,7 @@ def test_a_trace_that_contradicts_itself(
         open_trace(builder.write(tmp_path / "t.sqlite"))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(100, 190_000), st.integers(0, 255)), min_size=1, max_size=40))
 def test_flipped_bytes_never_end_in_a_traceback(tmp_path: Path, flips: list[tuple[int, int]]) -> None:
     content = bytearray((GOLDEN / "cpu.sqlite").read_bytes())
