@@ -45,7 +45,7 @@ def target(tmp_path: Path) -> str:
 def compared(target: str, tmp_path: Path, *, sharing: tuple[str, ...], starts_mps: bool = False) -> Replicas:
     found: Replicas = api.compare_replicas(
         target, replicas=(1, 2, 4), sharing=sharing, starts_mps=starts_mps, count=3, concurrency=4, duration_s=5,
-        warmup_s=1, output_dir=tmp_path / "out", stored=False,
+        warmup_s=1, output_dir=tmp_path / "out", history=False,
     )  # fmt: skip
     for case in found.cases:
         print(case.name, {name: (one.mean, one.low, one.high) for name, one in case.figures.items()}, case.standing)

@@ -24,7 +24,7 @@ from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 pytest.importorskip("mlperf_loadgen")
 
 TINY = f"{Path(tiny_models.__file__)}:create"
-QUIET = ("--tracer", "ranges", "--no-telemetry", "--no-store")
+QUIET = ("--tracer", "ranges", "--no-telemetry", "--no-history")
 
 
 def run(out: Path, model: str, *arguments: object) -> tuple[int, MlperfResult, str]:
@@ -238,7 +238,7 @@ def test_from_python(tmp_path: Path) -> None:
     model = write_model(tmp_path / "net.py", FakeScript(execute_ms=1))
     done = api.mlperf(
         model, backend=FAKE_BACKEND, min_duration_s=0.1, min_queries=70, tracer="none", telemetry=False,
-        output_dir=tmp_path / "out", stored=False,
+        output_dir=tmp_path / "out", history=False,
     )  # fmt: skip
     assert done.result.validity == "VALID"
     assert done.launch.folder == tmp_path / "out"

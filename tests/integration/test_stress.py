@@ -14,8 +14,7 @@ import perfharness as api
 from perfharness.load.replicas.result import Replicas
 from perfharness.model.load import LoadResult
 from perfharness.runs.files.run_folder import read_manifest
-from perfharness.runs.store.location import Location
-from perfharness.runs.store.store import RunStore
+from perfharness.runs.history import History
 from tests.integration import forked_command
 from tests.integration.launches import environment, perfharness, tracing
 
@@ -42,12 +41,13 @@ def target(tmp_path: Path) -> str:
     return f"{tmp_path / 'app.py'}:Model"
 
 
-def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str) -> None:
-    out = tmp_path / "out"
+def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, place = tmp_path / "out", str(tmp_path / "history.db")
+    monkeypatch.setenv("PERFHARNESS_HISTORY", place)
     done = perfharness(
         "stress", target, "--rate", 40, "--duration", "1s", "--warm-up", "500ms", "--concurrency", 2,
         "--tracer", "ranges", "--no-telemetry", "--format", "json", "-o", out,
-        PERFHARNESS_STORE=str(tmp_path / "store.sqlite"),
+        PERFHARNESS_HISTORY=place,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = LoadResult.model_validate(json.loads(done.stdout))
@@ -61,11 +61,10 @@ def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str) -> None:
     rows = {row["id"]: row for row in pq.read_table(process / "requests.parquet").to_pylist()}
     assert sorted(rows) == list(range(60))
     assert rows[7]["error"] == "exception:ValueError"
-    stored = RunStore(Location(path=tmp_path / "store.sqlite")).find(str(out))
-    assert (stored.kind, stored.script, stored.verdict) == ("stress", target, "ok")
-    median = stored.figure("", "load_p50")
-    assert median is not None
-    assert median.mean == load.latency.p50.value
+    (run,) = History().runs()
+    assert (run["kind"], run["script"], run["exit"]) == ("stress", "app.py:Model", 0)
+    (median,) = History().series("", "load_p50").points
+    assert median["value"] == load.latency.p50.value
     source = read_manifest(out).source
     assert source is not None
     assert source.script_sha256 == sha256(TARGET.encode()).hexdigest()
@@ -78,7 +77,7 @@ def test_ids_of_requests_are_in_the_trace_of_nsys(tmp_path: Path, target: str) -
     options, sites = tracing("nsys")
     done = forked_command.run(
         ("stress", target, "--rate", 40, "--duration", "1s", *options, "--no-telemetry", "-o", out),
-        environment(*sites, PERFHARNESS_STORE="off"),
+        environment(*sites, PERFHARNESS_HISTORY="off"),
     )
     assert done.returncode == 0, done.stderr
     ids = sorted(api.open_run(out).batches()["batch_index"].to_pylist())
@@ -89,7 +88,7 @@ def test_ids_of_requests_are_in_the_trace_of_nsys(tmp_path: Path, target: str) -
 
 def test_two_processes_share_the_load(tmp_path: Path, target: str) -> None:
     done = api.stress(
-        target, rate=30, duration_s=1, num_processes=2, tracer="none", telemetry=False, stored=False,
+        target, rate=30, duration_s=1, num_processes=2, tracer="none", telemetry=False, history=False,
         output_dir=tmp_path / "out",
     )  # fmt: skip
     assert done.load.phases[0].arrivals == 30
@@ -109,7 +108,7 @@ def test_batches_of_a_script_are_requests(tmp_path: Path) -> None:
     )
     done = perfharness(
         "stress", tmp_path / "toy.py", "--rate", 60, "--duration", "1s", "-np", 2, "--tracer", "ranges",
-        "--no-telemetry", "--no-store", "--format", "json", "-o", tmp_path / "out", "--", 100,
+        "--no-telemetry", "--no-history", "--format", "json", "-o", tmp_path / "out", "--", 100,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = LoadResult.model_validate(json.loads(done.stdout))
@@ -126,7 +125,7 @@ def test_batches_of_a_script_are_requests(tmp_path: Path) -> None:
 def test_a_model_under_load(tmp_path: Path) -> None:
     done = api.stress(
         "tests.contract.tiny_models:create", backend="onnxruntime", rate=40, duration_s=1, items=3, tracer="ranges",
-        telemetry=False, stored=False, output_dir=tmp_path / "out",
+        telemetry=False, history=False, output_dir=tmp_path / "out",
     )  # fmt: skip
     assert (done.load.target.kind, done.load.phases[0].ok, done.load.phases[0].items) == ("backend", 40, 120)
     stages = set(api.open_run(tmp_path / "out").ranges()["name"].to_pylist())
@@ -149,7 +148,7 @@ def test_a_model_under_load(tmp_path: Path) -> None:
 )
 def test_exit_codes(tmp_path: Path, target: str, words: tuple[str, ...], code: int) -> None:
     given = [word.format(target=target) for word in words]
-    fast = ("--tracer", "none", "--no-telemetry", "--no-store", "-o", tmp_path / "out")
+    fast = ("--tracer", "none", "--no-telemetry", "--no-history", "-o", tmp_path / "out")
     done = perfharness("stress", *given, *fast)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
@@ -159,7 +158,7 @@ def test_a_crash_of_the_target_keeps_what_was_measured(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import os\n\ndef serve(request):\n    if request.id == 70:\n        os.abort()\n")
     done = perfharness(
         "stress", f"{tmp_path / 'app.py'}:serve", "--rate", 50, "--duration", "5s", "--tracer", "none",
-        "--no-telemetry", "--no-store", "--format", "json", "-o", tmp_path / "out",
+        "--no-telemetry", "--no-history", "--format", "json", "-o", tmp_path / "out",
     )  # fmt: skip
     assert done.returncode == 1
     found = LoadResult.model_validate(json.loads(done.stdout))
@@ -176,7 +175,7 @@ def test_the_knee_is_searched_rate_by_rate(tmp_path: Path, target: str) -> None:
     out = tmp_path / "out"
     done = perfharness(
         "stress", target, "--profile", tmp_path / "load.toml", "--tracer", "ranges", "--no-telemetry", "--format",
-        "json", "-o", out, PERFHARNESS_STORE="off",
+        "json", "-o", out, PERFHARNESS_HISTORY="off",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = LoadResult.model_validate(json.loads(done.stdout))
@@ -199,7 +198,7 @@ def test_a_target_that_never_meets_the_objective_has_no_knee(tmp_path: Path, tar
     )
     done = perfharness(
         "stress", target, "--profile", tmp_path / "load.toml", "--tracer", "none", "--no-telemetry", "--format", "json",
-        "-o", tmp_path / "out", PERFHARNESS_STORE="off",
+        "-o", tmp_path / "out", PERFHARNESS_HISTORY="off",
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     found = LoadResult.model_validate(json.loads(done.stdout))
@@ -214,7 +213,7 @@ def test_a_target_that_never_meets_the_objective_has_no_knee(tmp_path: Path, tar
     "options", [["--find-knee"], ["--find-knee", "--objective", "1s", "-np", "2"], ["--knee-precision", "1"]]
 )
 def test_a_search_that_cannot_be(tmp_path: Path, target: str, options: list[str]) -> None:
-    done = perfharness("stress", target, *options, "-o", tmp_path / "out", PERFHARNESS_STORE="off")
+    done = perfharness("stress", target, *options, "-o", tmp_path / "out", PERFHARNESS_HISTORY="off")
     assert done.returncode == 2, done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -222,12 +221,14 @@ def test_a_search_that_cannot_be(tmp_path: Path, target: str, options: list[str]
 def test_a_condition_that_is_met_fails_the_run(tmp_path: Path, target: str) -> None:
     done = perfharness(
         "stress", target, "--rate", 40, "--duration", "1s", "--tracer", "none", "--no-telemetry", "--fail-if",
-        "latency.p50 > 0.5ms", "--fail-if", "error_rate > 0.9", "-o", tmp_path / "out", PERFHARNESS_STORE="off",
+        "latency.p50 > 0.5ms", "--fail-if", "error_rate > 0.9", "-o", tmp_path / "out", PERFHARNESS_HISTORY="off",
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     assert "latency.p50 > 0.5ms" in done.stderr
     assert "error_rate" not in done.stderr
-    wrong = perfharness("stress", target, "--fail-if", "error_rate > 1%", "-o", tmp_path / "b", PERFHARNESS_STORE="off")
+    wrong = perfharness(
+        "stress", target, "--fail-if", "error_rate > 1%", "-o", tmp_path / "b", PERFHARNESS_HISTORY="off"
+    )
     assert wrong.returncode == 2
 
 
@@ -240,7 +241,7 @@ def test_replicas_of_a_target_that_serves_one_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = perfharness(
         "stress", tmp_path / "locked.py:answer", "--replicas", "1,2", "--repeat", 2, "--concurrency", 4, "--duration",
-        "1s", "--tracer", "none", "--no-telemetry", "--format", "json", "-o", out, PERFHARNESS_STORE="off",
+        "1s", "--tracer", "none", "--no-telemetry", "--format", "json", "-o", out, PERFHARNESS_HISTORY="off",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = Replicas.model_validate_json(done.stdout)
@@ -262,6 +263,6 @@ def test_replicas_and_what_contradicts_them(tmp_path: Path, target: str) -> None
         ("--replicas", "0"), ("--repeat", 2), ("--sharing", "plain"), ("--start-mps",),
         ("--replicas", "1,2", "--sharing", "mps"), ("--replicas", "2", "--fail-if", "goodput < 1"),
     ):  # fmt: skip
-        done = perfharness("stress", target, *options, "-o", tmp_path / "out", PERFHARNESS_STORE="off")
+        done = perfharness("stress", target, *options, "-o", tmp_path / "out", PERFHARNESS_HISTORY="off")
         assert (done.returncode, "Traceback" in done.stderr) == (2, False), (options, done.stderr)
     assert not (tmp_path / "out").exists()

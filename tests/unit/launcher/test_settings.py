@@ -83,21 +83,6 @@ def test_which_file_counts(
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("runs.sqlite", "project/runs.sqlite"),
-        ("/data/runs.sqlite", "/data/runs.sqlite"),
-        ("postgresql://host/db", "postgresql://host/db"),
-        ("off", "off"),
-    ],
-)
-def test_a_store_in_the_file(folder: Path, text: str, expected: str) -> None:
-    (folder / "perfharness.toml").write_text(f'[launch]\nstore = "{text}"\nstored = false\n')
-    made = options()
-    assert (made.store, made.stored) == (expected, False)
-
-
-@pytest.mark.parametrize(
     ("words", "count"),
     [
         (("torchrun", "--nproc-per-node", "2", SCRIPT, "other.py"), 3),
@@ -205,7 +190,7 @@ VALUES: dict[str, Any] = {
     "telemetry": False, "gpu_counters": False, "sample_interval_ms": 20.0, "measure_idle_s": 0.0, "cool_down_c": 40.0,
     "clock_refusal": "stop", "env_allow": ("A", "B_*"), "capture_batches": "1:5",
     "cool_down_limit_s": 5.0, "maximize_clocks": True, "explain": True, "output_dir": Path("elsewhere"),
-    "store": "/data/runs.sqlite", "stored": False,
+    "history": False,
 }  # fmt: skip
 
 

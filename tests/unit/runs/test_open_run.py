@@ -312,9 +312,9 @@ def test_the_examples_of_the_document_run(tmp_path: Path, monkeypatch: pytest.Mo
     blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 4
     two_processes(tmp_path / "out")
-    monkeypatch.setenv("PERFHARNESS_STORE", str(tmp_path / "runs.sqlite"))
+    monkeypatch.setenv("PERFHARNESS_HISTORY", str(tmp_path / "history.db"))
     assert run_cli(["analyze", str(tmp_path / "out")]) == 0
-    assert run_cli(["runs", "add", str(tmp_path / "out")]) == 0
+    assert run_cli(["history", "add", str(tmp_path / "out")]) == 0
     for name in ("before", "after"):
         shutil.copytree(tmp_path / "out", tmp_path / name)
     monkeypatch.chdir(tmp_path)
