@@ -67,12 +67,13 @@ def history_check() -> Check:
     from perfharness.runs.history import History, find_place
     from perfharness_launcher.doctor import Check, Health
 
-    topic, place = "history", find_place()
-    if place is None:
-        return Check(topic, Health.ABSENT, "switched off (PERFHARNESS_HISTORY)")
-    if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
-        return Check(topic, Health.ABSENT, f"{place.database}: empty so far")
+    topic = "history"
     try:
+        place = find_place()
+        if place is None:
+            return Check(topic, Health.ABSENT, "switched off (PERFHARNESS_HISTORY)")
+        if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
+            return Check(topic, Health.ABSENT, f"{place.database}: empty so far")
         history = History()
         return Check(topic, Health.GOOD, f"{history.place}, {len(history.runs())} runs")
     except PerfHarnessError as error:

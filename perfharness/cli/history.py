@@ -41,7 +41,6 @@ def history(
 
     Exit codes: 0 done; 1 there is no such run or number, or the history cannot be used; 2 usage.
     """
-    from perfharness.bench.suite.run import suite_exit_code
     from perfharness.render.terminal.history import print_runs, print_series, series_json
     from perfharness.runs.history import History, entries_of
 
@@ -56,6 +55,8 @@ def history(
             else:
                 output.message(f"no runs in {opened.place} yet")
         case ["add", first, *more]:
+            from perfharness.bench.suite.run import suite_exit_code
+
             for folder in (first, *more):
                 for entry in entries_of(Path(folder), suite_exit_code):
                     opened.add(entry)

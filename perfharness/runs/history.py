@@ -6,23 +6,21 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
-from pydantic import TypeAdapter
-from sqlalchemy.exc import SQLAlchemyError
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from perfharness.analysis.diagnosis.advice import advise
 from perfharness.errors import HistoryError, ResultError, ToolNotFoundError, UsageError
 from perfharness.files import locked
 from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult
-from perfharness.model.conventions import printable
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.distribution import install_command
 from perfharness.model.environment import HISTORY, HISTORY_OFF
@@ -53,7 +51,7 @@ ADVISORY_LOCK = 7_236_511_902_448_016
 """Our own number: who holds it creates the tables in PostgreSQL."""
 
 FACTS = ("created", "kind", "folder", "script", "model", "backend", "precision", "machine", "gpu", "driver", "commit")
-SERIES = ("kind", "script", "model", "machine", "gpu", "setup")
+ALIKE = ("kind", "script", "model", "machine", "gpu", "setup")
 """What runs of one series have in common. `setup`: digest of the arguments and settings that change the numbers."""
 
 metadata = sa.MetaData()
@@ -112,7 +110,9 @@ def launch_entry(folder: Path) -> Entry:
     """A launch or a load test, with the figures that `compare` reads. Raises `ResultError`."""
     launch, manifest, test = read_launch(folder), read_manifest(folder), read_load_test(folder)
     tree = read_results(folder / BENCHMARK_MEAN_NAME) or {}
-    counts = {path: stage.get("cpu_time", {}).get("count") for path, stage in stage_entries(tree["stats_minus_warmup"])}
+    counts = {
+        path: (stage.get("cpu_time") or {}).get("count") for path, stage in stage_entries(tree["stats_minus_warmup"])
+    }
     details = {of: LoadValue(value, count=counts.get(of.path)) for of, value in launch.figures.items()}
     target: dict[str, str] = {}
     if test is not None:
@@ -152,7 +152,7 @@ def _entry(
     deciding = {name: known.get(name) for name in ("arguments", *DECIDING) if name not in ("gpu", VALIDITY)}
     row = {
         **dict.fromkeys(FACTS),
-        "created": _created(launch).isoformat(timespec="seconds"),
+        "created": launch.created,
         "folder": str(launch.folder.absolute()),
         "machine": known.get("host"),
         "gpu": known.get("gpu"),
@@ -161,21 +161,16 @@ def _entry(
         "setup": sha256(orjson.dumps(deciding, option=orjson.OPT_SORT_KEYS)).hexdigest()[:8],
         **facts,
     }
-    row = {name: printable(value) if isinstance(value, str) else value for name, value in row.items()}
     figures = []
     for of, one in details.items():
         if one.value is not None and math.isfinite(one.value):
-            key = {"run": row["id"], "stage": printable(of.stage), "metric": of.metric}
+            key = {"run": row["id"], "stage": of.stage, "metric": of.metric}
             figures.append({**key, "value": one.value, "low": one.low, "high": one.high, "count": one.count})
     return Entry(row, figures, [{"run": row["id"], **one} for one in promises])
 
 
-def _created(launch: LaunchFigures) -> datetime:
-    return datetime.fromisoformat((launch.created or "").replace("Z", "+00:00")).astimezone(timezone.utc)
-
-
 def _suite_id(launch: LaunchFigures) -> str:
-    return f"{_created(launch):%Y%m%dT%H%M%S}-{sha256(launch.run_id.encode()).hexdigest()[:8]}"
+    return f"bench-{sha256(launch.run_id.encode()).hexdigest()[:12]}"
 
 
 def _exit_code(manifest: RunManifest, launch: LaunchFigures, test: LoadTest | None) -> int:
@@ -192,11 +187,10 @@ def _promises(folder: Path, manifest: RunManifest) -> list[Row]:
     adapter, diagnoses = TypeAdapter(Diagnosis), {}
     for process in manifest.measured_processes:
         found = (read_results(folder / process.folder / BENCHMARK_NAME) or {}).get("diagnosis")
-        if found is not None:
-            del found["unit"]
-            diagnoses[process.folder] = adapter.validate_python({**found, "findings": []})
+        with suppress(ValidationError):  # none, or that of another version
+            diagnoses[process.folder] = adapter.validate_python({**(found or {}), "findings": []})
     return [
-        {"stage": printable(path_text(one.paths[0])), "cause": one.cause.code, "saves_ms": one.saves_ms}
+        {"stage": path_text(one.paths[0]), "cause": one.cause.code, "saves_ms": one.saves_ms}
         for one in advise(diagnoses)
         if one.saves_ms is not None
     ]
@@ -211,7 +205,12 @@ def find_place(environ: Mapping[str, str] = os.environ) -> sa.URL | None:
     if named == HISTORY_OFF:
         return None
     if "://" in named:
-        url = sa.make_url(named)
+        try:
+            url = sa.make_url(named)
+        except ArgumentError as error:
+            raise UsageError(
+                f"{HISTORY} is not the URL of a database; it is postgresql://USER@HOST/DATABASE"
+            ) from error
         return url.set(drivername="postgresql+psycopg") if url.get_backend_name() == "postgresql" else url
     data, home = Path(environ.get("XDG_DATA_HOME", "")), Path(environ.get("HOME", ""))
     path = Path(named or (data if data.is_absolute() else home / ".local/share") / "perfharness/history.db")
@@ -264,10 +263,9 @@ class History:
         Args:
             stage: path or last name; empty: the run as a whole.
         """
-        name = printable(stage)
-        is_stage = figure.c.stage == name
-        if name:
-            is_stage |= figure.c.stage.endswith(f"/{name}", autoescape=True)
+        is_stage = figure.c.stage == stage
+        if stage:
+            is_stage |= figure.c.stage.endswith(f"/{stage}", autoescape=True)
         statement = sa.select(run, figure).join(figure, run.c.id == figure.c.run).where(figure.c.metric == metric)
         statement = _of_script(statement, script).order_by(run.c.created, run.c.id)
         with self._transaction() as connection:
@@ -278,24 +276,19 @@ class History:
                 there = f"stages with it: {sorted(stages)}" if stages else f"metrics: {sorted(metrics)}"
                 raise HistoryError(f"the history {self.place} has no {metric} of {stage or 'a run'}; {there}")
         paths = {row["stage"] for row in found}
-        if name not in paths and len(paths) > 1:
+        if stage not in paths and len(paths) > 1:
             raise UsageError(f"several stages are called {stage}; give the path: {', '.join(sorted(paths))}")
-        rows = [row for row in found if row["stage"] == name or name not in paths]
+        rows = [row for row in found if row["stage"] == stage or stage not in paths]
         usable = [row for row in rows if row["kind"] == "bench" or row["exit"] == 0]
-        alike = [row for row in usable if all(row[key] == usable[-1][key] for key in SERIES)]
+        alike = [row for row in usable if all(row[key] == usable[-1][key] for key in ALIKE)]
         return Series(rows[0]["stage"], metric, alike, len(rows) - len(usable), len(usable) - len(alike))
 
     def _find(self, connection: sa.Connection, name: str) -> Row:
-        of_part = sa.select(run).where(run.c.id.contains(printable(name), autoescape=True))
+        of_part = sa.select(run).where(run.c.id.contains(name, autoescape=True))
         rows = [dict(row) for row in connection.execute(of_part).mappings()]
         rows = [row for row in rows if row["id"] == name] or rows
         if len(rows) != 1:
-            what = (
-                "; `perfharness history` lists the runs"
-                if not rows
-                else f", but {len(rows)} like it: {rows[0]['id']}, …"
-            )
-            raise HistoryError(f"the history {self.place} has no run {name}{what}")
+            raise HistoryError(f"the history {self.place} has {len(rows)} runs like {name}; give the id of one")
         return rows[0]
 
     def _open(self, place: sa.URL) -> sa.Engine:
@@ -345,7 +338,7 @@ def _forget(connection: sa.Connection, run_id: str) -> None:
 
 
 def _of_script(statement: sa.Select[Any], script: str | None) -> sa.Select[Any]:
-    return statement if script is None else statement.where(run.c.script == printable(script))
+    return statement if script is None else statement.where(run.c.script == script)
 
 
 # ---- a series ----

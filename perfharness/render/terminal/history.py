@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,55 +12,26 @@ from rich.console import Console
 from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, print_table, say
 from perfharness.runs.comparison.compared_figure import METRICS
-from perfharness.runs.history import RULE, WINDOW, Series, change_of
+from perfharness.runs.history import RULE, WINDOW, Row, Series, change_of
 
 BARS = "▁▂▃▄▅▆▇█"
 SHORT_COMMIT = 8
 
 
-def print_runs(console: Console, runs: Sequence[Mapping[str, Any]]) -> None:
+def print_runs(console: Console, runs: Sequence[Row]) -> None:
     """One row per run, the newest first."""
-    columns = [
-        Column("id", is_text=True, is_whole=True),
-        Column("kind", is_text=True),
-        Column("script or model", is_text=True),
-        Column("machine", is_text=True, drop=3),
-        Column("gpu", is_text=True, drop=2),
-        Column("commit", is_text=True, drop=1),
-        Column("exit"),
-        Column("folder", is_text=True, drop=4),
-    ]
-    rows = [
-        [
-            run["id"],
-            run["kind"],
-            run["script"] or run["model"] or NOT_MEASURED,
-            run["machine"] or NOT_MEASURED,
-            run["gpu"] or NOT_MEASURED,
-            _commit(run),
-            str(run["exit"]),
-            run["folder"] if Path(run["folder"]).exists() else f"{run['folder']} (gone)",
-        ]
-        for run in runs
-    ]
-    print_table(console, columns, rows)
+    names = ("id", "created", "kind", "script", "machine", "gpu", "commit", "exit", "folder")
+    columns = [Column(name, is_text=name != "exit", is_whole=name == "id") for name in names]
+    print_table(console, columns, [[_cell(run, name) for name in names] for run in runs])
 
 
 def print_series(console: Console, series: Series) -> None:
     """One row per run, the oldest first; a sparkline; what changed."""
     metric, values = METRICS[series.metric], [float(point["value"]) for point in series.points]
     say(console, f"{series.stage or 'run'}, {metric.label} ({metric.unit})  {sparkline(values)}")
-    columns = [
-        Column("began (UTC)", is_text=True, is_whole=True),
-        Column("id", is_text=True, is_whole=True, drop=2),
-        Column("commit", is_text=True, drop=1),
-        Column(series.metric),
-    ]
-    rows = [
-        [point["created"][:16].replace("T", " "), point["id"], _commit(point), f"{value:.5g}"]
-        for point, value in zip(series.points, values, strict=True)
-    ]
-    print_table(console, columns, rows)
+    names = ("id", "created", "commit", "value")
+    columns = [Column(name, is_text=name != "value", is_whole=name == "id") for name in names]
+    print_table(console, columns, [[_cell(point, name) for name in names] for point in series.points])
     say(console, _change_text(values))
     for count, why in (
         (series.failed, "ended with an error"),
@@ -88,12 +59,23 @@ def series_json(series: Series) -> dict[str, Any]:
 
 def sparkline(values: Sequence[float]) -> str:
     """One bar per value, between the smallest and the largest."""
-    low, high = min(values), max(values)
+    low, high = min(values, default=0.0), max(values, default=0.0)
     if low == high:
         return BARS[0] * len(values)
     return "".join(BARS[round((value - low) / (high - low) * (len(BARS) - 1))] for value in values)
 
 
-def _commit(run: Mapping[str, Any]) -> str:
-    commit, _, changes = (run["commit"] or NOT_MEASURED).partition(" ")
-    return commit[:SHORT_COMMIT] + "+" * bool(changes)
+def _cell(row: Row, name: str) -> str:
+    value = row[name]
+    if name == "script" and value is None:
+        value = row["model"]
+    if value is None:
+        return NOT_MEASURED
+    if name == "commit":
+        commit, _, changes = str(value).partition(" ")
+        return commit[:SHORT_COMMIT] + ("+" if changes else "")
+    if name == "folder" and not Path(value).exists():
+        return f"{value} (gone)"
+    if name == "created":
+        return str(value)[:16].replace("T", " ")
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
