@@ -14,7 +14,7 @@ PerfHarnessError
 │   ├── BackendUnavailableError  not installed, or cannot run here
 │   └── OutOfMemoryError         the device or the limit has no room for the case
 ├── ResultError          a run folder or a benchmark.json cannot be read
-└── StoreError           the run store cannot be opened, read or written
+└── HistoryError         the history cannot be opened, read or written
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ResultError(PerfHarnessError):
     """A run folder or a result file cannot be read."""
 
 
-class StoreError(PerfHarnessError):
-    """The run store cannot be opened, read or written, or does not hold what was asked for."""
+class HistoryError(PerfHarnessError):
+    """The history cannot be opened, read or written, or does not hold what was asked for."""
 
 
 class BackendError(PerfHarnessError):

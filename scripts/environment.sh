@@ -1,7 +1,7 @@
 # Sourced by scripts/demo and scripts/test: finds a Python and makes a virtual environment with the checkout in it.
 # PYTHON names the interpreter to use; without it the first one that is new enough is used.
 
-export PERFHARNESS_STORE=off # nothing outside of the checkout changes
+export PERFHARNESS_HISTORY=off # nothing outside of the checkout changes
 
 fail() {
   echo "$(basename "$0"): $*" >&2

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-os.environ["PERFHARNESS_STORE"] = "off"  # no test writes into the store of who runs it
-DEFAULT_STORE = tempfile.mkdtemp(prefix="perfharness-tests-")
-os.environ["XDG_DATA_HOME"] = DEFAULT_STORE  # nor does a process that a test starts without that variable
+os.environ["PERFHARNESS_HISTORY"] = "off"  # no test writes into the history of who runs it
+DEFAULT_DATA = tempfile.mkdtemp(prefix="perfharness-tests-")
+os.environ["XDG_DATA_HOME"] = DEFAULT_DATA  # nor does a process that a test starts without that variable
 
 # What is ignored here (by nohup, in a background job of a shell) would be in every process that a test starts; what has
 # a handler is not.
@@ -41,9 +41,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def default_store_stays_empty() -> Iterator[None]:
-    """Whatever a test launches reaches no run store that the test did not name."""
+def default_history_stays_empty() -> Iterator[None]:
+    """Whatever a test launches reaches no history that the test did not name."""
     yield
-    found = sorted(Path(DEFAULT_STORE).rglob("*.sqlite"))
-    shutil.rmtree(DEFAULT_STORE, ignore_errors=True)
+    found = sorted(Path(DEFAULT_DATA).rglob("*.db"))
+    shutil.rmtree(DEFAULT_DATA, ignore_errors=True)
     assert found == []

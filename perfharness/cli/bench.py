@@ -14,11 +14,10 @@ from perfharness.cli.support.bench_options import (
     RECOMMENDATION,
     RESULTS,
     Charts,
+    History,
     OutputDir,
     Resume,
     RetryFailed,
-    Store,
-    Stored,
     SuiteArgument,
     check_charts,
     check_retry,
@@ -85,8 +84,7 @@ def run(
         ),
     ] = False,
     charts: Charts = None,
-    store: Store = None,
-    stored: Stored = True,
+    history: History = True,
     help_all: HelpAll = False,
     **options: Any,
 ) -> None:
@@ -109,7 +107,6 @@ def run(
     from perfharness.cli.support.bench_progress import SuiteProgress
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
     from perfharness.render.terminal.bench import print_suite
-    from perfharness.runs.store.register import StoreSettings
 
     made = load_suite(suite, suite_options(options))
     check_retry(retry_failed=retry_failed, resume=resume)
@@ -127,7 +124,7 @@ def run(
             retry_failed=retry_failed,
             observer=progress,
             command=command_line(),
-            store=StoreSettings(store, stored=stored),
+            history=history,
         )
     print_suite(console, result)
     if charts is not False:
@@ -167,8 +164,7 @@ def sweep(
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     charts: Charts = None,
-    store: Store = None,
-    stored: Stored = True,
+    history: History = True,
     help_all: HelpAll = False,
     **options: Any,
 ) -> None:
@@ -188,7 +184,6 @@ def sweep(
     from perfharness.model.bench_suite import TargetFigure
     from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
     from perfharness.render.terminal.sweep import print_sweep
-    from perfharness.runs.store.register import StoreSettings
 
     check_retry(retry_failed=retry_failed, resume=resume)
     if latency_percentile not in get_args(TargetFigure):
@@ -207,7 +202,7 @@ def sweep(
         retry_failed=retry_failed,
         observer=SweepProgress(messages),
         command=command_line(),
-        store=StoreSettings(store, stored=stored),
+        history=history,
     )
     print_sweep(Console(), found)
     if charts is not False:
@@ -232,8 +227,6 @@ def start_up(
         int,
         typer.Option("--count", min=1, help="Cold ones, and as many warm ones, in turn.", rich_help_panel=MEASURING),
     ] = 5,
-    store: Store = None,
-    stored: Stored = True,
     **options: Any,
 ) -> None:
     """Import, load or build, allocate, first inference: in fresh processes, with a cold and a warm file cache.
@@ -244,7 +237,6 @@ def start_up(
     from perfharness.bench import load_suite, run_startup
     from perfharness.bench.suite.startup import FIGURES
     from perfharness.render.terminal.series import print_cold_start
-    from perfharness.runs.store.register import StoreSettings
 
     if not model or not backend or backend.endswith("/all"):
         raise UsageError("name one --model and one --backend, as --backend torch/eager")
@@ -255,8 +247,6 @@ def start_up(
         count,
         command=command_line(),
         done=lambda row: say(messages, f"{row.folder}: {row.status}"),
-        store=StoreSettings(store, stored=stored),
-        not_stored=lambda finding: say(messages, f"warning: {finding.message}"),
     )
     print_cold_start(Console(), found, FIGURES)
     say(messages, f"results: {output_dir.absolute()}")

@@ -60,27 +60,12 @@ def compare_verb(
         list[str] | None,
         typer.Argument(
             metavar="BASE NEW…",
-            help="The launches of each version: runs, repeats, suites of bench, traces, trtexec's results; or several"
-            " of them joined by commas.",
+            help="The launches of each version: runs, repeats, suites of bench, traces, trtexec's results, history:ID;"
+            " or several of them joined by commas.",
             show_default=False,
         ),
     ] = None,
     *,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="BASE is this baseline of the run store (`perfharness baseline save`); all that is named is NEW.",
-            show_default=False,
-            rich_help_panel=MATCHING,
-        ),
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH_OR_URL", help="The run store of --baseline.", show_default=False, rich_help_panel=MATCHING
-        ),
-    ] = None,
     renamed: Annotated[
         list[str] | None,
         typer.Option("--map", metavar="OLD=NEW", help="A stage with another name in NEW.", rich_help_panel=MATCHING),
@@ -200,7 +185,7 @@ def compare_verb(
     Exit codes: 0 compared; 1 a side cannot be read, or --run was interrupted; 2 usage; 3 --fail-on or --fail-if was
     met, or nothing could be compared.
     """
-    from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_baseline, read_side
+    from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
     from perfharness.runs.comparison.limits import parse_limit
     from perfharness.runs.files.run_folder import ReadAs
 
@@ -220,13 +205,10 @@ def compare_verb(
         sides = _measure(run, repeat or DEFAULT_COUNT, output_dir or Path(OUTPUT_DIR), output)
     elif repeat is not None or output_dir is not None:
         raise UsageError("--repeat and -o are about launches of --run; without it, nothing is launched")
-    if baseline is not None and not sides:
-        raise UsageError(f"--baseline {baseline} needs what is to be compared with it: a run folder or a repeat")
-    if baseline is None and len(sides or ()) < 2:
+    if len(sides or ()) < 2:
         raise UsageError("compare needs BASE and NEW: run folders, repeats, or several joined by commas")
-    known = [] if baseline is None else [read_baseline(baseline, store)]
     read_as = ReadAs(warmup_batches, domain, batch_pattern)
-    base, *others = [*known, *(read_side(side, nsys, read_as) for side in sides or ())]
+    base, *others = [read_side(side, nsys, read_as) for side in sides or ()]
     comparison = compare_sides(base, others, options, command_line())
     _show(comparison, output_format, verdicts, output.results)
     raise typer.Exit(_exit_code(comparison, verdicts, output))

@@ -52,7 +52,7 @@ def doctor(
 
     if install and install_nsys(os.environ) != 0:
         raise typer.Exit(EXIT_FAILED)
-    checks = [*check_up(python, os.environ, nsys=nsys), store_check()]
+    checks = [*check_up(python, os.environ, nsys=nsys), history_check()]
     can_measure = any(check.measures for check in checks)
     if as_json:
         print(json.dumps({"can_measure": can_measure, "checks": [asdict(check) for check in checks]}, indent=2))
@@ -61,25 +61,23 @@ def doctor(
     raise typer.Exit(EXIT_OK if can_measure else EXIT_CHECK_FAILED)
 
 
-def store_check() -> Check:
-    """The run store: whether it can be opened. None is made."""
-    from perfharness.errors import PerfHarnessError, ToolNotFoundError
-    from perfharness.runs.store.location import find_store
-    from perfharness.runs.store.register import open_store
+def history_check() -> Check:
+    """Whether the history can be opened. None is created."""
+    from perfharness.errors import PerfHarnessError
+    from perfharness.runs.history import History, find_place
     from perfharness_launcher.doctor import Check, Health
 
-    topic = "run store"
+    topic = "history"
     try:
-        location = find_store()
-        if location is None:
-            return Check(topic, Health.ABSENT, "switched off: launches are not stored (PERFHARNESS_STORE)")
-        if location.path is not None and not location.path.exists():
-            return Check(topic, Health.ABSENT, f"{location}: nothing is stored yet")
-        return Check(topic, Health.GOOD, f"{location}, {open_store().count()} runs")
-    except ToolNotFoundError as error:
-        return Check(topic, Health.ABSENT, "launches are not stored", str(error))
+        place = find_place()
+        if place is None:
+            return Check(topic, Health.ABSENT, "switched off (PERFHARNESS_HISTORY)")
+        if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
+            return Check(topic, Health.ABSENT, f"{place.database}: empty so far")
+        history = History()
+        return Check(topic, Health.GOOD, f"{history.place}, {len(history.runs())} runs")
     except PerfHarnessError as error:
-        return Check(topic, Health.WARNING, "launches are not stored", str(error))
+        return Check(topic, Health.WARNING, "runs are not added to it", str(error))
 
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:

@@ -391,6 +391,7 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
     from perfharness.runs.series.repeat import plan_repeats, run_repeats
 
     output, findings, interrupted = shown.output, [], False
+    missing: Sequence[Finding] = ()  # from the history: reported once
     (case,) = plan_repeats([options], request, [command_line()], [plans])
     for one in run_repeats([case], shown.watching_one):
         interrupted = interrupted or one.interrupted
@@ -402,14 +403,15 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
             findings += [
                 replace(finding, process=f"{name}/{finding.process}" if finding.process else name)
                 for finding in one.result.findings
-                if finding not in one.result.store_findings  # the repeat says it once
+                if finding not in one.result.history_findings
             ]
+            missing = one.result.history_findings
     repeat = case.repeat
     if output.is_json:
         output.json(repeat.model_dump(mode="json"))
     else:
         print_repeat(output.results, repeat)
-    findings += [*(record.to_finding() for record in repeat.findings), *case.store_findings]
+    findings += [*(record.to_finding() for record in repeat.findings), *missing]
     output.findings(findings)
     if case.is_kept:
         output.message(f"{case.folder} keeps the results of an earlier repeat: nothing was measured in this one")
@@ -471,7 +473,7 @@ def show_sweep(
             say(output.errors, str(one.error))
         if one.result is not None:
             shown.draw(one.result)
-            output.findings(one.result.summary.findings)
+            output.findings([*one.result.summary.findings, *one.result.history_findings])
     swept = summarize_sweep(options, plans, launches, command_line(), "processes" if ranks is None else "ranks")
     if output.is_json:
         output.json(swept.scaling.model_dump(mode="json"))
@@ -485,7 +487,6 @@ def show_sweep(
         except PerfHarnessError as error:
             output.message(str(error))
         output.message(f"results: {swept.folder.absolute()}")
-    output.findings(swept.store_findings)
     return sweep_exit_code(launches)
 
 
@@ -507,7 +508,6 @@ def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: 
     else:
         print_cold_start(output.results, measured.found)
     output.message(f"results: {measured.folder.absolute()}")
-    output.findings(measured.store_findings)
     return cold_start_exit_code(measured.found, is_complete=measured.is_complete)
 
 

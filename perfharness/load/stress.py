@@ -101,7 +101,7 @@ LAUNCH_SETTINGS = (
     "timeout_s", "env_allow", "log_level", "annotate", "annotate_torch",
     "tracer", "nsys", "trace_os", "telemetry", "gpu_counters",
     "sample_interval_ms", "measure_idle_s", "cool_down_c", "cool_down_limit_s", "maximize_clocks", "clock_refusal",
-    "output_dir", "store", "stored",
+    "output_dir", "history",
 )  # fmt: skip
 """Fields of `LaunchOptions` that a load test takes too."""
 

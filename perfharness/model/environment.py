@@ -65,9 +65,8 @@ PACE = "PERFHARNESS_PACE"
 """File with the moments at which the outermost batches of a script begin, in `perfharness stress SCRIPT`; unset: they
 begin as they come."""
 
-STORE = "PERFHARNESS_STORE"
-"""Where runs are stored: a path (SQLite), a `postgresql://` URL, or `off`. `off` in the measured processes, for a trace
-may hold their environment, and a URL a password."""
+HISTORY = "PERFHARNESS_HISTORY"
+"""Where the history of runs is: a path (SQLite), a `postgresql://` URL, or `off`. `off` in the measured processes,
+because a trace contains their environment, and a URL may contain a password."""
 
-STORE_OFF = "off"
-"""As its value: nothing is stored."""
+HISTORY_OFF = "off"

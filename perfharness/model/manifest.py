@@ -125,9 +125,6 @@ class SourceRecord(_Model):
     git_commit: str | None = None
     """That is checked out where the script is; `git_reason`: why it is not known."""
 
-    git_committed_unix_s: Int64 | None = None
-    """When that commit was made, by its committer's clock."""
-
     git_dirty: bool | None = None
     """Whether tracked files differ from it."""
 

@@ -13,7 +13,6 @@ from perfharness.errors import LaunchInterruptedError, PerfHarnessError, ResultE
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
 from perfharness.runs.explain import explaining_pass_failed, longest_s, mark_explained
-from perfharness.runs.store.register import StoreSettings, check_store, register_launch
 from perfharness_launcher.companions.companion import Companion
 from perfharness_launcher.launch import FinishedRun, companions_for
 from perfharness_launcher.launch import launch as measure
@@ -52,8 +51,8 @@ class LaunchResult:
     folder: Path
     summary: RunSummary
     is_aside: bool = False
-    store_findings: Sequence[Finding] = ()
-    """Why the run is not in the run store, where it should be."""
+    history_findings: Sequence[Finding] = ()
+    """Why the run is not in the history."""
 
     explaining_interrupted: bool = False
 
@@ -66,7 +65,7 @@ class LaunchResult:
     @property
     def findings(self) -> list[Finding]:
         """Everything that was found, what concerns the place of the run included."""
-        found = [*self.summary.findings, *self.store_findings]
+        found = [*self.summary.findings, *self.history_findings]
         if self.summary.not_written is not None:
             hint = "free some space or name another -o"
             found.append(Finding("results-not-written", Severity.ERROR, self.summary.not_written, hint))
@@ -122,7 +121,6 @@ def plan_launches(options: Sequence[LaunchOptions]) -> list[LaunchPlan]:
         UsageError: the options contradict each other or the machine.
         LaunchError: what is needed is not there.
     """
-    check_store(options[0].store, stored=options[0].stored)
     facts = gather(options[0], os.environ)
     return [make_plan(each, facts) for each in options]
 
@@ -160,19 +158,11 @@ def run_plan(
         place = run.put_in_place(whole=summary.not_written is None)
     is_aside = place != plan.options.output_dir.absolute()
     result = LaunchResult(run.manifest, place, summary, is_aside, explaining_interrupted=explaining_interrupted)
-    return _in_store(plan.options, result)
+    if not plan.options.history:
+        return result
+    from perfharness.runs.history import launch_entry, record  # its library takes long to load
 
-
-def _in_store(options: LaunchOptions, result: LaunchResult) -> LaunchResult:
-    """The result, added to the run store."""
-    found = register_launch(
-        result.manifest,
-        result.summary.mean,
-        result.findings,
-        result.folder,
-        StoreSettings(options.store, stored=options.stored),
-    )
-    return replace(result, store_findings=found)
+    return replace(result, history_findings=record(lambda: launch_entry(place)))
 
 
 def explain_run(run_dir: Path, second: LaunchPlan, command: Sequence[str], observer: Observer) -> LaunchResult:

@@ -39,7 +39,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 def test_each_scenario_is_valid(tmp_path: Path, scenario: str, mode: str) -> None:
     done = api.mlperf(
         MODEL, backend=f"torch/{mode}", scenario=scenario, min_duration_s=5, seed=3, output_dir=tmp_path / "out",
-        stored=False, **SCENARIOS[scenario],
+        history=False, **SCENARIOS[scenario],
     )  # fmt: skip
     result = done.result
     print(scenario, mode, result.metric, result.percentiles, [one.message for one in done.findings])

@@ -50,7 +50,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
             str(ranks), str(SAMPLE), *SIZE, *PROFILES[profile],
         ]  # fmt: skip
         # NVLink multicast (NVLS) needs rights that a container may not have; then NCCL hangs or fails.
-        environ = {"NCCL_NVLS_ENABLE": "0", **environment(PERFHARNESS_STORE="off")}
+        environ = {"NCCL_NVLS_ENABLE": "0", **environment(PERFHARNESS_HISTORY="off")}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=TIMEOUT_S)
         assert done.returncode == 0, done.stdout + done.stderr
         return out

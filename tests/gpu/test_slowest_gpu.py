@@ -59,7 +59,7 @@ perf.finalize()
 def perfharness(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "perfharness", *map(str, arguments)], capture_output=True, text=True, check=False,
-        env=environment(PERFHARNESS_STORE="off"), timeout=TIMEOUT_S,
+        env=environment(PERFHARNESS_HISTORY="off"), timeout=TIMEOUT_S,
     )  # fmt: skip
 
 

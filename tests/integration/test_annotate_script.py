@@ -79,7 +79,7 @@ class Workshop:
     def environment(self, **more: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PERFHARNESS_")}
         path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")])
-        own = {"PERFHARNESS_STORE": "off", "PYTHONPATH": path.rstrip(os.pathsep), "COLUMNS": "200"}
+        own = {"PERFHARNESS_HISTORY": "off", "PYTHONPATH": path.rstrip(os.pathsep), "COLUMNS": "200"}
         return {**kept, **own, **more}
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:

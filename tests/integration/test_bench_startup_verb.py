@@ -8,9 +8,6 @@ from subprocess import CompletedProcess
 from perfharness.bench.suite.startup import startup_figures
 from perfharness.model.bench import CaseResult, StartUp
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
-from perfharness.runs.store.folders import holds
-from perfharness.runs.store.location import Location
-from perfharness.runs.store.store import RunStore
 from tests.integration.bench_runs import bench
 from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.unit.bench_results import known, made_up
@@ -25,8 +22,7 @@ def run(folder: Path, script: FakeScript, *options: str) -> tuple[CompletedProce
 
 def test_cold_and_warm_processes_in_turn(tmp_path: Path) -> None:
     script = FakeScript(execute_ms=1, load_ms=120, allocate_ms=60, first_extra_ms=30)
-    store = tmp_path / "runs.sqlite"
-    done, found = run(tmp_path, script, "--count", "1", "--store", str(store))
+    done, found = run(tmp_path, script, "--count", "1")
     assert [row.folder for row in found.rows] == ["first", "cold_0", "warm_0"]
     assert [row.status for row in found.rows if row.cache != "cold"] == ["ok", "ok"], done.stdout + done.stderr
     cold = found.rows[1]
@@ -39,9 +35,6 @@ def test_cold_and_warm_processes_in_turn(tmp_path: Path) -> None:
     assert (warm["load_ms"] >= 120, warm["allocate_ms"] >= 60, warm["first_inference_ms"] >= 31) == (True, True, True)
     parts = [value for name, value in warm.items() if name != "process_to_first_result_ms" and value is not None]
     assert abs(warm["process_to_first_result_ms"] - sum(parts)) < 1e-3
-    stored = RunStore(Location(path=store)).find("latest")
-    assert (stored.kind, stored.exit_code, holds(tmp_path / "out", stored)) == ("cold-start", done.returncode, True)
-    assert known(stored.figure("warm", "load_ms")).p50 == found.warm["load_ms"].median
 
 
 def test_a_model_that_does_not_load_is_told_once(tmp_path: Path) -> None:

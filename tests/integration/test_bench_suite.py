@@ -11,9 +11,6 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.model.bench_suite import BenchSuiteResult
-from perfharness.runs.store.folders import holds
-from perfharness.runs.store.location import Location
-from perfharness.runs.store.store import RunStore
 from tests.integration.bench_runs import FAST, bench, cases_in, ended_in_the_middle, suite_in, write_suite
 from tests.integration.launches import processes_naming
 from tests.support.fake_backend import FAKE_BACKEND, write_model
@@ -27,7 +24,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A suite with two modes: its folder, and what was printed."""
     folder = tmp_path_factory.mktemp("measured")
     suite = write_suite(folder, more="[run]\nseed = 5\n[equality]", backends=ALL_MODES)
-    done = bench(suite, "-o", folder / "out", "--no-charts", "--store", folder / "runs.sqlite")
+    done = bench(suite, "-o", folder / "out", "--no-charts")
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "out", done.stdout
 
@@ -57,16 +54,6 @@ def test_a_suite_from_its_file_to_its_results(measured: tuple[Path, str]) -> Non
     assert table[0]["latency_median_ms"] == known(found.cases[0].latency).median.value
     assert table[0]["speedup"] == 1.0
     assert "FakeBackend/fast" in stdout
-
-
-def test_a_suite_is_in_the_run_store(measured: tuple[Path, str]) -> None:
-    out, _ = measured
-    stored = RunStore(Location(path=out.parent / "runs.sqlite")).find(str(out))
-    assert (stored.kind, stored.exit_code, stored.processes_ok, holds(out, stored)) == ("bench", 0, 4, True)
-    for one in suite_in(out).cases:
-        latency = known(stored.figure(one.case.case_id, "latency"))
-        expected = known(one.latency)
-        assert (latency.count, latency.mean, latency.p50) == (120, expected.mean.value, expected.p50)
 
 
 def test_show_under_other_constraints_and_merge(

@@ -47,7 +47,7 @@ class Shop:
 
     def environment(self, site: str | None) -> dict[str, str]:
         found = environment(*([site] if site else []))
-        return {**found, "PATH": f"{self.folder / 'bin'}{os.pathsep}{found['PATH']}", "PERFHARNESS_STORE": "off"}
+        return {**found, "PATH": f"{self.folder / 'bin'}{os.pathsep}{found['PATH']}", "PERFHARNESS_HISTORY": "off"}
 
     def plainly(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -26,7 +26,7 @@ from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 pytest.importorskip("mlperf_loadgen")
 
 TINY = f"{Path(tiny_models.__file__)}:create"
-QUIET = ("--tracer", "ranges", "--no-telemetry", "--no-store")
+QUIET = ("--tracer", "ranges", "--no-telemetry", "--no-history")
 
 
 def run(out: Path, model: str, *arguments: object) -> tuple[int, MlperfResult, str]:

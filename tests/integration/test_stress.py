@@ -13,8 +13,7 @@ import perfharness as api
 from perfharness.cli.main import run
 from perfharness.model.load import LoadResult
 from perfharness.runs.files.run_folder import read_manifest
-from perfharness.runs.store.location import Location
-from perfharness.runs.store.store import RunStore
+from perfharness.runs.history import History
 from tests.integration import forked_command
 from tests.integration.launches import environment, perfharness, tracing
 
@@ -35,7 +34,7 @@ class Model:
 """
 
 
-QUIET = ("--tracer", "none", "--no-telemetry", "--no-store")
+QUIET = ("--tracer", "none", "--no-telemetry", "--no-history")
 
 
 @pytest.fixture
@@ -44,12 +43,13 @@ def target(tmp_path: Path) -> str:
     return f"{tmp_path / 'app.py'}:Model"
 
 
-def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str) -> None:
-    out = tmp_path / "out"
+def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, place = tmp_path / "out", str(tmp_path / "history.db")
+    monkeypatch.setenv("PERFHARNESS_HISTORY", place)
     done = perfharness(
         "stress", target, "--rate", 40, "--duration", "1s", "--warm-up", "500ms", "--concurrency", 2,
         "--tracer", "ranges", "--no-telemetry", "--format", "json", "-o", out,
-        PERFHARNESS_STORE=str(tmp_path / "store.sqlite"),
+        PERFHARNESS_HISTORY=place,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = LoadResult.model_validate(json.loads(done.stdout))
@@ -63,11 +63,10 @@ def test_requests_are_batches_of_the_trace(tmp_path: Path, target: str) -> None:
     rows = {row["id"]: row for row in pq.read_table(process / "requests.parquet").to_pylist()}
     assert sorted(rows) == list(range(60))
     assert rows[7]["error"] == "exception:ValueError"
-    stored = RunStore(Location(path=tmp_path / "store.sqlite")).find(str(out))
-    assert (stored.kind, stored.script, stored.verdict) == ("stress", target, "ok")
-    median = stored.figure("", "load_p50")
-    assert median is not None
-    assert median.mean == load.latency.p50.value
+    (run,) = History().runs()
+    assert (run["kind"], run["script"], run["exit"]) == ("stress", "app.py:Model", 0)
+    (median,) = History().series("", "load_p50").points
+    assert median["value"] == load.latency.p50.value
     source = read_manifest(out).source
     assert source is not None
     assert source.script_sha256 == sha256(TARGET.encode()).hexdigest()
@@ -80,7 +79,7 @@ def test_ids_of_requests_are_in_the_trace_of_nsys(tmp_path: Path, target: str) -
     options, sites = tracing("nsys")
     done = forked_command.run(
         ("stress", target, "--rate", 40, "--duration", "1s", *options, "--no-telemetry", "-o", out),
-        environment(*sites, PERFHARNESS_STORE="off"),
+        environment(*sites, PERFHARNESS_HISTORY="off"),
     )
     assert done.returncode == 0, done.stderr
     ids = sorted(api.open_run(out).batches()["batch_index"].to_pylist())
@@ -91,7 +90,7 @@ def test_ids_of_requests_are_in_the_trace_of_nsys(tmp_path: Path, target: str) -
 
 def test_two_processes_share_the_load(tmp_path: Path, target: str) -> None:
     done = api.stress(
-        target, rate=30, duration_s=1, num_processes=2, tracer="none", telemetry=False, stored=False,
+        target, rate=30, duration_s=1, num_processes=2, tracer="none", telemetry=False, history=False,
         output_dir=tmp_path / "out",
     )  # fmt: skip
     assert done.load.phases[0].arrivals == 30
@@ -103,7 +102,7 @@ def test_two_processes_share_the_load(tmp_path: Path, target: str) -> None:
 def test_a_model_under_load(tmp_path: Path) -> None:
     done = api.stress(
         "tests.contract.tiny_models:create", backend="onnxruntime", rate=40, duration_s=1, items=3, tracer="ranges",
-        telemetry=False, stored=False, output_dir=tmp_path / "out",
+        telemetry=False, history=False, output_dir=tmp_path / "out",
     )  # fmt: skip
     assert (done.load.target.kind, done.load.phases[0].ok, done.load.phases[0].items) == ("backend", 40, 120)
     stages = set(api.open_run(tmp_path / "out").ranges()["name"].to_pylist())

@@ -36,7 +36,7 @@ def free_port() -> int:
 
 def stress(out: Path, url: str, *arguments: object) -> tuple[int, LoadResult | None, str]:
     done = perfharness(
-        "stress", url, *arguments, "--no-telemetry", "--format", "json", "-o", out, PERFHARNESS_STORE="off"
+        "stress", url, *arguments, "--no-telemetry", "--format", "json", "-o", out, PERFHARNESS_HISTORY="off"
     )
     return done.returncode, LoadResult.model_validate(json.loads(done.stdout)) if done.stdout else None, done.stderr
 
@@ -91,7 +91,7 @@ def test_a_server_with_several_workers(tmp_path: Path) -> None:
     done = forked_command.run(
         ("stress", f"http://127.0.0.1:{port}/", "--start", start, "--rate", 40, "--duration", "1500ms",
          "--tracer", "embedded", "--no-telemetry", "-o", out),
-        environment(PERFHARNESS_STORE="off"),
+        environment(PERFHARNESS_HISTORY="off"),
     )  # fmt: skip
     assert done.returncode in (0, 3), done.stderr  # 3: a busy machine
     found = LoadResult.model_validate_json((out / "load.json").read_text())
@@ -118,7 +118,7 @@ def test_a_server_that_crashes_leaves_what_was_measured(tmp_path: Path) -> None:
 
 def refused(tmp_path: Path, url: str, **settings: Any) -> str:
     """The message of a load test that cannot be run."""
-    given = {"rate": 5, "duration_s": 1, "stored": False, "telemetry": False, "output_dir": tmp_path / "out"}
+    given = {"rate": 5, "duration_s": 1, "history": False, "telemetry": False, "output_dir": tmp_path / "out"}
     with pytest.raises(PerfHarnessError) as raised:
         api.stress(url, **{**given, **settings})
     return str(raised.value)

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
-from perfharness.model.environment import STORE_OFF
 from perfharness.model.manifest import SettingsRecord
 from perfharness.python_command import read_python_command
 
@@ -314,17 +313,7 @@ class LaunchOptions(BaseModel):
     output_dir: Annotated[Path, Option(("-o", "--output-dir"), OUTPUT, "Folder of the results.", rare=False)] = Path(
         DEFAULT_OUTPUT_DIR
     )
-    store: Annotated[
-        str | None,
-        Option(
-            ("--store",),
-            OUTPUT,
-            "The run store to add the run to: a path (SQLite), or a postgresql:// URL."
-            " [default: PERFHARNESS_STORE, or $XDG_DATA_HOME/perfharness/runs.sqlite]",
-            metavar="PATH_OR_URL",
-        ),
-    ] = None
-    stored: Annotated[bool, Option(("--stored",), OUTPUT, "Add the run to the run store.", negative="--no-store")] = (
+    history: Annotated[bool, Option(("--history",), OUTPUT, "Add the run to the history.", negative="--no-history")] = (
         True
     )
 
@@ -425,8 +414,6 @@ def _checked(table: Any, where: str, folder: Path) -> dict[str, Any]:
 def _in_folder(name: str, value: Any, folder: Path) -> Any:
     if isinstance(value, Path):
         return folder / value
-    if name == "store" and "://" not in value and value not in (STORE_OFF, ""):
-        return str(folder / Path(value).expanduser())
     return str(folder / value) if name == "python" and "/" in value else value
 
 

@@ -85,15 +85,14 @@ def _named_files(arguments: Sequence[str]) -> Iterator[tuple[int, Path]]:
 
 class _Commit(TypedDict, total=False):
     git_commit: str
-    git_committed_unix_s: int
     git_dirty: bool
     git_reason: str
 
 
 def _commit(folder: Path) -> _Commit:
-    """The commit that is checked out, its date, and whether tracked files differ from it; or why it is not known."""
+    """The commit that is checked out, and whether tracked files differ from it; or why it is not known."""
     try:
-        seconds, commit = _git(folder, "rev-list", "--max-count=1", "--timestamp", "HEAD").split()
+        commit = _git(folder, "rev-parse", "HEAD").strip()
         changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except FileNotFoundError:
         return {"git_reason": "git is not installed"}
@@ -101,7 +100,7 @@ def _commit(folder: Path) -> _Commit:
         return {"git_reason": "the script is in no git repository, or that has no commit"}
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return {"git_reason": f"git could not be asked ({type(error).__name__})"}
-    return {"git_commit": commit, "git_committed_unix_s": int(seconds), "git_dirty": bool(changes)}
+    return {"git_commit": commit, "git_dirty": bool(changes)}
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -24,12 +24,12 @@ from perfharness.errors import LaunchError
 from perfharness.model.environment import (
     CAPTURE_BATCHES,
     EXPLAIN,
+    HISTORY,
+    HISTORY_OFF,
     OUTER_RANK,
     OUTPUT_DIR,
     START_BARRIER,
     START_BARRIER_LIMIT,
-    STORE,
-    STORE_OFF,
     TRACER,
 )
 from perfharness.model.manifest import GpuRecord
@@ -291,7 +291,7 @@ def start(
         **allowed_environment(os.environ, group.env_allow),
         EXPLAIN: "",  # not that of a launch around this one
         CAPTURE_BATCHES: "",  # the same
-        STORE: STORE_OFF,
+        HISTORY: HISTORY_OFF,
         OUTER_RANK: outer_rank(os.environ),
         **spec.environment_in(run_dir),
         RUN_ID_VARIABLE: run_id,

@@ -17,10 +17,9 @@ from perfharness.bench.suite.check import load_suite
 from perfharness.bench.suite.matrix import PlannedCase, at_batch, plan_suite
 from perfharness.bench.suite.store import SWEEP, measuring
 from perfharness.bench.suite.suite import Suite, doubling_sizes, read_suite
-from perfharness.bench.suite.table import CELL
+from perfharness.bench.suite.table import CELL, as_suite
 from perfharness.model.bench import CaseResult
 from perfharness.model.bench_suite import CellSweep, SweepFile, TargetFigure
-from perfharness.runs.store.register import DEFAULT_STORE, StoreSettings, check_store, register_suite
 
 
 def load_sweep(
@@ -47,19 +46,18 @@ def run_sweep(
     retry_failed: bool = False,
     observer: BenchObserver | None = None,
     command: Sequence[str] = (),
-    store: StoreSettings = DEFAULT_STORE,
+    history: bool = True,
 ) -> SweepFile:
     """Measure growing batch sizes of each cell until memory ends them, or search for the largest within a target.
 
     Args:
         suite: as `load_sweep` makes it; its batch sizes are not used.
         target_ms: of the latency's `figure`, milliseconds; None: sweep without a target.
-        resume, retry_failed, observer, command, store: see `run_suite`.
+        resume, retry_failed, observer, command, history: see `run_suite`.
 
     Raises `UsageError` and `LaunchError` as `run_suite` does. `output_dir` then has `sweep.json` and the cases.
     """
     doubling_sizes(largest, smallest)
-    check_store(store.store, stored=store.stored)
     plan = plan_suite(suite)
     with measuring(output_dir) as interrupts:
         SWEEP.prepare(output_dir, resume=resume)
@@ -76,7 +74,11 @@ def run_sweep(
             retry_failed=retry_failed,
             command=command,
         ).run()
-    found = register_suite(result, output_dir, search_exit_code(result), store)
+    if not history:
+        return result
+    from perfharness.runs.history import record, suite_entry  # its library takes long to load
+
+    found = record(lambda: suite_entry(as_suite(result), output_dir, search_exit_code(result)))
     return result.model_copy(update={"remarks": [*result.remarks, *(one.message for one in found)]})
 
 

@@ -29,7 +29,6 @@ from perfharness.errors import UsageError
 from perfharness.files import write_model
 from perfharness.model.bench import CaseResult, CaseStatus
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints
-from perfharness.runs.store.register import DEFAULT_STORE, StoreSettings, check_store, register_suite
 
 INTERRUPTED = "the suite was interrupted before it was run; --resume goes on"
 
@@ -42,7 +41,7 @@ def run_suite(
     retry_failed: bool = False,
     observer: BenchObserver | None = None,
     command: Sequence[str] = (),
-    store: StoreSettings = DEFAULT_STORE,
+    history: bool = True,
 ) -> BenchSuiteResult:
     """Measure every case of a suite, each in its own process; writes `bench.json` and the cases to `output_dir`.
 
@@ -52,20 +51,23 @@ def run_suite(
         retry_failed: run everything again that is not `ok`, not only what failed for a temporary reason.
         observer: called during the run.
         command: the command line, for the results.
-        store: where the result is stored; where that fails, the last remark of the result that is returned says why.
+        history: add it to the history; if that fails, the last remark of the returned result says why.
 
     Raises `UsageError` where the suite cannot be run or the folder holds other results, `LaunchError` where another
     process writes to it. An interrupt ends the running case: `complete` is False then.
     """
     suite = load_suite(suite) if isinstance(suite, Path) else suite
-    check_store(store.store, stored=store.stored)
     plan = plan_suite(suite)
     with measuring(output_dir) as interrupts:
         SUITE.prepare(output_dir, resume=resume)
         seen = observer or BenchObserver()
         run = SuiteRun(suite, output_dir, plan, interrupts, seen, retry_failed=retry_failed, command=command)
         result = run.run()
-    found = register_suite(result, output_dir, suite_exit_code(result), store)
+    if not history:
+        return result
+    from perfharness.runs.history import record, suite_entry  # its library takes long to load
+
+    found = record(lambda: suite_entry(result, output_dir, suite_exit_code(result)))
     return result.model_copy(update={"remarks": [*result.remarks, *(one.message for one in found)]})
 
 

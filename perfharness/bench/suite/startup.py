@@ -18,16 +18,7 @@ from perfharness.bench.suite.suite import Suite
 from perfharness.errors import UsageError
 from perfharness.model.bench import CaseResult
 from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
-from perfharness.model.findings import Finding
-from perfharness.runs.series.cold_start import (
-    cold_start_exit_code,
-    cold_start_figures,
-    prepare_cache,
-    process_names,
-    summarized,
-    write_cold_start,
-)
-from perfharness.runs.store.register import DEFAULT_STORE, Series, StoreSettings, check_store, register_series
+from perfharness.runs.series.cold_start import prepare_cache, process_names, summarized, write_cold_start
 from perfharness_launcher.companions.page_cache import drop_page_cache
 from perfharness_launcher.interrupts import Interrupts
 
@@ -73,8 +64,6 @@ def run_startup(
     *,
     done: Callable[[ColdStartRow], None] = lambda _: None,
     command: Sequence[str] = (),
-    store: StoreSettings = DEFAULT_STORE,
-    not_stored: Callable[[Finding], None] = lambda _: None,
 ) -> ColdStart:
     """Measure import, load or build, allocation and first inference in `count` processes per kind of file cache.
 
@@ -82,12 +71,9 @@ def run_startup(
         suite: of one case, as `load_suite` makes it.
         output_dir: empty or not there; gets `cold_start.json` and a folder for each process.
         done: called with each row.
-        store: where the result is stored.
-        not_stored: called with the reason where that fails.
 
     Raises `UsageError`. After an interrupt there are fewer rows than 2 * count + 1.
     """
-    check_store(store.store, stored=store.stored)
     planned = plan_suite(suite).cases
     if len(planned) != 1:
         raise UsageError(f"the start-up is that of one case, and there are {len(planned)}")
@@ -110,19 +96,6 @@ def run_startup(
                 break
     found = summarized(rows, command, planned[0].case_id, figures=FIGURES)
     write_cold_start(found, output_dir)
-    series = Series(
-        "cold-start",
-        output_dir,
-        found.created,
-        found.command,
-        found.script,
-        (),
-        (),
-        exit_code=cold_start_exit_code(found, is_complete=len(rows) == 2 * count + 1),
-        figures=cold_start_figures(found),
-    )
-    for finding in register_series(series, store):
-        not_stored(finding)
     return found
 
 

@@ -57,21 +57,9 @@ Charts = Annotated[
         rich_help_panel=RESULTS,
     ),
 ]
-
-Store = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="PATH_OR_URL",
-        help="The run store to add the result to, as of `perfharness launch`.",
-        show_default=False,
-        rich_help_panel=RESULTS,
-        hidden=True,
-    ),
-]
-Stored = Annotated[
+History = Annotated[
     bool,
-    typer.Option("--stored/--no-store", help="Add the result to the run store.", rich_help_panel=RESULTS, hidden=True),
+    typer.Option("--history/--no-history", help="Add it to the history.", rich_help_panel=RESULTS, hidden=True),
 ]
 
 

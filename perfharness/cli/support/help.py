@@ -27,8 +27,7 @@ VERBS = {
     "mlperf": "Run a test of MLPerf LoadGen on a model.",
     "compare-engines": "Compare engines that make a map of an image.",
     "compare-layers": "Find where the outputs of two ONNX models begin to differ.",
-    "runs": "List, show, tag and delete what was measured before.",
-    "baseline": "Give runs a name, to compare others with.",
+    "history": "List earlier runs, or one number over all of them.",
     "clocks": "Set the GPUs' clocks to their maximum, and restore them.",
     "doctor": "Check what a measurement needs, and say what is missing.",
 }

@@ -76,7 +76,6 @@ __all__ = [
     "Verdict",
     "compare_runs",
     "compare_sides",
-    "read_baseline",
     "read_side",
 ]
 
@@ -86,13 +85,19 @@ LISTED = 8
 SAME_ITEMS = 0.02
 """Items of a batch may differ by this part, as of a last batch that is not full, without a remark."""
 
+HISTORY_PREFIX = "history:"
+"""Before the id of a run."""
+
 FEW_LAUNCHES = 3
 """With fewer a side an interval is so wide that hardly anything is decided."""
 
 
 def read_side(text: str, nsys: Path | None = None, read_as: ReadAs = AS_LAUNCHED) -> SideInput:
-    """A side as it is named: a path, or several joined by commas. Raises what `read_launches` raises."""
-    paths = [Path(text)] if Path(text).exists() else [Path(part) for part in text.split(",") if part]
+    """A side as it is named: a path, `history:ID`, or several joined by commas.
+
+    Raises what `read_launches` raises, and `HistoryError`.
+    """
+    paths = [text] if Path(text).exists() else [part for part in text.split(",") if part]
     launches = [launch for path in paths for launch in _read(path, nsys, read_as)]
     ids = [launch.run_id for launch in launches]
     twice = [launch.folder for launch in launches if ids.count(launch.run_id) > 1]
@@ -104,20 +109,17 @@ def read_side(text: str, nsys: Path | None = None, read_as: ReadAs = AS_LAUNCHED
     return SideInput(text if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more", launches)
 
 
-def _read(path: Path, nsys: Path | None, read_as: ReadAs) -> list[LaunchFigures]:
+def _read(text: str, nsys: Path | None, read_as: ReadAs) -> list[LaunchFigures]:
+    path = Path(text)
+    if text.startswith(HISTORY_PREFIX) and not path.exists():
+        from perfharness.runs.history import recorded_launch  # its library takes long to load
+
+        return [recorded_launch(text.removeprefix(HISTORY_PREFIX))]
     if path.is_file() and is_trtexec(path):
         return [read_trtexec(path)]
     if (suite := suite_file(path)) is not None:
         return [read_suite(suite)]
     return read_launches(locate(path, nsys), read_as)
-
-
-def read_baseline(name: str, store: str | None = None) -> SideInput:
-    """A baseline of the run store as a side. Raises `StoreError`, `ResultError`."""
-    from perfharness.runs.store.baselines import baseline_launches
-
-    launches = [launch for path in baseline_launches(name, store) for launch in _read(path, None, AS_LAUNCHED)]
-    return SideInput(f"baseline {name}", launches)
 
 
 def compare_runs(

@@ -1,4 +1,4 @@
-"""The figures that comparisons, gates and the run store name: of a stage, or of a whole run."""
+"""The figures that comparisons, gates and the history name: of a stage, or of a whole run."""
 
 from __future__ import annotations
 

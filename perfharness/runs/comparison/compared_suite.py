@@ -31,10 +31,19 @@ def suite_file(path: Path) -> Path | None:
 
 def read_suite(path: Path) -> LaunchFigures:
     """A suite as a launch. Raises `ResultError` where the file cannot be read."""
+    return figures_of_suite(read_suite_file(path), path.parent)
+
+
+def read_suite_file(path: Path) -> BenchSuiteResult:
+    """Read `bench.json`. Raises `ResultError` where it cannot be read."""
     try:
-        suite = BenchSuiteResult.model_validate_json(read_regular(path, follow=False))
+        return BenchSuiteResult.model_validate_json(read_regular(path, follow=False))
     except (OSError, ValidationError) as error:
         raise ResultError(f"{path} cannot be read ({str(error).splitlines()[0]}); it is damaged") from error
+
+
+def figures_of_suite(suite: BenchSuiteResult, folder: Path) -> LaunchFigures:
+    """A suite as a launch."""
     figures: dict[Figure, float | None] = {}
     reasons: dict[Figure, str] = {}
     for result in suite.cases:
@@ -52,7 +61,7 @@ def read_suite(path: Path) -> LaunchFigures:
                 reasons[figure] = result.accuracy.reasons[name]
     starts = [case.started_unix_ns for case in suite.cases if case.started_unix_ns is not None]
     return LaunchFigures(
-        folder=path.parent,
+        folder=folder,
         run_id=f"{suite.machine.machine_id or suite.machine.hostname} {suite.created} {suite.seed}",
         created=suite.created,
         problem=None if any(value is not None for value in figures.values()) else "none of its cases was measured",

@@ -1,4 +1,4 @@
-"""A load test of a run folder as the run store, comparisons and gates see it, whoever made the load: `perfharness
+"""A load test of a run folder as the history, comparisons and gates see it, whoever made the load: `perfharness
 stress`, or MLPerf LoadGen.
 """
 
@@ -85,7 +85,6 @@ class LoadTest:
         target: what was under load, by the name that was given; secrets masked.
         arguments: settings of the target: not those of the load; None: those of the program that was launched.
         load: the load in short, with a digest of all that has to be equal for its figures to be comparable.
-        facts: of the load, for tables.
         verdict: what the test says of itself: `ok` or how it ended; `VALID` or `INVALID` by LoadGen.
         verdict_reason: why it is that.
         figures: of the longest phase that counts.
@@ -103,7 +102,6 @@ class LoadTest:
     verdict: str
     figures: Values
     arguments: Sequence[str] | None = None
-    facts: Mapping[str, str] = field(default_factory=dict)
     verdict_reason: str | None = None
     phases: Mapping[str, Values] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
@@ -129,16 +127,11 @@ class LoadTest:
 
 def read_load_test(folder: Path) -> LoadTest | None:
     """That of a run folder; None: the run was under no load. Raises `ResultError` where its file cannot be read."""
-    load = read_load_file(folder)
+    load = _read(folder / LOAD_NAME, LoadResult)
     if load is not None:
         return stress_test(load)
-    found = _read(folder / MLPERF_NAME, MlperfResult)
+    found = read_mlperf_file(folder)
     return None if found is None else loadgen_test(found)
-
-
-def read_load_file(folder: Path) -> LoadResult | None:
-    """`load.json`; None: there is none. Raises `ResultError` where it cannot be read."""
-    return _read(folder / LOAD_NAME, LoadResult)
 
 
 def read_mlperf_file(folder: Path) -> MlperfResult | None:
@@ -173,7 +166,6 @@ def stress_test(load: LoadResult) -> LoadTest:
         target=mask_text(load.target.name),
         arguments=_arguments(load.target),
         load=load_text(load),
-        facts={"target kind": load.target.kind},
         verdict=load.status,
         verdict_reason=load.status_reason,
         figures=load_figures(load),
@@ -306,7 +298,6 @@ def loadgen_test(result: MlperfResult) -> LoadTest:
         target=mask_text(result.model),
         arguments=[f"{name}={_setting(value)}" for name, value in {"backend": result.backend, **own}.items()],
         load=loadgen_text(result),
-        facts={"scenario": result.scenario, "mode": result.mode},
         verdict=verdict,
         verdict_reason=why,
         figures=dict(loadgen_figures(result)),

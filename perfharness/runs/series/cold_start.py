@@ -13,15 +13,12 @@ from typing import Any, Literal
 
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.model.cold_start import COLD_START_NAME, Cache, CacheState, ColdStart, ColdStartRow, Spread
-from perfharness.model.findings import Finding
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series.file import check_folder, read_series, write_series
 from perfharness.runs.series.repeat_file import MOST_LAUNCHES
 from perfharness.runs.series.series_launch import SeriesLaunch
-from perfharness.runs.store.records import Figure
-from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
@@ -45,14 +42,12 @@ class ColdStartResult:
     Attributes:
         is_complete: whether every process was run or could not be.
         is_kept: whether an earlier `cold_start.json` stayed, for that has numbers and this one has none.
-        store_findings: why it is not in the run store, where it should be.
     """
 
     found: ColdStart
     folder: Path
     is_complete: bool
     is_kept: bool
-    store_findings: Sequence[Finding] = ()
 
 
 def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions]:
@@ -68,7 +63,10 @@ def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions
         raise UsageError("--explain explains the times of batches, and --cold-start measures none; give --no-explain")
     if options.num_processes != 1 or (options.num_gpus or 1) != 1 or len(options.gpus) > 1:
         raise UsageError("--cold-start starts one process at a time; leave -np and -ng away, and name one GPU at most")
-    return [options.model_copy(update={"output_dir": options.output_dir / name}) for name in process_names(count)]
+    own = {"history": False}  # a cold launch is not comparable with others
+    return [
+        options.model_copy(update={**own, "output_dir": options.output_dir / name}) for name in process_names(count)
+    ]
 
 
 def process_names(count: int) -> list[str]:
@@ -167,19 +165,7 @@ def summarize_cold_start(
     options.output_dir.mkdir(parents=True, exist_ok=True)
     is_written = write_cold_start(found, options.output_dir)
     is_complete = len(rows) == len(plans)
-    series = Series(
-        "cold-start",
-        options.output_dir,
-        found.created,
-        found.command,
-        options.script,
-        options.script_arguments,
-        [one.result.manifest.run_id for one in launches if one.result is not None],
-        exit_code=cold_start_exit_code(found, is_complete=is_complete),
-        figures=cold_start_figures(found),
-    )
-    not_stored = register_series(series, StoreSettings(options.store, stored=options.stored))
-    return ColdStartResult(found, options.output_dir, is_complete, is_kept=not is_written, store_findings=not_stored)
+    return ColdStartResult(found, options.output_dir, is_complete, is_kept=not is_written)
 
 
 def cold_start_exit_code(found: ColdStart, *, is_complete: bool) -> int:
@@ -188,16 +174,6 @@ def cold_start_exit_code(found: ColdStart, *, is_complete: bool) -> int:
         return 1
     is_known = any(spread.median is not None for spread in (*found.cold.values(), *found.warm.values()))
     return 0 if is_known and all(row.status != "failed" for row in found.rows) else 3
-
-
-def cold_start_figures(found: ColdStart) -> list[Figure]:
-    """For the run store: the medians, by cache and name."""
-    return [
-        Figure(path=cache, metric=name, unit="ms", count=spread.count, p50=spread.median, reason="medians only")
-        for cache, spreads_of in (("cold", found.cold), ("warm", found.warm))
-        for name, spread in spreads_of.items()
-        if spread.median is not None
-    ]
 
 
 def summarized(

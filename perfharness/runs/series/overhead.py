@@ -122,7 +122,7 @@ def overhead_cases(options: LaunchOptions) -> list[LaunchOptions]:
     if options.explain:
         raise UsageError("--overhead measures a launch in one pass, and --explain makes two; leave one of them away")
     check_folder(options.output_dir, "--overhead", OVERHEAD_NAME)
-    untraced = {"tracer": "ranges", "nsys": None, "trace_os": False, "stored": False}  # no run of the script as it is
+    untraced = {"tracer": "ranges", "nsys": None, "trace_os": False, "history": False}  # no run of the script as it is
     return [
         options.model_copy(update={"output_dir": options.output_dir / TRACED}),
         options.model_copy(update={"output_dir": options.output_dir / UNTRACED, **untraced}),

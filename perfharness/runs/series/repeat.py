@@ -14,7 +14,7 @@ from typing import Any
 
 from perfharness.analysis.comparison.launches import looks
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Severity
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series.file import check_folder, write_series
@@ -33,8 +33,6 @@ from perfharness.runs.series.repeat_file import (
 from perfharness.runs.series.repeat_numbers import LaunchNumbers, findings_of_repeat, is_stable, numbers_of_repeat
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness.runs.series.sweep import why_it_failed
-from perfharness.runs.store.records import UNITS, WHOLE_RUN, Figure
-from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness_launcher.companions.cool_down import as_cool_as_first
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.plan.launch_plan import LaunchPlan
@@ -72,8 +70,6 @@ class RepeatCase:
     """Of the rows whose status is `ok`."""
 
     is_kept: bool = False
-    store_findings: Sequence[Finding] = ()
-    """Why it is not in the run store, where it should be."""
 
     @property
     def folder(self) -> Path:
@@ -208,8 +204,7 @@ def plan_repeats(
 def run_repeats(cases: Sequence[RepeatCase], observe: Observe = unobserved) -> Iterator[RepeatedLaunch]:
     """Launch all, one after the other, each when it is requested; `repeat.json` is written after each.
 
-    A launch that fails is a row with the reason, and the others go on; an interrupt ends them. At the end each case is
-    entered in the run store.
+    A launch that fails is a row with the reason, and the others go on; an interrupt ends them.
 
     Raises:
         LaunchError: another command writes to the folder of a case.
@@ -219,38 +214,6 @@ def run_repeats(cases: Sequence[RepeatCase], observe: Observe = unobserved) -> I
         for case in cases:
             stack.enter_context(writing_to(case.folder))
         yield from _run_repeats(cases, observe)
-    for case in cases:
-        settings = StoreSettings(case.options.store, stored=case.options.stored)
-        case.store_findings = register_series(repeat_series(case.folder, case.repeat), settings)
-
-
-def repeat_series(folder: Path, repeat: Repeat) -> Series:
-    """A repeat for the run store; it began with its first launch."""
-    created = next((row.created for row in repeat.rows if row.created is not None), repeat.created)
-    bad = len(repeat.measured) < len(repeat.rows)
-    return Series(
-        "repeat",
-        folder,
-        created,
-        repeat.command,
-        repeat.script,
-        repeat.script_arguments,
-        [row.run_id for row in repeat.rows if row.run_id is not None],
-        exit_code=1 if not repeat.measured else 3 if bad else 0,
-        figures=[
-            Figure(
-                path=path,
-                metric=metric,
-                unit=UNITS[metric],
-                count=sum(value is not None for value in found.values),
-                mean=found.mean,
-                reason=found.reason if found.mean is None else None,
-            )
-            for path, metrics in {WHOLE_RUN: repeat.run, **repeat.stages}.items()
-            for metric, found in metrics.items()
-            if metric in UNITS
-        ],
-    )
 
 
 def _run_repeats(cases: Sequence[RepeatCase], observe: Observe) -> Iterator[RepeatedLaunch]:

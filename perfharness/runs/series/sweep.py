@@ -28,7 +28,6 @@ from perfharness.runs.series.scaling import (
     scaling_points,
 )
 from perfharness.runs.series.series_launch import SeriesLaunch
-from perfharness.runs.store.register import Series, StoreSettings, register_series
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.plan.ranks import with_ranks
@@ -48,14 +47,12 @@ class ProcessSweep:
     Attributes:
         folder: of `scaling.json` and of the runs.
         is_kept: whether an earlier sweep's `scaling.json` stayed, for that has numbers and this one has none.
-        store_findings: why it is not in the run store, where it should be.
     """
 
     scaling: Scaling
     launches: Sequence[SeriesLaunch[ScalingRow]]
     folder: Path
     is_kept: bool
-    store_findings: Sequence[Finding] = ()
 
 
 def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[LaunchOptions]:
@@ -213,18 +210,7 @@ def summarize_sweep(
     )
     options.output_dir.mkdir(parents=True, exist_ok=True)
     is_written = write_series(options.output_dir / SCALING_NAME, scaling, _has_numbers)
-    series = Series(
-        "sweep",
-        options.output_dir,
-        scaling.created,
-        scaling.command,
-        options.script,
-        options.script_arguments,
-        [one.result.manifest.run_id for one in launches if one.result is not None],
-        exit_code=sweep_exit_code(launches),
-    )
-    found = register_series(series, StoreSettings(options.store, stored=options.stored))
-    return ProcessSweep(scaling, launches, options.output_dir, is_kept=not is_written, store_findings=found)
+    return ProcessSweep(scaling, launches, options.output_dir, is_kept=not is_written)
 
 
 def sweep_exit_code(launches: Sequence[SeriesLaunch[ScalingRow]]) -> int:

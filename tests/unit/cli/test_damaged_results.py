@@ -31,7 +31,9 @@ DAMAGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_results_are_one_sentence(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_results_are_one_sentence(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     base, run = write_side(tmp_path / "base", [10.0]), write_side(tmp_path / "new", [10.0])
     path, damage = Path(run) / "benchmark_mean.json", DAMAGES[name]
     content = json.loads(path.read_bytes())
@@ -41,8 +43,8 @@ def test_damaged_results_are_one_sentence(tmp_path: Path, name: str, capsys: pyt
         path.write_text(json.dumps({**content, **damage} if isinstance(damage, dict) else damage))
     with pytest.raises(ResultError):
         read_results(path)
-    store = ["--store", str(tmp_path / "runs.sqlite")]
-    for command in (["compare", base, run], ["compare", run, base], ["runs", "add", run, *store]):
+    monkeypatch.setenv("PERFHARNESS_HISTORY", str(tmp_path / "history.db"))
+    for command in (["compare", base, run], ["compare", run, base], ["history", "add", run]):
         assert run_cli(command) == 1
         assert str(path) in capsys.readouterr().err
 

@@ -157,7 +157,7 @@ VALUES: dict[str, Any] = {
     "telemetry": False, "gpu_counters": False, "sample_interval_ms": 20.0, "measure_idle_s": 0.0, "cool_down_c": 40.0,
     "clock_refusal": "stop", "env_allow": ("A", "B_*"), "capture_batches": "1:5",
     "cool_down_limit_s": 5.0, "maximize_clocks": True, "explain": True, "output_dir": Path("elsewhere"),
-    "store": "/data/runs.sqlite", "stored": False,
+    "history": False,
 }  # fmt: skip
 
 

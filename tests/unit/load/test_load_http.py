@@ -453,7 +453,7 @@ def test_an_input_of_the_mix_replaces_what_the_target_sends(tmp_path: Path) -> N
 )
 def test_an_open_loop_has_as_many_connections_as_it_takes(settings: dict[str, Any], connections: int) -> None:
     http = HttpSettings(url="http://127.0.0.1:9/")
-    plan = plan_stress(http.url, profile_of(settings), {"telemetry": False, "stored": False}, http=http)
+    plan = plan_stress(http.url, profile_of(settings), {"telemetry": False, "history": False}, http=http)
     assert plan.spec.profile.concurrency == connections
     assert plan.launch.tracer.kind == "none"
 

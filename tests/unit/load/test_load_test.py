@@ -1,14 +1,12 @@
-"""Load tests in the run store, comparisons and gates: what is taken of `load.json` and `mlperf.json`."""
+"""Load tests in the history, comparisons and gates: what is taken of `load.json` and `mlperf.json`."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfharness.cli.main import run as run_cli
 from perfharness.errors import ResultError
 from perfharness.model.load import LoadResult
 from perfharness.model.mlperf import MlperfResult
@@ -20,12 +18,9 @@ from perfharness.runs.comparison.load_test import (
     loadgen_test,
     loadgen_text,
     of_no_concern,
-    read_load_test,
     stress_test,
 )
-from perfharness.runs.files.run_folder import read_manifest
-from perfharness.runs.store.gather import stored_launch
-from perfharness.runs.store.records import StoredRun
+from perfharness.runs.history import launch_entry
 from tests.unit.compared_runs import write_launch
 
 NO_TIMES = {"count": 0}
@@ -210,7 +205,7 @@ def test_findings_that_say_nothing_about_the_target() -> None:
     assert judged == {"memory-grows", "memory-grows-under-nsys"}
 
 
-# ---- in the run store ----
+# ---- in the history ----
 
 
 def folder_of(folder: Path, test: LoadResult | MlperfResult, **more: Any) -> Path:
@@ -220,48 +215,54 @@ def folder_of(folder: Path, test: LoadResult | MlperfResult, **more: Any) -> Pat
     return folder
 
 
-def stored(folder: Path) -> StoredRun:
-    mean = json.loads((folder / "benchmark_mean.json").read_text())
-    return stored_launch(read_manifest(folder), mean, [], folder)
-
-
-def test_a_load_test_is_stored_by_its_target_with_its_figures(tmp_path: Path) -> None:
+def test_a_load_test_is_entered_by_its_target_with_its_figures(tmp_path: Path) -> None:
     findings = [{"code": "load-stopped", "severity": "error", "message": "…"}]
     result = load(
         phase("a", 1), phase("b/c", 3), status="stopped-by-errors", status_reason="too many", findings=findings
     )
-    run = stored(folder_of(tmp_path / "out", result, working_dir="/home/user"))
-    assert (run.kind, run.script, run.script_path) == ("stress", "src/app.py:answer", "/home/user/src/app.py")
-    assert (run.script_arguments, run.exit_code, run.errors) == ([], 3, 1)
-    assert run.verdict == "stopped-by-errors: too many"
-    median = run.figure("", "load_p50")
-    assert median is not None
-    assert (median.mean, median.low, median.high, median.unit, median.count) == (10.0, 9.0, 12.0, "ms", 97)
-    assert {one.path for one in run.figures if one.metric == "load_p50"} == {"", "phases/a", "phases/b\\/c"}
-    missing = run.figure("", "load_p99")
-    assert missing is not None
-    assert (missing.mean, missing.reason) == (None, "too few")
-    assert run.figure("toy/batch/decode", "cpu_time") is not None
-    assert all(one.reason for one in run.figures if one.mean is None)
+    entry = launch_entry(folder_of(tmp_path / "out", result))
+    assert (entry.run["kind"], entry.run["script"], entry.run["exit"]) == ("stress", "app.py:answer", 3)
+    medians = {one["stage"]: one for one in entry.figures if one["metric"] == "load_p50"}
+    assert set(medians) == {"", "phases/a", "phases/b\\/c"}
+    assert [medians[""][name] for name in ("value", "low", "high", "count")] == [10.0, 9.0, 12.0, 97]
+    assert "load_p99" not in {one["metric"] for one in entry.figures}
+    assert ("toy/batch/decode", "cpu_time") in {(one["stage"], one["metric"]) for one in entry.figures}
+
+
+def test_a_test_of_loadgen_is_entered_with_its_model(tmp_path: Path) -> None:
+    findings = [{"code": "mlperf-invalid", "severity": "error", "message": "…"}]
+    result = loadgen(**INVALID, findings=findings)
+    entry = launch_entry(folder_of(tmp_path / "out", result))
+    found = [entry.run[name] for name in ("kind", "model", "backend", "exit")]
+    assert found == ["mlperf", "net.onnx", result.backend, 3]
+    (rate,) = (one for one in entry.figures if one["metric"] == "loadgen_rate")
+    assert (rate["value"], rate["count"]) == (499.5, 1000)
+
+
+def test_another_load_is_another_setup(tmp_path: Path) -> None:
+    same, other, profile = (
+        launch_entry(folder_of(tmp_path / name, result)).run["setup"]
+        for name, result in (
+            ("a", load()), ("b", load(phase(achieved_rate=1.0))), ("c", load(profile={"phases": [{"rate": 51}]})),
+        )
+    )  # fmt: skip
+    assert same == other
+    assert profile != same
 
 
 def test_a_secret_in_a_url_is_masked(tmp_path: Path) -> None:
-    target = {
-        "kind": "http",
-        "name": "http://user:hunter2secret@host/v1",
-        "started": ["serve", "--token", "hunter2secret"],
-    }
-    run = stored(folder_of(tmp_path / "out", load(target=target)))
-    assert "hunter2secret" not in run.model_dump_json()
-    assert run.script.endswith("@host/v1")
+    started = ["serve", "--token", "hunter2secret"]
+    target = {"kind": "http", "name": "http://user:hunter2secret@host/v1", "started": started}
+    entry = launch_entry(folder_of(tmp_path / "out", load(target=target)))
+    assert "hunter2secret" not in str(entry)
+    assert entry.run["script"].endswith("@host/v1")
 
 
-def test_a_damaged_file_is_one_sentence(tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "out", load())
     (folder / "load.json").write_text("{")
     with pytest.raises(ResultError):
-        read_load_test(folder)
-    assert run_cli(["runs", "add", str(folder), "--store", str(tmp_path / "store.sqlite")]) == 1
+        launch_entry(folder)
 
 
 # ---- in comparisons and gates ----
