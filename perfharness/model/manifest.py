@@ -305,9 +305,6 @@ class RunManifest(_Model):
     capture_batches: str | None = None
     """Of each loop, as `FIRST:LAST`; None: all batches were traced."""
 
-    env_allow: list[str] = Field(default_factory=list)
-    """Names of the environment variables that the processes got, besides those that are needed; empty: all."""
-
     explaining: bool = False
     """Whether this is the explaining pass of the run in the folder around it."""
 

@@ -20,7 +20,6 @@ from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import Placed, place
 from perfharness_launcher.plan.program import Program
 from perfharness_launcher.plan.tracers import TracerDecision, choose_tracer
-from perfharness_launcher.processes.allowed import NAME as VARIABLE
 from perfharness_launcher.processes.spawn import Placement, ProcessGroup, ProcessSpec
 
 MIN_SAMPLE_INTERVAL_MS = 5.0
@@ -54,9 +53,8 @@ class LaunchPlan:
         """The processes to supervise."""
         barrier_timeout_s = self.options.barrier_timeout_s if self.options.barrier else None
         return ProcessGroup(
-            self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s, self.options.env_allow,
-            self.options.barrier_ranks,
-        )  # fmt: skip
+            self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s, self.options.barrier_ranks
+        )
 
 
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
@@ -195,9 +193,6 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     if options.nsys is not None and options.tracer in ("embedded", "ranges", "none"):
         yield f"--nsys names an nsys, but --tracer {options.tracer} does not use it; leave one of the two away"
     yield from _annotation_conflicts(options, facts)
-    for name in options.env_allow:
-        if not VARIABLE.fullmatch(name):
-            yield f"--env-allow {name!r} is no name of a variable; give names, or beginnings as in OMP_*, with commas"
     if options.batch_pattern is not None:
         try:
             re.compile(options.batch_pattern)

@@ -134,17 +134,6 @@ class LaunchOptions(BaseModel):
         float | None,
         Option(("--timeout",), PROCESSES, "End a process that runs longer than this.", metavar="SECONDS"),
     ] = None
-    env_allow: Annotated[
-        tuple[str, ...],
-        Option(
-            ("--env-allow",),
-            PROCESSES,
-            "Pass only these environment variables to the processes, and what Python, CUDA and perfharness need.",
-            metavar="NAME,…",
-        ),
-    ] = ()
-    """Empty: all of them."""
-
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Option(("-ll", "--log-level"), PROCESSES, "Log level of the script."),
@@ -328,18 +317,10 @@ class LaunchOptions(BaseModel):
         True
     )
 
-    @field_validator("gpus", "env_allow", mode="before")
+    @field_validator("gpus", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return split_names(value) if isinstance(value, str | list) else value
-
-    @field_validator("env_allow", mode="before")
-    @classmethod
-    def _names_some(cls, value: Any) -> Any:
-        """An empty list would pass everything, which nobody means who writes it."""
-        if value == [] or (isinstance(value, str) and not value.strip(" ,")):
-            raise ValueError("must name a variable; what is needed is passed in any case")
-        return value
 
 
 class TerminalOptions(BaseModel):

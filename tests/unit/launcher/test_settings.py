@@ -138,7 +138,6 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
         ("[launch]\nbarrier = 1", "barrier"),
         ("[launch]\ngpus = [0]", "gpus"),
         ("[launch]\nplots = 3", "plots"),
-        ("[launch]\nenv-allow = []", "env-allow"),
         ("launch = 3", "table"),
         ("num-processes = 4", r"num-processes stands outside of \[launch\]"),
         ("[launch", "is no TOML file"),
@@ -203,7 +202,7 @@ VALUES: dict[str, Any] = {
     "tracer": "embedded", "nsys": Path("/opt/nsys"), "trace_os": True, "barrier": False, "barrier_timeout_s": 2.0,
     "barrier_ranks": True,
     "telemetry": False, "gpu_counters": False, "sample_interval_ms": 20.0, "measure_idle_s": 0.0, "cool_down_c": 40.0,
-    "clock_refusal": "stop", "env_allow": ("A", "B_*"), "capture_batches": "1:5",
+    "clock_refusal": "stop", "capture_batches": "1:5",
     "cool_down_limit_s": 5.0, "maximize_clocks": True, "explain": True, "output_dir": Path("elsewhere"),
     "store": "/data/runs.sqlite", "stored": False,
 }  # fmt: skip
