@@ -251,9 +251,6 @@ class StartBarrierRecord(_Model):
     arrived_unix_ns: dict[str, UnixNs | None] = Field(default_factory=dict)
     """When each process came, by its folder; None: it never did."""
 
-    ranks_unix_ns: dict[str, dict[Int64, UnixNs]] | None = None
-    """When each rank came, by the folder of its process and its number; None: they were not waited for."""
-
 
 class SettingsRecord(_Model):
     """The settings of a launch that came from a file."""

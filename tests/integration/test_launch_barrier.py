@@ -44,57 +44,6 @@ perf.finalize()
 """
 
 
-RANKS = """
-import os, subprocess, sys, time
-from perfharness import PerfRecorder
-if "RANK" not in os.environ:
-    env = [{**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
-    ranks = [subprocess.Popen([sys.executable, __file__, *sys.argv[1:]], env=one) for one in env]
-    sys.exit(max(rank.wait() for rank in ranks))
-perf = PerfRecorder("rec")
-rank = int(os.environ["RANK"])
-meet = lambda step: open(f"{__file__}.{step}.{rank}", "w").close() or [
-    time.sleep(0.002) for _ in iter(lambda: os.path.exists(f"{__file__}.{step}.{1 - rank}"), True)
-]
-time.sleep(0.5 * rank)
-for step in range(4):
-    if rank == 1 and "never" in sys.argv:
-        meet(step)  # makes no batches
-        continue
-    with perf.batch(step, total_items=1):
-        meet(step)
-        time.sleep(0.01)
-perf.finalize()
-"""
-"""Ranks that meet in each step, as in a collective."""
-
-
-def test_two_barriers_of_ranks_do_not_block_each_other(tmp_path: Path) -> None:
-    code, manifest, _ = launch(
-        tmp_path, "-w", "1", "--tracer", "embedded", "--barrier-ranks", "--barrier-timeout", "60", "|", text=RANKS
-    )
-    assert (code, codes(manifest) & {"start-barrier-ranks-missing", "start-barrier-timeout"}) == (0, set())
-    barrier = manifest["start_barrier"]
-    assert set(barrier["ranks_unix_ns"]["proc_0_gpu_0"]) == {"0", "1"}
-    assert barrier["opened_unix_ns"] >= max(barrier["ranks_unix_ns"]["proc_0_gpu_0"].values())
-    waits = [
-        json.loads((tmp_path / f"out/proc_0_gpu_0/rank_{rank}/recorder.json").read_text())["start_barrier"]
-        for rank in range(2)
-    ]
-    assert [len(each) for each in waits] == [1, 1]
-
-
-def test_a_rank_without_batches_is_named_and_the_others_go_on(tmp_path: Path) -> None:
-    code, manifest, mean = launch(
-        tmp_path, "-w", "1", "--tracer", "embedded", "--barrier-ranks", "--barrier-timeout", "1", "|", "never",
-        text=RANKS,
-    )  # fmt: skip
-    assert code == 3
-    (missing,) = (one for one in manifest["findings"] if one["code"] == "start-barrier-ranks-missing")
-    assert "rank 1 " in missing["message"]
-    assert mean["stats_minus_warmup"]["rec"]["batch"]["cpu_time"]["count"] == 2
-
-
 def arguments_of(tmp_path: Path, *given: object, text: str = SCRIPT) -> tuple[tuple[object, ...], dict[str, str]]:
     script = tmp_path / "script.py"
     script.write_text(text)

@@ -52,9 +52,7 @@ class LaunchPlan:
     def group(self) -> ProcessGroup:
         """The processes to supervise."""
         barrier_timeout_s = self.options.barrier_timeout_s if self.options.barrier else None
-        return ProcessGroup(
-            self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s, self.options.barrier_ranks
-        )
+        return ProcessGroup(self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s)
 
 
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
@@ -184,8 +182,6 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         yield f"--cool-down {options.cool_down_c:g}: must be a temperature in degrees Celsius"
     if not options.cool_down_limit_s >= 0:
         yield f"--cool-down-limit {options.cool_down_limit_s:g}: must be 0 seconds or more"
-    if options.barrier_ranks and not options.barrier:
-        yield "--barrier-ranks has each rank come to the start barrier, and --no-barrier holds none; leave one away"
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
         yield "--gpus names the GPUs, so -ng and -go cannot choose them by number as well; leave one of the two away"
     if options.explain and options.tracer in ("ranges", "none"):

@@ -240,15 +240,6 @@ class LaunchOptions(BaseModel):
             negative="--no-barrier",
         ),
     ] = True
-    barrier_ranks: Annotated[
-        bool,
-        Option(
-            ("--barrier-ranks",),
-            TOGETHER,
-            "Have the start barrier wait for each rank of each process, not for the first one only.",
-            negative="--no-barrier-ranks",
-        ),
-    ] = False
     barrier_timeout_s: Annotated[
         float,
         Option(

@@ -111,14 +111,12 @@ class ProcessGroup:
         timeout_s: for each process, from its start; None: no limit.
         barrier_timeout_s: how long those at the start barrier wait for the others, from the first one
             on; None: there is no barrier.
-        barrier_ranks: whether all ranks of a process have to come to it, not only the first of its tree.
     """
 
     processes: tuple[ProcessSpec, ...]
     nsys: NsysTracing | None = None
     timeout_s: float | None = None
     barrier_timeout_s: float | None = None
-    barrier_ranks: bool = False
 
 
 @dataclass

@@ -18,7 +18,6 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import conventions, environment
-from perfharness.model.findings import Severity
 from perfharness.model.range_log import RangeLog
 from perfharness.recorder import barrier as recorder_barrier
 from perfharness_launcher.processes.barrier import StartBarrier, start_barrier
@@ -51,8 +50,8 @@ def clock() -> Clock:
 def hold(tmp_path: Path, clock: Clock) -> Iterator[Hold]:
     opened = []
 
-    def make(processes: Mapping[int, str], *, each_rank: bool = False) -> StartBarrier:
-        manager = start_barrier(tmp_path, processes, timeout_s=30.0, clock=clock, each_rank=each_rank)
+    def make(processes: Mapping[int, str]) -> StartBarrier:
+        manager = start_barrier(tmp_path, processes, timeout_s=30.0, clock=clock)
         opened.append(manager)
         return manager.__enter__()
 
@@ -61,10 +60,10 @@ def hold(tmp_path: Path, clock: Clock) -> Iterator[Hold]:
         manager.__exit__(None, None, None)
 
 
-def come(barrier: StartBarrier, index: int, unix_ns: int = 5, *, rank: int = -1, size: int = -1) -> None:
+def come(barrier: StartBarrier, index: int, unix_ns: int = 5) -> None:
     """What the recorder writes."""
     with (barrier.folder / environment.BARRIER_ARRIVALS).open("wb", buffering=0) as arrivals:
-        arrivals.write(b"%d 4711 %d %d %d\n" % (index, unix_ns, rank, size))
+        arrivals.write(b"%d 4711 %d -1 -1\n" % (index, unix_ns))
 
 
 def codes(barrier: StartBarrier) -> list[tuple[str, str | None]]:
@@ -77,55 +76,6 @@ def is_open(barrier: StartBarrier) -> bool:
 
 
 # ---- the launch's side ----
-
-
-def test_each_rank_has_to_come_where_that_is_asked_for(hold: Hold) -> None:
-    barrier = hold(TWO, each_rank=True)
-    come(barrier, 0, 70, rank=1, size=2)
-    come(barrier, 0, 71, rank=1, size=2)  # a worker, which inherited the rank
-    come(barrier, 1, 72, rank=0, size=1)
-    barrier.poll([])
-    assert not is_open(barrier)
-    come(barrier, 0, 75, rank=0, size=2)
-    barrier.poll([])
-    assert is_open(barrier)
-    assert barrier.record().ranks_unix_ns == {"proc_0_gpu_0": {1: 70, 0: 75}, "proc_1_gpu_0": {0: 72}}
-    assert codes(barrier) == []
-
-
-def test_without_being_asked_the_first_rank_opens_for_all(hold: Hold) -> None:
-    barrier = hold(TWO)
-    come(barrier, 0, rank=1, size=2)
-    come(barrier, 1, rank=0, size=2)
-    barrier.poll([])
-    assert is_open(barrier)
-    assert barrier.record().ranks_unix_ns is None
-
-
-def test_a_rank_that_never_comes_is_named_and_nothing_hangs(hold: Hold, clock: Clock) -> None:
-    barrier = hold(THREE, each_rank=True)
-    come(barrier, 0, rank=1, size=3)
-    come(barrier, 1, rank=0, size=1)
-    come(barrier, 2, rank=5, size=2)  # of a host whose ranks begin elsewhere
-    for seconds, opens in ((0, False), (29, False), (1.5, True)):
-        clock.now += seconds
-        barrier.poll([])
-        assert is_open(barrier) == opens
-    found = list(barrier.findings())
-    assert [(one.code, one.process, one.severity) for one in found] == [
-        ("start-barrier-ranks-missing", "proc_0_gpu_0", Severity.ERROR),
-        ("start-barrier-ranks-missing", "proc_2_gpu_0", Severity.ERROR),
-    ]
-    assert "rank 0, 2 " in found[0].message
-    assert "Of 2 ranks, 1 " in found[1].message
-
-
-def test_a_process_without_a_rank_is_not_waited_for_longer(hold: Hold) -> None:
-    barrier = hold({0: "proc_0_gpu_0"}, each_rank=True)
-    come(barrier, 0)
-    barrier.poll([])
-    assert is_open(barrier)
-    assert codes(barrier) == [("start-barrier-without-ranks", "proc_0_gpu_0")]
 
 
 def test_the_gate_opens_when_all_have_come(hold: Hold) -> None:
