@@ -92,10 +92,9 @@ def test_somebody_else_on_it_is_named_and_can_be_refused(tmp_path: Path, foreign
     assert not (tmp_path / "refused" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("bind", ["auto", "numa", "cores"])
+@pytest.mark.parametrize("bind", ["auto", "numa"])
 def test_each_process_runs_where_the_manifest_says(bind: str, bound: Callable[[str], Path]) -> None:
     out = bound(bind)
-    seen = []
     for record in load(out / "manifest.json")["processes"]:
         line = next(
             line
@@ -104,11 +103,7 @@ def test_each_process_runs_where_the_manifest_says(bind: str, bound: Callable[[s
         )
         cpus = ast.literal_eval(line.removeprefix("cpus "))
         placed = record["placement"]
-        assert placed["problems"] == [] or bind != "cores", placed
         assert len(cpus) == sum(_length(part) for part in placed["cpus"].split(","))
-        seen.append(set(cpus))
-    if bind == "cores":
-        assert not seen[0] & seen[1]
 
 
 def _length(part: str) -> int:

@@ -21,7 +21,7 @@ from perfharness.model.environment import STORE_OFF
 from perfharness.model.manifest import SettingsRecord
 from perfharness.python_command import read_python_command
 
-CpuBind = Literal["auto", "none", "numa", "cores"]
+CpuBind = Literal["auto", "none", "numa"]
 
 PROCESSES = "Processes and GPUs"
 BATCHES = "Batches and ranges"
@@ -116,7 +116,7 @@ class LaunchOptions(BaseModel):
         Option(
             ("--cpu-bind",),
             PROCESSES,
-            "CPUs of the processes: all near their GPU (numa), these divided among them (cores), or as they are.",
+            "CPUs of the processes: all near their GPU (numa), or as they are (none).",
         ),
     ] = "auto"
     require_exclusive: Annotated[

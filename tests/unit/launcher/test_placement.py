@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from perfharness_launcher.plan.placement import (
     read_topology,
 )
 from perfharness_launcher.processes.spawn import Placement, cpu_list
-from tests.integration.launches import UNDER_NSYS, environment, manifest, run_to_the_end, tracing
+from tests.integration.launches import NSYS, UNDER_NSYS, environment, manifest, run_to_the_end, tracing
 from tests.support.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
 from tests.support.nvml_record import device
 from tests.support.replayed_nvml import ReplayedNvml
@@ -81,15 +83,9 @@ def test_what_is_no_list_of_cpus_is_empty(text: str) -> None:
     [
         ("numa", [A, B, B], "0-31", NEAR, ["0-7,16-23", "8-15,24-31", "8-15,24-31"]),
         ("auto", [A, B], "0-31", NEAR, ["0-7,16-23", "8-15,24-31"]),
-        ("cores", [A, A, A, B], "0-31", NEAR, ["0-1,16-17", "2-3,18-19", "4-5,20-21", "8-15,24-31"]),
-        ("cores", [A, B], "0-31", {**NEAR, "GPU-b": NEAR["GPU-a"]}, ["0-3,16-19", "4-7,20-23"]),
-        ("cores", [(), ()], "0-31", {}, ["0-7,16-23", "8-15,24-31"]),
-        # a cgroup: cores 0 and 1 whole, halves of 2, 3, 8 and 9
-        ("cores", [A, A], "0-3,8-9,16-17", NEAR, ["0-1,16-17", "2-3"]),
-        ("numa", [B], "0-3,8-9,16-17", NEAR, ["8-9"]),
+        ("numa", [B], "0-3,8-9,16-17", NEAR, ["8-9"]),  # a cgroup: cores 0 and 1 whole, halves of 2, 3, 8 and 9
         # processes of two GPUs, on one socket and on both
         ("numa", [(GPU_0, GPU_2), (GPU_0, GPU_1)], "0-31", ALL_NEAR, ["0-7,16-23", "0-31"]),
-        ("cores", [(GPU_0, GPU_2), (GPU_0, GPU_2)], "0-31", ALL_NEAR, ["0-3,16-19", "4-7,20-23"]),
     ],
 )
 def test_which_cpus_each_process_gets(
@@ -97,25 +93,6 @@ def test_which_cpus_each_process_gets(
 ) -> None:
     placed = place(groups, bind, two_sockets(allowed), near)
     assert shown(placed) == expected
-    if len(groups) == 4:
-        assert placed.placements[0].how == "2 of the 8 cores near its GPU for each of 3 processes"
-
-
-def test_fewer_cores_than_processes_is_refused() -> None:
-    with pytest.raises(UsageError, match="9 processes share 8 physical cores"):
-        place([(GPU_0,)] * 9, "cores", two_sockets(), NEAR)
-
-
-@given(st.lists(st.sampled_from([GPU_0, GPU_1]), min_size=1, max_size=8), st.sets(st.integers(0, 31), min_size=1))
-def test_nobody_shares_a_core_and_all_parts_on_one_side_are_equal(gpus: list[GpuRecord], allowed: set[int]) -> None:
-    topology = two_sockets(cpu_list(allowed))
-    try:
-        placed = place([(gpu,) for gpu in gpus], "cores", topology, NEAR)
-    except UsageError:
-        return
-    taken = [cpu for one in placed.placements for cpu in one.cpus]
-    assert set(taken) <= allowed
-    assert len({cpu % 16 for cpu in taken}) == sum(len({cpu % 16 for cpu in one.cpus}) for one in placed.placements)
 
 
 @pytest.mark.parametrize(
@@ -140,11 +117,6 @@ def test_by_default_nothing_is_bound_where_it_may_do_harm(
     placed = place(groups, "auto", topology, near)
     assert placed.placements == (Placement(),)
     assert reason in placed.reason
-
-
-def test_groups_of_gpus_that_share_some_cpus_cannot_be_given_equal_cores() -> None:
-    with pytest.raises(UsageError, match="some are near both and some near one"):
-        place([A, (GPU_0, GPU_1)], "cores", two_sockets(), NEAR)
 
 
 def test_a_group_is_near_its_cpus_where_those_of_all_its_gpus_are_known() -> None:
@@ -225,26 +197,34 @@ def launched(tmp_path: Path, *options: str, sites: Sequence[str] = ()) -> tuple[
     return [json.loads((out / f"proc_{n}_gpu_0" / "stdout.log").read_text()) for n in range(2)], manifest(out)
 
 
-@pytest.mark.skipif(len(read_topology().cores) < 2, reason="needs two cores")
-@pytest.mark.parametrize(
-    "tracer",
-    [
-        "none",
-        pytest.param("embedded", marks=pytest.mark.slow),
-        UNDER_NSYS,
-    ],
-)
+PLACED = """
+import dataclasses, sys
+from perfharness.runs.launch import plan_launches, run_plan
+from perfharness_launcher.plan.options import launch_options
+from perfharness_launcher.processes.spawn import Placement
+from perfharness_launcher.processes.supervise import Observer
+
+cpu, tracer, nsys, out, script = sys.argv[1:]
+settings = {"tracer": tracer, "nsys": nsys or None, "output_dir": out, "telemetry": False}
+options, _ = launch_options(script, (), settings)
+(plan,) = plan_launches([options])
+placed = [dataclasses.replace(spec, placement=Placement((int(cpu),), "test")) for spec in plan.processes]
+run_plan(dataclasses.replace(plan, processes=tuple(placed)), ["perfharness"], Observer())
+"""
+"""A launch whose process is bound to one CPU, as on a machine where only that one is near the GPU."""
+
+
+@pytest.mark.skipif(len(read_topology().allowed) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize("tracer", ["none", pytest.param("embedded", marks=pytest.mark.slow), UNDER_NSYS])
 def test_the_measured_process_itself_is_bound(tmp_path: Path, tracer: str) -> None:
-    options, sites = tracing(tracer)
-    told, run = launched(tmp_path, "--cpu-bind", "cores", *options, sites=sites)
-    topology = read_topology()
-    each = len(topology.cores) // 2
-    for number, one in enumerate(told):
-        wanted = [cpu for core in topology.cores[number * each : (number + 1) * each] for cpu in core]
-        assert one["cpus"] == sorted(wanted)
-        record = run["processes"][number]["placement"]
-        assert (record["cpus"], record["bound"], record["problems"]) == (cpu_list(wanted), True, [])
-    assert psutil.Process().cpu_affinity() == sorted(topology.allowed), "and this one is where it was"
+    script, out, (_, sites) = tmp_path / "tell.py", tmp_path / "out", tracing(tracer)
+    script.write_text(TELL)
+    cpu = max(read_topology().allowed)
+    words = [str(cpu), tracer, str(NSYS) if tracer == "nsys" else "", str(out), str(script)]
+    subprocess.run([sys.executable, "-c", PLACED, *words], env=environment(*sites), check=True)
+    assert json.loads((out / "proc_0_gpu_0" / "stdout.log").read_text())["cpus"] == [cpu]
+    record = manifest(out)["processes"][0]["placement"]
+    assert (record["cpus"], record["bound"], record["problems"]) == (str(cpu), True, [])
 
 
 def test_left_alone_it_runs_where_the_launcher_runs(tmp_path: Path) -> None:

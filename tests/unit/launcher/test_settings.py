@@ -195,7 +195,7 @@ def test_every_setting_is_an_option_and_at_most_15_are_shown(capsys: pytest.Capt
 
 VALUES: dict[str, Any] = {
     "num_processes": 2, "num_gpus": 3, "gpu_offset": 1, "gpus_per_process": 2,
-    "gpus": ("0", "GPU-a"), "cpu_bind": "cores", "timeout_s": 1.5,
+    "gpus": ("0", "GPU-a"), "cpu_bind": "numa", "timeout_s": 1.5,
     "require_exclusive": True, "module": True, "python": "/usr/bin/python3", "log_level": "debug", "warmup_batches": 0,
     "annotate": Path("a.toml"), "annotate_torch": 2, "annotate_collectives": True, "parallel": "model", "domain": "d",
     "batch_pattern": "b.*", "reject_throttled": True,
