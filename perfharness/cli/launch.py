@@ -100,16 +100,6 @@ def launch_verb(
             rich_help_panel=SERIES,
         ),
     ] = None,
-    ranks_sweep: Annotated[
-        str | None,
-        typer.Option(
-            "--ranks-sweep",
-            metavar="N,…",
-            help="A launch with each number of ranks of torchrun, mpirun or {ranks}, and the scaling curve.",
-            hidden=True,
-            rich_help_panel=SERIES,
-        ),
-    ] = None,
     cold_start: Annotated[
         int | None,
         typer.Option(
@@ -167,9 +157,8 @@ def launch_verb(
     if overhead and request is None:
         request = parse_repeat(DEFAULT_COUNT, None)
     with naming_settings(asked):
-        ranks = parse_numbers("--ranks-sweep", ranks_sweep)
-        numbers = parse_numbers("--np-sweep", np_sweep)
-        launches = launches_of(asked, numbers, cold_start, request, ranks_sweep=ranks, overhead=overhead)
+        numbers = parse_numbers(np_sweep)
+        launches = launches_of(asked, numbers, cold_start, request, overhead=overhead)
     plans = planned(context, launches, Shown(output, terminal), dry_run=dry_run)
     if dry_run:
         return
@@ -180,8 +169,8 @@ def launch_verb(
         raise typer.Exit(show_repeat(asked, request, plans, shown))
     if cold_start is not None:
         raise typer.Exit(show_cold_start(asked, plans, shown))
-    if numbers is not None or ranks is not None:
-        raise typer.Exit(show_sweep(asked, plans, shown, ranks))
+    if numbers is not None:
+        raise typer.Exit(show_sweep(asked, plans, shown))
     raise typer.Exit(show_launch(plans[0], shown))
 
 
@@ -228,19 +217,9 @@ def launches_of(
     cold_start: int | None,
     request: RepeatRequest | None = None,
     *,
-    ranks_sweep: Sequence[int] | None = None,
     overhead: bool = False,
 ) -> Sequence[LaunchOptions]:
     """The options of each launch. Raises `UsageError`."""
-    if ranks_sweep is not None:
-        from perfharness.runs.series.sweep import rank_sweep_options
-
-        if np_sweep is not None or cold_start is not None or request is not None:
-            raise UsageError(
-                "--ranks-sweep makes a launch with each number of ranks, so neither --np-sweep, --cold-start nor "
-                "--repeat can go with it; leave one of them away"
-            )
-        return rank_sweep_options(options, ranks_sweep)
     if request is not None:
         from perfharness.runs.series.repeat import repeat_options
 
@@ -295,14 +274,13 @@ def _after_script_finding(names: Sequence[str], script: str) -> Finding:
     )
 
 
-def parse_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
+def parse_numbers(text: str | None) -> tuple[int, ...] | None:
     """`1,2,4` -> (1, 2, 4). Raises `UsageError` where that is no list of numbers."""
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() for part in parts):
-        what = "ranks" if option == "--ranks-sweep" else "processes"
-        raise UsageError(f"{option} {text}: must be different numbers of {what}, as in 1,2,4,8")
+        raise UsageError(f"--np-sweep {text}: must be different numbers of processes, as in 1,2,4,8")
     return tuple(int(part) for part in parts)
 
 
@@ -452,10 +430,8 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
     return EXIT_CHECK_FAILED if is_short else exit_code(findings)
 
 
-def show_sweep(
-    options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown, ranks: Sequence[int] | None = None
-) -> int:
-    """Run a sweep and print its curve; `ranks`: their number in each launch, where it is over them.
+def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown) -> int:
+    """Run a sweep and print its curve.
 
     Returns 0: all well; 3: some were measured, or none gave a throughput; 1: none was measured, or it was interrupted.
     """
@@ -465,14 +441,14 @@ def show_sweep(
     from perfharness.runs.series.sweep import run_sweep, summarize_sweep, sweep_exit_code
 
     output, launches = shown.output, []
-    for one in run_sweep(plans, command_line(), shown.watching_one, ranks=ranks):
+    for one in run_sweep(plans, command_line(), shown.watching_one):
         launches.append(one)
         if one.error is not None:
             say(output.errors, str(one.error))
         if one.result is not None:
             shown.draw(one.result)
             output.findings(one.result.summary.findings)
-    swept = summarize_sweep(options, plans, launches, command_line(), "processes" if ranks is None else "ranks")
+    swept = summarize_sweep(options, plans, launches, command_line())
     if output.is_json:
         output.json(swept.scaling.model_dump(mode="json"))
     else:

@@ -14,7 +14,6 @@ import pytest
 
 from perfharness.model.manifest import RunManifest
 from perfharness.runs.run import open_run
-from perfharness.runs.series.scaling import Scaling
 from perfharness.telemetry.store import read_sample_log
 from tests.integration import forked_command
 from tests.integration.launches import NSYS, NVTX_SITE, environment, manifest, run_to_the_end
@@ -191,46 +190,6 @@ def test_what_cannot_be_launched_is_said_before_anything_starts(shop: Shop, argu
     done = shop.launch(*arguments)
     assert (done.returncode, words in done.stderr) == (2, True), done.stderr
     assert not (shop.folder / "out").exists()
-
-
-RANKS = """
-import os, subprocess, sys, time
-count = int(sys.argv[1])
-if "RANK" not in os.environ:
-    ranks = [{**os.environ, "RANK": str(rank), "WORLD_SIZE": str(count)} for rank in range(count)]
-    started = [subprocess.Popen([sys.executable, __file__, str(count)], env=each) for each in ranks]
-    sys.exit(max(one.wait() for one in started))
-from perfharness import PerfRecorder
-perf = PerfRecorder("pipe")
-open(f"ready_{count}_{os.environ['RANK']}", "w").close()
-while not all(os.path.exists(f"ready_{count}_{rank}") for rank in range(count)):
-    time.sleep(0.001)
-with perf.range("pipeline"):
-    for index in range(12):
-        with perf.batch(index, total_items=4):
-            time.sleep(0.04 / count)
-perf.finalize()
-"""
-
-
-@pytest.mark.slow
-def test_a_sweep_over_ranks(shop: Shop) -> None:
-    """Each batch is shared by its ranks, which take 1 / n of the time for it."""
-    (shop.folder / "ranks.py").write_text(RANKS)
-    done = shop.launch(*EMBEDDED, "--parallel", "model", "--ranks-sweep", "1,2", "ranks.py", "{ranks}")
-    assert done.returncode in (0, 3), done.stdout + done.stderr
-    scaling = Scaling.model_validate_json((shop.folder / "out" / "scaling.json").read_text())
-    assert (scaling.counted, scaling.base_num_processes) == ("ranks", 1)
-    one, two = scaling.points
-    assert [one.row.folder, two.row.folder] == ["ranks_1", "ranks_2"]
-    assert one.row.items_per_second is not None
-    assert (two.speedup or 0) * one.row.items_per_second == pytest.approx(two.row.items_per_second)
-    assert (two.speedup or 0) == pytest.approx(2 * (two.efficiency or 0))
-    assert (two.row.communication_share, two.row.communication_reason is None) == (None, False)
-    again = shop.verb("analyze", "out")
-    assert Scaling.model_validate_json((shop.folder / "out" / "scaling.json").read_text()).points == scaling.points, (
-        again
-    )
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ RANGES = 11
 Captured = pytest.CaptureFixture[str]
 
 
-def sweep(folder: Path, counted: str = "np") -> Path:
+def sweep(folder: Path) -> Path:
     rows = []
     for number in (1, 2):
-        two_processes(folder / f"{counted}_{number}")
-        rows.append(ScalingRow(num_processes=number, folder=f"{counted}_{number}", status="ok"))
+        two_processes(folder / f"np_{number}")
+        rows.append(ScalingRow(num_processes=number, folder=f"np_{number}", status="ok"))
     rows.append(ScalingRow(num_processes=4, folder="np_4", status="failed", reason="out of memory"))
     scaling = Scaling(
         created="2026-01-01T00:00:00Z", command=["perfharness"], script="toy.py", script_arguments=[], num_gpus=1,
@@ -83,7 +83,6 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], int]] = {
     "process without its run": (process_alone, 1),
     "sweep": (sweep, 4),
     "sweep after another": (sweep_after_another, 4),
-    "sweep of ranks": (lambda folder: sweep(folder, "ranks"), 4),
     "cold starts": (cold_starts, 3),
     "repeat": (repeats, 4),
     "trace": (lambda folder: recorded_trace(folder / "a.sqlite"), 1),
