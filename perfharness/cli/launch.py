@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import nan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +32,7 @@ from perfharness.render.charts.drawing import require_charts
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
-from perfharness.runs.series.repeat_file import DEFAULT_COUNT, DEFAULT_LIMIT, RepeatRequest
+from perfharness.runs.series.repeat_file import DEFAULT_COUNT, RepeatRequest
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import (
     PROJECT_NAME,
@@ -121,16 +120,6 @@ def launch_verb(
             rich_help_panel=SERIES,
         ),
     ] = None,
-    until_stable: Annotated[
-        str | None,
-        typer.Option(
-            "--until-stable",
-            metavar="PERCENT%",
-            help=f"Launches until the interval is at most ± that; at most --repeat, or {DEFAULT_LIMIT}.",
-            hidden=True,
-            rich_help_panel=SERIES,
-        ),
-    ] = None,
     overhead: Annotated[
         bool,
         typer.Option(
@@ -153,9 +142,7 @@ def launch_verb(
     del help_all
     asked, terminal = launch_options(script, script_arguments or (), given(context, settings), config)
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
-    request = parse_repeat(repeat, until_stable)
-    if overhead and request is None:
-        request = parse_repeat(DEFAULT_COUNT, None)
+    request = parse_repeat(DEFAULT_COUNT if overhead and repeat is None else repeat)
     with naming_settings(asked):
         numbers = parse_numbers(np_sweep)
         launches = launches_of(asked, numbers, cold_start, request, overhead=overhead)
@@ -284,25 +271,13 @@ def parse_numbers(text: str | None) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts)
 
 
-def parse_repeat(count: int | None, until_stable: str | None) -> RepeatRequest | None:
-    """What --repeat and --until-stable ask for; None: one launch. Raises `UsageError`."""
-    if count is None and until_stable is None:
+def parse_repeat(count: int | None) -> RepeatRequest | None:
+    """What --repeat asks for; None: one launch. Raises `UsageError`."""
+    if count is None:
         return None
     from perfharness.runs.series.repeat import repeat_request
 
-    return repeat_request(count, None if until_stable is None else _share(until_stable))
-
-
-def _share(text: str) -> float:
-    """`2%` or `0.02` -> 0.02. Raises `UsageError`."""
-    number, percent, rest = text.strip().partition("%")
-    try:
-        share = float(number) / (100 if percent else 1)
-    except ValueError:
-        share = nan
-    if rest or not 0 < share < 1:
-        raise UsageError(f"--until-stable {text}: must be a part of the mean between 0 and 1, as in 2% or 0.02")
-    return share
+    return repeat_request(count)
 
 
 @dataclass(frozen=True)

@@ -134,14 +134,6 @@ def test_cases_in_turn_from_python(script: Path, tmp_path: Path) -> None:
     assert first.repeat.asked.seed == second.repeat.asked.seed == 5
 
 
-def test_it_ends_when_it_is_stable(script: Path, tmp_path: Path) -> None:
-    case = perfharness.repeat(
-        script, until_stable=0.99, output_dir=tmp_path / "rep", tracer="embedded", telemetry=False, warmup_batches=0
-    )
-    assert case.is_stable
-    assert 5 <= len(case.rows) < 30  # which is the limit
-
-
 NEIGHBOUR = "import time\nprint(flush=True)\nwhile True: pass"
 
 

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from perfharness.analysis.comparison.launches import ProcessBatches
-from perfharness.cli.launch import parse_repeat
 from perfharness.cli.main import run
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.manifest import RunManifest
@@ -72,7 +70,7 @@ def case_of(folder: Path, numbers: list[LaunchNumbers], **request: Any) -> Repea
 
 @given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 2**32))
 def test_every_round_has_each_case_once_and_the_seed_decides(cases: int, count: int, seed: int) -> None:
-    request = repeat_request(count, None, seed)
+    request = repeat_request(count, seed)
     order = shuffled_rounds(cases, request)
     assert order == shuffled_rounds(cases, request)
     rounds = [order[begin : begin + cases] for begin in range(0, len(order), cases)]
@@ -81,7 +79,7 @@ def test_every_round_has_each_case_once_and_the_seed_decides(cases: int, count: 
 
 
 def test_orders_differ_with_the_seed_and_each_case_comes_first_equally_often() -> None:
-    orders = Counter(tuple(shuffled_rounds(2, repeat_request(4, None, seed))) for seed in range(800))
+    orders = Counter(tuple(shuffled_rounds(2, repeat_request(4, seed))) for seed in range(800))
     assert len(orders) == 16
     first = Counter(order[0] for order in orders.elements())
     assert abs(first[0] - 400) < 4 * 200**0.5
@@ -89,7 +87,7 @@ def test_orders_differ_with_the_seed_and_each_case_comes_first_equally_often() -
 
 def test_the_order_of_several_cases_is_kept(tmp_path: Path) -> None:
     options = [LaunchOptions(script="x.py", output_dir=tmp_path / name) for name in ("a", "b")]
-    request = repeat_request(2, None, 3)
+    request = repeat_request(2, 3)
     cases = plan_repeats(options, request, [["a"], ["b"]], [[], []])
     names = {0: "a", 1: "b"}
     wanted: dict[int, int] = {0: 0, 1: 0}
@@ -103,28 +101,9 @@ def test_the_order_of_several_cases_is_kept(tmp_path: Path) -> None:
             plan_repeats([options[0], LaunchOptions(script="x.py", output_dir=other)], request, [[], []], [[], []])
 
 
-@pytest.mark.parametrize(
-    ("count", "until_stable", "wanted"), [(3, None, (3, None)), (None, "2%", (30, 0.02)), (8, "0.1", (8, 0.1))]
-)
-def test_what_is_asked_for(count: int | None, until_stable: str | None, wanted: tuple[Any, ...]) -> None:
-    request = parse_repeat(count, until_stable)
-    assert request is not None
-    assert (request.count, request.until_stable) == wanted
-    assert parse_repeat(None, None) is None
-
-
-@pytest.mark.parametrize(
-    ("count", "until_stable"),
-    [
-        (0, None),
-        (-1, None),
-        (10**20, None),
-        *((None, text) for text in ("two", "0", "100%", "2%%", "nan", "-1%", "2% 3")),
-    ],
-)
-def test_what_cannot_be_asked_for(count: int | None, until_stable: str | None) -> None:
-    with pytest.raises(UsageError):
-        parse_repeat(count, until_stable)
+@pytest.mark.parametrize("count", ["0", "-1", str(10**20), "two"])
+def test_what_cannot_be_asked_for(count: str, tmp_path: Path) -> None:
+    assert run(["launch", "--repeat", count, "--dry-run", "-o", str(tmp_path / "out"), "x.py"]) == 2
 
 
 def test_folders_and_what_does_not_go_together(tmp_path: Path) -> None:
@@ -158,16 +137,6 @@ def test_one_launch_has_no_interval_and_a_launch_without_a_stage_none_either(tmp
     assert alone.reason
     gap = case_of(tmp_path / "gap", launches(9.0, None, 10.0), count=3).repeat.stages[BATCH]["cpu_time"]
     assert (gap.values, gap.mean, gap.low) == ([9.0, None, 10.0], None, None)
-
-
-def test_stability_by_hand(tmp_path: Path) -> None:
-    values = [99.0, 100.0, 101.0, 100.0, 100.0]  # deviation 0.7071; 7 launches at most are two looks
-    half = float(stats.t.ppf(1 - 0.0305 / 2, 4)) * 0.5**0.5 / 5**0.5 / 100
-    for wanted, is_stable in ((half * 1.01, True), (half * 0.99, False)):
-        case = case_of(tmp_path / f"{is_stable}", launches(*values), count=7, until_stable=wanted)
-        assert case.is_stable == case.repeat.is_stable == is_stable
-    assert case_of(tmp_path / "plain", launches(*values), count=5).repeat.is_stable is None
-    assert not case_of(tmp_path / "none", [], count=5, until_stable=0.1).is_stable
 
 
 def codes(case: RepeatCase) -> set[str]:
@@ -207,12 +176,6 @@ def test_a_first_launch_that_differs_is_a_finding(tmp_path: Path) -> None:
     assert codes(case_of(tmp_path / "a", launches(14.0, *others), count=6)) == {"first-launch-differs"}
     assert codes(case_of(tmp_path / "b", launches(10.3, *others), count=6)) == set()
     assert codes(case_of(tmp_path / "c", launches(None, *others), count=6)) == set()
-
-
-def test_what_is_not_stable_at_the_limit_is_a_finding(tmp_path: Path) -> None:
-    values = (10.0, 14.0, 12.0, 11.0, 13.0)
-    assert codes(case_of(tmp_path / "a", launches(*values), count=5, until_stable=0.01)) == {"not-stable"}
-    assert codes(case_of(tmp_path / "b", launches(*values), count=5, until_stable=0.5)) == set()
 
 
 def test_launches_that_began_warm_are_a_finding(tmp_path: Path) -> None:
