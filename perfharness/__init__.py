@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perfharness.runs.series.overhead import measure_overhead
     from perfharness.runs.series.repeat import repeat, repeat_cases
     from perfharness.runs.series.steadiness import unsteadiness
-    from perfharness.runs.series.sweep import sweep_processes, sweep_ranks
+    from perfharness.runs.series.sweep import sweep_processes
     from perfharness.runs.share.share import share
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "startup_range",
     "stress",
     "sweep_processes",
-    "sweep_ranks",
     "unsteadiness",
 ]
 
@@ -62,7 +61,6 @@ USE_CASES = {
     "share": "perfharness.runs.share.share",
     "stress": "perfharness.load.stress",
     "sweep_processes": "perfharness.runs.series.sweep",
-    "sweep_ranks": "perfharness.runs.series.sweep",
     "unsteadiness": "perfharness.runs.series.steadiness",
 }
 

@@ -47,7 +47,7 @@ ALMOST_FULL_BYTES = 1 << 20
 
 LAUNCHED_WITH = {
     "script", "script_arguments", "module", "gpus_per_process", "settings", "warmup_batches", "domain",
-    "batch_pattern", "cpu_bind", "reject_throttled", "env_allow", "capture_batches", "parallel",
+    "batch_pattern", "cpu_bind", "reject_throttled", "capture_batches", "parallel",
 }  # fmt: skip
 """Options that the manifest has under their own names."""
 

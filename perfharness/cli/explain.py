@@ -108,10 +108,9 @@ def options_of_run(run_dir: Path, manifest: RunManifest) -> LaunchOptions:
     if why is not None:
         raise ResultError(f"{run_dir} cannot be launched again: {why}. Launch it anew with --explain.")
     context, values = read_command_line(manifest.command[2:])
-    if any(values.pop(name, None) is not None for name in ("np_sweep", "ranks_sweep", "cold_start")):
+    if any(values.pop(name, None) is not None for name in ("np_sweep", "cold_start")):
         raise ResultError(f"{run_dir} is a part of a series; launch it alone with --explain")
-    for name in ("repeat", "until_stable"):  # one of these launches can be explained, as each is the same
-        values.pop(name, None)
+    values.pop("repeat", None)  # one of these launches can be explained, as each is the same
     names = {*LaunchOptions.model_fields, *TerminalOptions.model_fields} - {"script", "script_arguments"}
     chosen = given(context, {name: values[name] for name in names if name in values})
     chosen |= {"explain": False, "output_dir": run_dir}

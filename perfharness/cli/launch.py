@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import nan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +32,7 @@ from perfharness.render.charts.drawing import require_charts
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
-from perfharness.runs.series.repeat_file import DEFAULT_COUNT, DEFAULT_LIMIT, RepeatRequest
+from perfharness.runs.series.repeat_file import DEFAULT_COUNT, RepeatRequest
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import (
     PROJECT_NAME,
@@ -100,16 +99,6 @@ def launch_verb(
             rich_help_panel=SERIES,
         ),
     ] = None,
-    ranks_sweep: Annotated[
-        str | None,
-        typer.Option(
-            "--ranks-sweep",
-            metavar="N,…",
-            help="A launch with each number of ranks of torchrun, mpirun or {ranks}, and the scaling curve.",
-            hidden=True,
-            rich_help_panel=SERIES,
-        ),
-    ] = None,
     cold_start: Annotated[
         int | None,
         typer.Option(
@@ -128,16 +117,6 @@ def launch_verb(
             metavar="N",
             help="N launches one after another, and each number with its interval over launches.",
             show_default=False,
-            rich_help_panel=SERIES,
-        ),
-    ] = None,
-    until_stable: Annotated[
-        str | None,
-        typer.Option(
-            "--until-stable",
-            metavar="PERCENT%",
-            help=f"Launches until the interval is at most ± that; at most --repeat, or {DEFAULT_LIMIT}.",
-            hidden=True,
             rich_help_panel=SERIES,
         ),
     ] = None,
@@ -163,13 +142,10 @@ def launch_verb(
     del help_all
     asked, terminal = launch_options(script, script_arguments or (), given(context, settings), config)
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
-    request = parse_repeat(repeat, until_stable)
-    if overhead and request is None:
-        request = parse_repeat(DEFAULT_COUNT, None)
+    request = parse_repeat(DEFAULT_COUNT if overhead and repeat is None else repeat)
     with naming_settings(asked):
-        ranks = parse_numbers("--ranks-sweep", ranks_sweep)
-        numbers = parse_numbers("--np-sweep", np_sweep)
-        launches = launches_of(asked, numbers, cold_start, request, ranks_sweep=ranks, overhead=overhead)
+        numbers = parse_numbers(np_sweep)
+        launches = launches_of(asked, numbers, cold_start, request, overhead=overhead)
     plans = planned(context, launches, Shown(output, terminal), dry_run=dry_run)
     if dry_run:
         return
@@ -180,8 +156,8 @@ def launch_verb(
         raise typer.Exit(show_repeat(asked, request, plans, shown))
     if cold_start is not None:
         raise typer.Exit(show_cold_start(asked, plans, shown))
-    if numbers is not None or ranks is not None:
-        raise typer.Exit(show_sweep(asked, plans, shown, ranks))
+    if numbers is not None:
+        raise typer.Exit(show_sweep(asked, plans, shown))
     raise typer.Exit(show_launch(plans[0], shown))
 
 
@@ -228,19 +204,9 @@ def launches_of(
     cold_start: int | None,
     request: RepeatRequest | None = None,
     *,
-    ranks_sweep: Sequence[int] | None = None,
     overhead: bool = False,
 ) -> Sequence[LaunchOptions]:
     """The options of each launch. Raises `UsageError`."""
-    if ranks_sweep is not None:
-        from perfharness.runs.series.sweep import rank_sweep_options
-
-        if np_sweep is not None or cold_start is not None or request is not None:
-            raise UsageError(
-                "--ranks-sweep makes a launch with each number of ranks, so neither --np-sweep, --cold-start nor "
-                "--repeat can go with it; leave one of them away"
-            )
-        return rank_sweep_options(options, ranks_sweep)
     if request is not None:
         from perfharness.runs.series.repeat import repeat_options
 
@@ -295,36 +261,23 @@ def _after_script_finding(names: Sequence[str], script: str) -> Finding:
     )
 
 
-def parse_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
+def parse_numbers(text: str | None) -> tuple[int, ...] | None:
     """`1,2,4` -> (1, 2, 4). Raises `UsageError` where that is no list of numbers."""
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() for part in parts):
-        what = "ranks" if option == "--ranks-sweep" else "processes"
-        raise UsageError(f"{option} {text}: must be different numbers of {what}, as in 1,2,4,8")
+        raise UsageError(f"--np-sweep {text}: must be different numbers of processes, as in 1,2,4,8")
     return tuple(int(part) for part in parts)
 
 
-def parse_repeat(count: int | None, until_stable: str | None) -> RepeatRequest | None:
-    """What --repeat and --until-stable ask for; None: one launch. Raises `UsageError`."""
-    if count is None and until_stable is None:
+def parse_repeat(count: int | None) -> RepeatRequest | None:
+    """What --repeat asks for; None: one launch. Raises `UsageError`."""
+    if count is None:
         return None
     from perfharness.runs.series.repeat import repeat_request
 
-    return repeat_request(count, None if until_stable is None else _share(until_stable))
-
-
-def _share(text: str) -> float:
-    """`2%` or `0.02` -> 0.02. Raises `UsageError`."""
-    number, percent, rest = text.strip().partition("%")
-    try:
-        share = float(number) / (100 if percent else 1)
-    except ValueError:
-        share = nan
-    if rest or not 0 < share < 1:
-        raise UsageError(f"--until-stable {text}: must be a part of the mean between 0 and 1, as in 2% or 0.02")
-    return share
+    return repeat_request(count)
 
 
 @dataclass(frozen=True)
@@ -454,10 +407,8 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
     return EXIT_CHECK_FAILED if is_short else exit_code(findings)
 
 
-def show_sweep(
-    options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown, ranks: Sequence[int] | None = None
-) -> int:
-    """Run a sweep and print its curve; `ranks`: their number in each launch, where it is over them.
+def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown) -> int:
+    """Run a sweep and print its curve.
 
     Returns 0: all well; 3: some were measured, or none gave a throughput; 1: none was measured, or it was interrupted.
     """
@@ -467,14 +418,14 @@ def show_sweep(
     from perfharness.runs.series.sweep import run_sweep, summarize_sweep, sweep_exit_code
 
     output, launches = shown.output, []
-    for one in run_sweep(plans, command_line(), shown.watching_one, ranks=ranks):
+    for one in run_sweep(plans, command_line(), shown.watching_one):
         launches.append(one)
         if one.error is not None:
             say(output.errors, str(one.error))
         if one.result is not None:
             shown.draw(one.result)
             output.findings([*one.result.summary.findings, *one.result.history_findings])
-    swept = summarize_sweep(options, plans, launches, command_line(), "processes" if ranks is None else "ranks")
+    swept = summarize_sweep(options, plans, launches, command_line())
     if output.is_json:
         output.json(swept.scaling.model_dump(mode="json"))
     else:

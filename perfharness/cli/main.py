@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
@@ -23,16 +22,10 @@ from perfharness.cli.support.options import (
     CommandLineError,
     command_line_error,
 )
-from perfharness.cli.support.streams import lasting_streams
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.text import keep_encodable, safe
 from perfharness.model.version import VERSION
 from perfharness.telemetry.clock_files import state_dirs, state_files
-
-MEASURING = frozenset(
-    {"launch", "explain", "compare", "bench", "stress", "mlperf", "compare-engines", "compare-layers"}
-)
-"""They continue when their output is closed; the others end, as `perfharness ranges … | head` should."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 """Not empty: print the traceback of a fault of perfharness, rather than write it to a file."""
@@ -96,11 +89,6 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Nothing that the user can cause ends in a traceback."""
     keep_encodable()
-    with lasting_streams() if arguments and arguments[0] in MEASURING else contextlib.nullcontext():
-        return _run(arguments)
-
-
-def _run(arguments: Sequence[str]) -> int:
     try:
         code = typer.main.get_command(build_app()).main(
             args=list(arguments) or ["--help"], prog_name="perfharness", standalone_mode=False

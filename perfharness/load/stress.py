@@ -98,7 +98,7 @@ CONNECTIONS = 1000
 
 LAUNCH_SETTINGS = (
     "num_processes", "num_gpus", "gpu_offset", "gpus", "gpus_per_process", "cpu_bind", "require_exclusive", "python",
-    "timeout_s", "env_allow", "log_level", "annotate", "annotate_torch",
+    "timeout_s", "log_level", "annotate", "annotate_torch",
     "tracer", "nsys", "trace_os", "telemetry", "gpu_counters",
     "sample_interval_ms", "measure_idle_s", "cool_down_c", "cool_down_limit_s", "maximize_clocks", "clock_refusal",
     "output_dir", "history",

@@ -248,9 +248,6 @@ class StartBarrierRecord(_Model):
     arrived_unix_ns: dict[str, UnixNs | None] = Field(default_factory=dict)
     """When each process came, by its folder; None: it never did."""
 
-    ranks_unix_ns: dict[str, dict[Int64, UnixNs]] | None = None
-    """When each rank came, by the folder of its process and its number; None: they were not waited for."""
-
 
 class SettingsRecord(_Model):
     """The settings of a launch that came from a file."""
@@ -301,9 +298,6 @@ class RunManifest(_Model):
 
     capture_batches: str | None = None
     """Of each loop, as `FIRST:LAST`; None: all batches were traced."""
-
-    env_allow: list[str] = Field(default_factory=list)
-    """Names of the environment variables that the processes got, besides those that are needed; empty: all."""
 
     explaining: bool = False
     """Whether this is the explaining pass of the run in the folder around it."""

@@ -54,7 +54,7 @@ def test_ranges_only(script: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [("--tracer", "none"), ("--explain",), ("--np-sweep", "1,2"), ("--cold-start", "1"), ("--until-stable", "2%")],
+    [("--tracer", "none"), ("--explain",), ("--np-sweep", "1,2"), ("--cold-start", "1")],
 )
 def test_what_does_not_go_with_it(script: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     assert run(["launch", "--overhead", "-o", str(tmp_path / "out"), *options, "--dry-run", str(script)]) == 2

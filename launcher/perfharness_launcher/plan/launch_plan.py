@@ -20,7 +20,6 @@ from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import Placed, place
 from perfharness_launcher.plan.program import Program
 from perfharness_launcher.plan.tracers import TracerDecision, choose_tracer
-from perfharness_launcher.processes.allowed import NAME as VARIABLE
 from perfharness_launcher.processes.spawn import Placement, ProcessGroup, ProcessSpec
 
 MIN_SAMPLE_INTERVAL_MS = 5.0
@@ -53,10 +52,7 @@ class LaunchPlan:
     def group(self) -> ProcessGroup:
         """The processes to supervise."""
         barrier_timeout_s = self.options.barrier_timeout_s if self.options.barrier else None
-        return ProcessGroup(
-            self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s, self.options.env_allow,
-            self.options.barrier_ranks,
-        )  # fmt: skip
+        return ProcessGroup(self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s)
 
 
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
@@ -186,8 +182,6 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         yield f"--cool-down {options.cool_down_c:g}: must be a temperature in degrees Celsius"
     if not options.cool_down_limit_s >= 0:
         yield f"--cool-down-limit {options.cool_down_limit_s:g}: must be 0 seconds or more"
-    if options.barrier_ranks and not options.barrier:
-        yield "--barrier-ranks has each rank come to the start barrier, and --no-barrier holds none; leave one away"
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
         yield "--gpus names the GPUs, so -ng and -go cannot choose them by number as well; leave one of the two away"
     if options.explain and options.tracer in ("ranges", "none"):
@@ -195,9 +189,6 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     if options.nsys is not None and options.tracer in ("embedded", "ranges", "none"):
         yield f"--nsys names an nsys, but --tracer {options.tracer} does not use it; leave one of the two away"
     yield from _annotation_conflicts(options, facts)
-    for name in options.env_allow:
-        if not VARIABLE.fullmatch(name):
-            yield f"--env-allow {name!r} is no name of a variable; give names, or beginnings as in OMP_*, with commas"
     if options.batch_pattern is not None:
         try:
             re.compile(options.batch_pattern)

@@ -20,7 +20,7 @@ from perfharness.files import read_toml
 from perfharness.model.manifest import SettingsRecord
 from perfharness.python_command import read_python_command
 
-CpuBind = Literal["auto", "none", "numa", "cores"]
+CpuBind = Literal["auto", "none", "numa"]
 
 PROCESSES = "Processes and GPUs"
 BATCHES = "Batches and ranges"
@@ -115,7 +115,7 @@ class LaunchOptions(BaseModel):
         Option(
             ("--cpu-bind",),
             PROCESSES,
-            "CPUs of the processes: all near their GPU (numa), these divided among them (cores), or as they are.",
+            "CPUs of the processes: all near their GPU (numa), or as they are (none).",
         ),
     ] = "auto"
     require_exclusive: Annotated[
@@ -133,17 +133,6 @@ class LaunchOptions(BaseModel):
         float | None,
         Option(("--timeout",), PROCESSES, "End a process that runs longer than this.", metavar="SECONDS"),
     ] = None
-    env_allow: Annotated[
-        tuple[str, ...],
-        Option(
-            ("--env-allow",),
-            PROCESSES,
-            "Pass only these environment variables to the processes, and what Python, CUDA and perfharness need.",
-            metavar="NAME,…",
-        ),
-    ] = ()
-    """Empty: all of them."""
-
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Option(("-ll", "--log-level"), PROCESSES, "Log level of the script."),
@@ -250,15 +239,6 @@ class LaunchOptions(BaseModel):
             negative="--no-barrier",
         ),
     ] = True
-    barrier_ranks: Annotated[
-        bool,
-        Option(
-            ("--barrier-ranks",),
-            TOGETHER,
-            "Have the start barrier wait for each rank of each process, not for the first one only.",
-            negative="--no-barrier-ranks",
-        ),
-    ] = False
     barrier_timeout_s: Annotated[
         float,
         Option(
@@ -317,18 +297,10 @@ class LaunchOptions(BaseModel):
         True
     )
 
-    @field_validator("gpus", "env_allow", mode="before")
+    @field_validator("gpus", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return split_names(value) if isinstance(value, str | list) else value
-
-    @field_validator("env_allow", mode="before")
-    @classmethod
-    def _names_some(cls, value: Any) -> Any:
-        """An empty list would pass everything, which nobody means who writes it."""
-        if value == [] or (isinstance(value, str) and not value.strip(" ,")):
-            raise ValueError("must name a variable; what is needed is passed in any case")
-        return value
 
 
 class TerminalOptions(BaseModel):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,8 +144,7 @@ def place(
 
     Args:
         groups: the GPUs of each process.
-        bind: `none`; `numa`: all CPUs near one of its GPUs; `cores`: these divided among the processes that share
-            them, in whole physical cores; `auto`: `numa` where that can only help, else `none`.
+        bind: `none`; `numa`: all CPUs near one of its GPUs; `auto`: `numa` where that can only help, else `none`.
         topology: None where it could not be read.
         near: by UUID.
 
@@ -157,11 +154,9 @@ def place(
     unbound = (UNBOUND,) * len(groups)
     if bind == "none" or topology is None:
         return Placed(unbound, "asked for" if bind == "none" else "the CPUs of this machine are not known")
-    if bind == "cores":
-        return Placed(_by_cores(groups, topology, near), "asked for")
     problem = _unknown(groups, topology, near)
     if bind == "numa" and problem is not None:
-        raise UsageError(f"--cpu-bind numa: {problem}; leave it away, or take --cpu-bind cores")
+        raise UsageError(f"--cpu-bind numa: {problem}; drop --cpu-bind")
     if bind == "auto" and (reason := problem or _harm(groups, topology, near)):
         return Placed(unbound, f"not bound: {reason}")
     placements = [
@@ -213,31 +208,3 @@ def _local(group: Group, topology: CpuTopology, near: Mapping[str, GpuLocality])
     """Allowed CPUs near any of the GPUs; all allowed ones without a GPU, and where that is not known or has none."""
     found = [near.get(gpu.uuid, GpuLocality()).cpus & topology.allowed for gpu in group]
     return frozenset().union(*found) if found and all(found) else topology.allowed
-
-
-def _by_cores(groups: Sequence[Group], topology: CpuTopology, near: Mapping[str, GpuLocality]) -> tuple[Placement, ...]:
-    """Equal parts: processes with more cores than others would be no fair comparison; what is left over stays free."""
-    local = [_local(group, topology, near) for group in groups]
-    if any(one != other and one & other for one, other in itertools.combinations(dict.fromkeys(local), 2)):
-        raise UsageError(
-            "--cpu-bind cores: of the CPUs near the GPUs of several processes, some are near both and some near one, so"
-            " they cannot be divided in equal parts; choose other GPUs (--gpus), or take --cpu-bind numa"
-        )
-    sharers = Counter(local)
-    taken: Counter[frozenset[int]] = Counter()
-    found = []
-    for group, cpus in zip(groups, local, strict=True):
-        cores = topology.cores_in(cpus)
-        each = len(cores) // sharers[cpus]
-        if each == 0:
-            raise UsageError(
-                f"--cpu-bind cores: {sharers[cpus]} processes share {len(cores)} physical cores"
-                f" (CPUs {cpu_list(cpus)}), which is less than one each; take fewer processes (-np) or --cpu-bind numa"
-            )
-        own = cores[each * taken[cpus] :][:each]
-        taken[cpus] += 1
-        is_known = group and all(near.get(gpu.uuid, GpuLocality()).cpus for gpu in group)
-        where = f"near {_its(group)}" if is_known else "of this machine"
-        how = f"{each} of the {len(cores)} cores {where} for each of {sharers[cpus]} processes"
-        found.append(Placement(tuple(sorted(cpu for core in own for cpu in core)), how))
-    return tuple(found)

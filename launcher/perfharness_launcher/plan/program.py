@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perfharness.python_command import PYTHON_NAME, PythonCommand, read_python_command
 from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.ranks import PYTHON_LAUNCHERS, rank_options
+from perfharness_launcher.plan.ranks import PYTHON_LAUNCHERS, starts_ranks
 
 FIRST_BYTES = 1024
 SHELLS = ("sh", "bash", "dash")
@@ -81,7 +81,7 @@ def find_program(options: LaunchOptions) -> Program:
 def _inner(program: Program, options: LaunchOptions) -> Program | None:
     if not program.is_python:
         command = started_python((options.script, *options.script_arguments))
-    elif rank_options(options):
+    elif starts_ranks(options):
         command = _of_python_launcher(options.script_arguments)
     else:
         return None

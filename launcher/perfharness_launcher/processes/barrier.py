@@ -30,7 +30,6 @@ class StartBarrier:
         folder: where the FIFOs are.
         processes: folder name of each process by its index.
         timeout_s: how long to wait for the others once the first has arrived.
-        each_rank: whether all ranks of a process have to come, not only the first of its tree.
     """
 
     folder: Path
@@ -40,7 +39,6 @@ class StartBarrier:
     """Descriptor of the FIFO that arriving processes write to."""
 
     clock: Callable[[], float] = time.monotonic
-    each_rank: bool = False
     arrived_unix_ns: dict[int, int] = field(default_factory=dict)
     """When each process arrived, by its index; UTC."""
 
@@ -50,14 +48,7 @@ class StartBarrier:
     missing: set[int] = field(default_factory=set)
     """Processes that were running and had not arrived at the timeout."""
 
-    ranks: dict[int, dict[int, int]] = field(default_factory=dict)
-    """When each rank arrived, by index of its process and its number; UTC."""
-
-    missing_ranks: dict[int, tuple[int, set[int]]] = field(default_factory=dict)
-    """By index: how many ranks were to come, and those that had when the gate opened without the others."""
-
     opened_unix_ns: int | None = None
-    _sizes: dict[int, int] = field(default_factory=dict)  # ranks of each process, as they say
     _first_arrival: float | None = None
     _gate: int | None = None
     _unread: bytes = b""
@@ -77,7 +68,7 @@ class StartBarrier:
         if self.is_open:
             return
         waiting = set(self.arrived_unix_ns) - set(over)
-        outstanding = {index for index in self.processes if not self._is_complete(index)}
+        outstanding = set(self.processes) - set(self.arrived_unix_ns)
         self.ended = outstanding & set(over)
         outstanding -= self.ended
         if not waiting:
@@ -87,10 +78,7 @@ class StartBarrier:
             self._first_arrival = now
         if outstanding and now - self._first_arrival < self.timeout_s:
             return
-        self.missing = outstanding - set(self.arrived_unix_ns)
-        partly = (outstanding | self.ended) & set(self.arrived_unix_ns)
-        self.ended -= partly
-        self.missing_ranks = {index: (self._sizes[index], set(self.ranks[index])) for index in partly}
+        self.missing = outstanding
         self.open()
 
     def open(self) -> None:
@@ -99,12 +87,6 @@ class StartBarrier:
             self._gate = os.open(self.folder / environment.BARRIER_GATE, os.O_RDWR | os.O_CLOEXEC)
             os.write(self._gate, b"\n")
             self.opened_unix_ns = time.time_ns()
-
-    def _is_complete(self, index: int) -> bool:
-        """Whether the process has come, and where that is asked for, each of its ranks."""
-        come = self.ranks.get(index, {})
-        is_whole = not self.each_rank or len(come) >= self._sizes.get(index, 0)
-        return index in self.arrived_unix_ns and is_whole
 
     def waits(self, index: int) -> bool:
         """Whether the process has arrived and the gate is closed."""
@@ -127,13 +109,9 @@ class StartBarrier:
             self._unread += text
         *lines, self._unread = self._unread.split(b"\n")
         for line in lines:
-            index, _pid, unix_ns, *of_rank = map(int, line.split())
-            rank, size = of_rank or (-1, -1)  # the program may have perfharness of another version
+            index, _pid, unix_ns, *_ = map(int, line.split())
             if index in self.processes:
                 self.arrived_unix_ns.setdefault(index, unix_ns)
-                if rank >= 0:
-                    self.ranks.setdefault(index, {}).setdefault(rank, unix_ns)
-                    self._sizes[index] = max(size, self._sizes.get(index, 0))
 
     def record(self) -> StartBarrierRecord:
         """The entry in the manifest."""
@@ -143,9 +121,6 @@ class StartBarrier:
             arrived_unix_ns={
                 folder: self.arrived_unix_ns.get(index) for index, folder in sorted(self.processes.items())
             },
-            ranks_unix_ns={self.processes[index]: come for index, come in sorted(self.ranks.items())}
-            if self.each_rank
-            else None,
         )
 
     def findings(self) -> Iterator[Finding]:
@@ -168,24 +143,6 @@ class StartBarrier:
                 "a longer --barrier-timeout, or --no-barrier where the processes are not meant to run together",
                 self.processes[index],
             )
-        for index, (size, come) in sorted(self.missing_ranks.items()):
-            yield Finding(
-                "start-barrier-ranks-missing",
-                Severity.ERROR,
-                f"Of {size} ranks, {_absent(size, come)} had not come to a first measured batch {self.timeout_s:g} s"
-                " after the first one, or ended before, and the others went on without: they did not begin together",
-                "each rank must make its batches with PerfRecorder, and come to the first measured one without a"
-                " collective in which it waits for a rank that is there already; else leave --barrier-ranks away",
-                self.processes[index],
-            )
-        for index in sorted(set(self.arrived_unix_ns) - set(self.ranks)) if self.each_rank else ():
-            yield Finding(
-                "start-barrier-without-ranks",
-                Severity.WARNING,
-                "The process that came to the start barrier has no rank in its environment, so no other was waited for",
-                "--barrier-ranks is for programs that torchrun, mpirun, srun or the like start",
-                self.processes[index],
-            )
         for index in sorted(self.ended):
             yield Finding(
                 "start-barrier-missed",
@@ -196,22 +153,12 @@ class StartBarrier:
             )
 
 
-def _absent(size: int, come: set[int]) -> str:
-    """The ranks that did not come: their numbers, where those of this host begin with 0."""
-    if max(come) >= size:
-        return f"{size - len(come)}"
-    absent = [str(rank) for rank in range(size) if rank not in come]
-    return f"rank {', '.join(absent[:8])}{', …' if len(absent) > 8 else ''}"
-
-
 @contextmanager
 def start_barrier(
     control_dir: Path,
     processes: Mapping[int, str],
     timeout_s: float,
     clock: Callable[[], float] = time.monotonic,
-    *,
-    each_rank: bool = False,
 ) -> Iterator[StartBarrier]:
     """A barrier for these processes, in a folder of its own."""
     folder = control_dir / "barrier"
@@ -219,7 +166,7 @@ def start_barrier(
     for name in (environment.BARRIER_ARRIVALS, environment.BARRIER_GATE):
         os.mkfifo(folder / name)
     arrivals = os.open(folder / environment.BARRIER_ARRIVALS, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    barrier = StartBarrier(folder, processes, timeout_s, arrivals, clock, each_rank)
+    barrier = StartBarrier(folder, processes, timeout_s, arrivals, clock)
     try:
         yield barrier
     finally:

@@ -213,12 +213,9 @@ class Supervisor:
 
     def _start_barrier(self, control_dir: Path) -> contextlib.AbstractContextManager[StartBarrier | None]:
         processes, timeout_s = self.group.processes, self.group.barrier_timeout_s
-        each_rank = self.group.barrier_ranks
-        if timeout_s is None or (len(processes) < 2 and not each_rank):
+        if timeout_s is None or len(processes) < 2:
             return contextlib.nullcontext()
-        return start_barrier(
-            control_dir, {spec.index: spec.folder for spec in processes}, timeout_s, each_rank=each_rank
-        )
+        return start_barrier(control_dir, {spec.index: spec.folder for spec in processes}, timeout_s)
 
     def _poll(self, watches: list[Watched]) -> Iterator[None]:
         """One poll a turn: read the states, notify the observer, rest a little."""

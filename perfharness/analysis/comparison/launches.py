@@ -22,15 +22,6 @@ CONFIDENCE = 1 - ERROR_RATE
 MIN_LAUNCHES = 2
 """One launch shows no spread between launches."""
 
-FIRST_LOOK = 5
-LOOK_GROWTH = 1.4
-"""They are looked at when there are 5, and then each time that there are 1.4 times as many: 5, 7, 10, 14, 20, 28."""
-
-SHARED_ERROR_RATES = {1: 0.05, 2: 0.0305, 3: 0.0217, 4: 0.0176, 5: 0.0143, 6: 0.0122, 7: 0.0108}
-"""Of each of so many looks, so that all together miss in 5 % of the cases where launches are normal (Pocock, Group
-sequential methods in the design and analysis of clinical trials, Biometrika 64, 1977; here for Student's t and these
-looks, simulated by `scripts/repeat_coverage`)."""
-
 MIN_FOR_AUTOCORRELATION = 20
 LEAST_AUTOCORRELATION = 0.2
 """With less, batches are worth two thirds of independent ones at least."""
@@ -58,16 +49,9 @@ class LaunchMean:
     std: float | None = None
     reason: str | None = None
 
-    @property
-    def relative_half_width(self) -> float | None:
-        """Half of the interval's width over the mean."""
-        if not self.mean or self.low is None or self.high is None:
-            return None
-        return (self.high - self.low) / 2 / self.mean
 
-
-def mean_of_launches(values: Sequence[float | None], error_rate: float = ERROR_RATE) -> LaunchMean:
-    """The mean over launches, with an interval that misses it at the given rate.
+def mean_of_launches(values: Sequence[float | None]) -> LaunchMean:
+    """The mean over launches, with its 95 % interval.
 
     Args:
         values: one a launch; None: that launch does not have it.
@@ -81,26 +65,8 @@ def mean_of_launches(values: Sequence[float | None], error_rate: float = ERROR_R
     if len(known) < MIN_LAUNCHES:
         return LaunchMean(mean, reason="one launch does not show how launches differ; measure more (--repeat)")
     std = float(known.std(ddof=1))
-    half = student_quantile(1 - error_rate / 2, len(known) - 1) * std / sqrt(len(known))
+    half = student_quantile(1 - ERROR_RATE / 2, len(known) - 1) * std / sqrt(len(known))
     return LaunchMean(mean, mean - half, mean + half, std)
-
-
-def looks(limit: int) -> list[int]:
-    """After how many launches it is looked at whether there are enough; the last is the limit."""
-    found, count = [], FIRST_LOOK
-    while count < limit:
-        found.append(count)
-        count = round(LOOK_GROWTH * count)
-    return [*found, limit]
-
-
-def error_rate_of_a_look(limit: int) -> float:
-    """How often an interval may miss at one look, so that all looks together miss no more often than they should.
-
-    Who stops as soon as an interval is narrow takes more of those that are narrow by chance.
-    """
-    number = len(looks(limit))
-    return SHARED_ERROR_RATES.get(number, ERROR_RATE / number)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ ONE_AT_A_TIME = ("SingleStream", "MultiStream")
 
 
 LAUNCH_SETTINGS = (
-    "gpus", "gpu_offset", "cpu_bind", "require_exclusive", "timeout_s", "env_allow", "warmup_batches",
+    "gpus", "gpu_offset", "cpu_bind", "require_exclusive", "timeout_s", "warmup_batches",
     "reject_throttled", "tracer", "nsys", "trace_os", "telemetry", "gpu_counters", "sample_interval_ms",
     "measure_idle_s", "cool_down_c", "cool_down_limit_s", "maximize_clocks", "clock_refusal", "output_dir", "history",
 )  # fmt: skip

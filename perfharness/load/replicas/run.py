@@ -365,7 +365,7 @@ def compare_replicas(
         )  # fmt: skip
         out = cases[0].plan.launch.options.output_dir
         command = ["perfharness", "stress", target, "--replicas", ",".join(map(str, replicas))]
-        run = ReplicaRun(cases, load, out, repeat_request(count, None, random_seed), command)
+        run = ReplicaRun(cases, load, out, repeat_request(count, random_seed), command)
         for _ in run.launches(observe):
             pass
     found = run.result

@@ -29,12 +29,12 @@ NO_INTERVALS = "no intervals: each point is one launch"
 
 def scaling_picture(scaling: Scaling) -> Picture:
     """`scaling`: one panel per measured quantity. Raises `ToolNotFoundError` without what draws charts."""
-    require_charts("--np-sweep" if scaling.counted == "processes" else "--ranks-sweep")
+    require_charts("--np-sweep")
     points = sorted(scaling.points, key=lambda point: point.row.num_processes)
     numbers = [point.row.num_processes for point in points]
     has_gpus = any(point.row.gpus for point in points)
-    per_gpu = scaling.counted == "processes" and (has_gpus or scaling.num_gpus > 1)
-    panels = _Panels(numbers, "processes per GPU" if per_gpu else scaling.counted)
+    per_gpu = has_gpus or scaling.num_gpus > 1
+    panels = _Panels(numbers, "processes per GPU" if per_gpu else "processes")
     throughput = {"measured": [point.row.items_per_second for point in points], IDEAL: ideal_items_per_second(scaling)}
     panels.add("throughput (items/s)", throughput, _marks(scaling))
     latency = {
@@ -42,18 +42,13 @@ def scaling_picture(scaling: Scaling) -> Picture:
         "p99": [point.row.latency_p99_ms for point in points],
     }
     panels.add("latency of a batch (ms)", latency)
-    each = "process" if scaling.counted == "processes" else "rank"
-    panels.add(f"throughput per {each}, of the first's", {"": [point.efficiency for point in points]})
-    if scaling.counted == "ranks":
-        shares = [point.row.communication_share for point in points]
-        panels.add("communication, of the time", {"": shares}, top=1.0)
-        panels.notes += sorted({point.row.communication_reason for point in points if point.row.communication_reason})
+    panels.add("throughput per process, of the first's", {"": [point.efficiency for point in points]})
     panels.add("GPU busy, of the time", {"": [busy_share(point.row) for point in points]}, top=1.0)
     panels.add("power of all GPUs (W)", {"": [total_power_w(point.row) for point in points]})
     if not has_gpus:
         panels.notes += sorted({point.row.gpus_reason for point in points if point.row.gpus_reason})
     panels.notes += [
-        f"{point.row.num_processes} {scaling.counted}: {point.row.reason or point.row.status.replace('_', ' ')}"
+        f"{point.row.num_processes} processes: {point.row.reason or point.row.status.replace('_', ' ')}"
         for point in points
         if point.row.status != "ok"
     ]

@@ -89,29 +89,23 @@ def _ends(one: OverLaunches) -> str | None:
 
 def _scaling(scaling: Scaling, number: int) -> Section:
     columns = [
-        Column(scaling.counted, "count"), Column("items/s", "number"), Column("speed-up", "number"),
-        Column("efficiency", "share", has_bar=True), Column("communication", "share", has_bar=True),
-        Column("p50", "ms"), Column("p99", "ms"),
+        Column("processes", "count"), Column("items/s", "number"), Column("speed-up", "number"),
+        Column("efficiency", "share", has_bar=True), Column("p50", "ms"), Column("p99", "ms"),
         Column("GPU busy", "share", has_bar=True), Column("power (W)", "number"), Column("remark"),
     ]  # fmt: skip
     rows: list[list[Cell]] = [
         [
             point.row.num_processes, point.row.items_per_second, point.speedup, point.efficiency,
-            point.row.communication_share,
             point.row.latency_p50_ms, point.row.latency_p99_ms, busy_share(point.row), total_power_w(point.row),
-            "; ".join(filter(None, (point.row.reason, point.row.communication_reason, *point.row.findings))),
+            "; ".join(filter(None, (point.row.reason, *point.row.findings))),
         ]
         for point in scaling.points
     ]  # fmt: skip
     knee = scaling.knee
-    where = (
-        f"The knee is at {knee.num_processes} {scaling.counted}"
-        if knee.num_processes is not None
-        else "There is no knee"
-    )
+    where = f"The knee is at {knee.num_processes} processes" if knee.num_processes is not None else "There is no knee"
     picture = scaling_picture(scaling)
     return Section(
-        f"Scaling over {scaling.counted}",
+        "Scaling over processes",
         [Table(f"scaling {number}", columns, rows), Paragraph(f"{where}: {knee.reason}."), Chart(picture)],
     )
 

@@ -52,9 +52,8 @@ def _print_pass(plan: LaunchPlan, console: Console) -> None:
 
 
 def _barrier_line(plan: LaunchPlan) -> str:
-    if len(plan.processes) < 2 and not plan.options.barrier_ranks:
+    if len(plan.processes) < 2:
         return "none, there is one process"
     if not plan.options.barrier:
         return "none (--no-barrier)"
-    each = ", of each rank" if plan.options.barrier_ranks else ""
-    return f"before the first measured batch{each}, for at most {plan.options.barrier_timeout_s:g} s"
+    return f"before the first measured batch, for at most {plan.options.barrier_timeout_s:g} s"

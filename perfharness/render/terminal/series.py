@@ -50,8 +50,7 @@ def _spread(spread: Spread) -> str:
 def print_scaling(console: Console, scaling: Scaling) -> None:
     """Print the table with one row per launch, remarks, and the knee."""
     measured = [name for name, (_, value) in SCALING_COLUMNS.items() if any(value(point) for point in scaling.points)]
-    label = "-np" if scaling.counted == "processes" else "ranks"
-    columns = [Column(label), *(Column(name, drop=SCALING_COLUMNS[name][0]) for name in measured)]
+    columns = [Column("-np"), *(Column(name, drop=SCALING_COLUMNS[name][0]) for name in measured)]
     rows = [
         [str(point.row.num_processes), *(SCALING_COLUMNS[name][1](point) or NOT_MEASURED for name in measured)]
         for point in scaling.points
@@ -59,15 +58,14 @@ def print_scaling(console: Console, scaling: Scaling) -> None:
     print_table(console, columns, rows)
     for point in scaling.points:
         if remark := _remark(point):
-            say(console, f"{label} {point.row.num_processes}: {remark}")
+            say(console, f"-np {point.row.num_processes}: {remark}")
     knee = scaling.knee
-    where = f"knee at {label} {knee.num_processes}" if knee.num_processes is not None else "no knee"
+    where = f"knee at -np {knee.num_processes}" if knee.num_processes is not None else "no knee"
     say(console, f"{where}: {knee.reason} ({knee.method})")
 
 
 def _remark(point: ScalingPoint) -> str:
-    communication = point.row.communication_reason and f"communication not known: {point.row.communication_reason}"
-    return "; ".join(part for part in (point.row.reason, communication, ", ".join(point.row.findings)) if part)
+    return "; ".join(part for part in (point.row.reason, ", ".join(point.row.findings)) if part)
 
 
 def _shown(value: float | None, form: str) -> str:
@@ -79,7 +77,6 @@ SCALING_COLUMNS: dict[str, tuple[int, Callable[[ScalingPoint], str]]] = {
     "speedup": (1, lambda point: _shown(point.speedup, ".2f")),
     "efficiency": (4, lambda point: _shown(point.efficiency, ".0%")),
     "slowdown": (7, lambda point: _shown(point.slowdown, ".2f")),
-    "communication": (8, lambda point: _shown(point.row.communication_share, ".0%")),
     "p50 ms": (2, lambda point: _shown(point.row.latency_p50_ms, ".3f")),
     "p99 ms": (3, lambda point: _shown(point.row.latency_p99_ms, ".3f")),
     "busy": (5, lambda point: _shown(busy_share(point.row), ".0%")),

@@ -37,8 +37,8 @@ REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 PARQUET_ENDING = "_pqtdir"
 """What nsys adds to the name of a Parquet folder when no name is given."""
 
-RUN_OF_SERIES = re.compile(r"(np|ranks|cold|warm)_(\d{1,9})|first", re.ASCII)
-"""Folders of the runs that `launch --np-sweep`, `--ranks-sweep` and `--cold-start` make."""
+RUN_OF_SERIES = re.compile(r"(np|cold|warm)_(\d{1,9})|first", re.ASCII)
+"""Folders of the runs that `launch --np-sweep` and `--cold-start` make."""
 
 LEVELS_OF_PROCESSES = 3
 """How deep a process's folder may be below its run's."""

@@ -131,8 +131,6 @@ def overhead_cases(options: LaunchOptions) -> list[LaunchOptions]:
 
 def overhead_options(options: LaunchOptions, request: RepeatRequest) -> list[LaunchOptions]:
     """The options of all launches, the traced ones first. Raises `UsageError`."""
-    if request.until_stable is not None:
-        raise UsageError("--until-stable looks at one kind of launches, and --overhead makes two; leave one away")
     return [each for case in overhead_cases(options) for each in repeat_options(case, request)]
 
 
@@ -156,7 +154,7 @@ def measure_overhead(
         UsageError, LaunchError, ResultError: as in `repeat_cases`.
     """
     options, _ = launch_options(script, script_arguments, settings, config)
-    request = repeat_request(count, None, seed)
+    request = repeat_request(count, seed)
     command = command_of(options, "--overhead", "--repeat", str(request.count))
     cases = plan_repeats(overhead_cases(options), request, [command, command])
     for _ in run_overhead(options, cases, observe):

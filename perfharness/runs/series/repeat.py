@@ -12,7 +12,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from perfharness.analysis.comparison.launches import looks
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.model.findings import Severity
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
@@ -20,7 +19,6 @@ from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_pl
 from perfharness.runs.series.file import check_folder, write_series
 from perfharness.runs.series.repeat_file import (
     DEFAULT_COUNT,
-    DEFAULT_LIMIT,
     LAUNCH_FOLDER,
     MOST_LAUNCHES,
     REPEAT_NAME,
@@ -30,7 +28,7 @@ from perfharness.runs.series.repeat_file import (
     RepeatRow,
     read_repeat,
 )
-from perfharness.runs.series.repeat_numbers import LaunchNumbers, findings_of_repeat, is_stable, numbers_of_repeat
+from perfharness.runs.series.repeat_numbers import LaunchNumbers, findings_of_repeat, numbers_of_repeat
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness.runs.series.sweep import why_it_failed
 from perfharness_launcher.companions.cool_down import as_cool_as_first
@@ -92,16 +90,9 @@ class RepeatCase:
             asked=self.request,
             order=list(self.order),
             rows=self.rows,
-            is_stable=None if self.request.until_stable is None else self.is_stable,
-            **numbers_of_repeat(self.numbers, self.request),
+            **numbers_of_repeat(self.numbers),
         )
         return repeat.model_copy(update={"findings": findings_of_repeat(repeat, self.numbers)})
-
-    @property
-    def is_stable(self) -> bool:
-        """Whether the time of a batch, of each loop, has an interval as narrow as was asked for."""
-        wanted = self.request.until_stable
-        return wanted is not None and is_stable(self.numbers, wanted, self.request.count)
 
     def add(self, row: RepeatRow, numbers: LaunchNumbers | None = None) -> None:
         """Take a launch, and write `repeat.json`. Raises `ResultError`."""
@@ -130,19 +121,12 @@ class RepeatedLaunch(SeriesLaunch[RepeatRow]):
         return self.called_off or super().interrupted
 
 
-def repeat_request(
-    count: int | None = None, until_stable: float | None = None, seed: int | None = None
-) -> RepeatRequest:
+def repeat_request(count: int | None = None, seed: int | None = None) -> RepeatRequest:
     """What is asked for, with what is not given filled in. Raises `UsageError`."""
-    if count is None:
-        count = DEFAULT_COUNT if until_stable is None else DEFAULT_LIMIT
+    count = DEFAULT_COUNT if count is None else count
     if not 1 <= count <= MOST_LAUNCHES:
         raise UsageError(f"--repeat {count}: must be 1 to {MOST_LAUNCHES} launches")
-    if until_stable is not None and not 0 < until_stable < 1:
-        raise UsageError(f"--until-stable {until_stable:g}: must be a part of the mean between 0 and 1, as 0.02 or 2%")
-    return RepeatRequest(
-        count=count, until_stable=until_stable, seed=secrets.randbelow(2**32) if seed is None else seed
-    )
+    return RepeatRequest(count=count, seed=secrets.randbelow(2**32) if seed is None else seed)
 
 
 def repeat_options(options: LaunchOptions, request: RepeatRequest) -> list[LaunchOptions]:
@@ -220,11 +204,7 @@ def _run_repeats(cases: Sequence[RepeatCase], observe: Observe) -> Iterator[Repe
     request = cases[0].request
     interrupted = False
     first_c: dict[str, int] = {}
-    enough = looks(request.count)
     for place, number in enumerate(shuffled_rounds(len(cases), request)):
-        is_look = place % len(cases) == 0 and place // len(cases) in enough
-        if is_look and request.until_stable is not None and all(one.is_stable for one in cases):
-            return
         case = cases[number]
         plan = case.plans[len(case.rows)]
         folder = plan.options.output_dir.name
@@ -241,8 +221,7 @@ def _run_repeats(cases: Sequence[RepeatCase], observe: Observe) -> Iterator[Repe
 def repeat_cases(
     cases: Sequence[LaunchOptions],
     *,
-    count: int | None = None,
-    until_stable: float | None = None,
+    count: int = DEFAULT_COUNT,
     seed: int | None = None,
     command: Sequence[str] | None = None,
     observe: Observe = unobserved,
@@ -251,8 +230,7 @@ def repeat_cases(
 
     Args:
         cases: what is compared, each with an output folder of its own.
-        count: launches of each; with `until_stable`, at most.
-        until_stable: go on until half of the interval's width is less than this part of the mean, in every case.
+        count: launches of each.
         seed: of the order; None: drawn, and stored.
         command: the command line of perfharness itself, for the manifests; None: one that does the same.
         observe: opens an observer of each launch.
@@ -262,8 +240,8 @@ def repeat_cases(
         LaunchError: what is needed is not there.
         ResultError: `repeat.json` cannot be written.
     """
-    request = repeat_request(count, until_stable, seed)
-    commands = [command_of(case, *_flags(request)) if command is None else command for case in cases]
+    request = repeat_request(count, seed)
+    commands = [command_of(case, "--repeat", str(count)) if command is None else command for case in cases]
     repeats = plan_repeats(cases, request, commands)
     for _ in run_repeats(repeats, observe):
         pass
@@ -273,8 +251,7 @@ def repeat_cases(
 def repeat(
     script: str | Path,
     *script_arguments: str,
-    count: int | None = None,
-    until_stable: float | None = None,
+    count: int = DEFAULT_COUNT,
     config: str | Path | None = None,
     **settings: Any,
 ) -> RepeatCase:
@@ -282,13 +259,13 @@ def repeat(
 
     Args:
         script, script_arguments, config, settings: as in `perfharness.launch`.
-        count, until_stable: as in `repeat_cases`.
+        count: of launches.
 
     Raises:
         UsageError, LaunchError, ResultError: as in `repeat_cases`.
     """
     options, _ = launch_options(script, script_arguments, settings, config)
-    (case,) = repeat_cases([options], count=count, until_stable=until_stable)
+    (case,) = repeat_cases([options], count=count)
     return case
 
 
@@ -309,19 +286,12 @@ def update_repeat(folder: Path, summaries: Sequence[RunSummary]) -> Repeat | Non
         for row, summary in zip(before.measured, found, strict=True)
         if summary is not None
     ]
-    wanted = before.asked.until_stable
-    settled = None if wanted is None else is_stable(numbers, wanted, before.asked.count)
-    updated = before.model_copy(update={**numbers_of_repeat(numbers, before.asked), "is_stable": settled})
+    updated = before.model_copy(update=numbers_of_repeat(numbers))
     updated = updated.model_copy(update={"findings": findings_of_repeat(updated, numbers)})
     if not any(summary.is_kept for summary in summaries):
         with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
             write_series(folder / REPEAT_NAME, updated, _has_numbers)
     return updated
-
-
-def _flags(request: RepeatRequest) -> list[str]:
-    stable = [] if request.until_stable is None else ["--until-stable", f"{request.until_stable:g}"]
-    return ["--repeat", str(request.count), *stable]
 
 
 def _launch_one(

@@ -29,9 +29,6 @@ TRACED, UNTRACED = "traced", "untraced"
 """Of `launch --overhead`, the file, and the folders of its two repeats next to it."""
 
 DEFAULT_COUNT = 5
-DEFAULT_LIMIT = 30
-"""Of launches with `until_stable`."""
-
 MOST_LAUNCHES = 10_000
 """Of a series: each is planned before the first begins."""
 
@@ -54,10 +51,7 @@ class RepeatRequest(_Model):
     """What was asked for."""
 
     count: int
-    """Of launches; with `until_stable`, at most."""
-
-    until_stable: float | None = None
-    """Half of the interval's width over the mean of a batch's time, below which no more launches are made."""
+    """Of launches."""
 
     seed: int
     """Of the order."""
@@ -154,12 +148,8 @@ class Repeat(_Model):
     """Folders of all launches as they were planned, one after the other; of several cases, with the case's folder."""
 
     rows: list[RepeatRow]
-    is_stable: bool | None = None
-    """Whether `until_stable` was reached; None: it was not asked for."""
-
     confidence: float
-    """At which the intervals hold the mean, each by itself. With `until_stable` each is wider than one that was not
-    looked at before: this is the confidence over all looks."""
+    """At which the intervals hold the mean, each by itself."""
 
     loops: list[str] = Field(default_factory=list)
     """Paths of the batches, of those in `stages`."""

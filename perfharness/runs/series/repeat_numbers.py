@@ -17,7 +17,6 @@ from perfharness.analysis.comparison.launches import (
     ProcessBatches,
     autocorrelation,
     drift_of_launches,
-    error_rate_of_a_look,
     first_launch_p_value,
     mean_of_launches,
     spread_levels,
@@ -30,11 +29,11 @@ from perfharness.model.result import TIMES, Float64, ProcessResult, path_of
 from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import Figures, loop_paths, run_figures, stage_figures
 from perfharness.runs.files.run_folder import RunSummary
-from perfharness.runs.series.repeat_file import Levels, OverLaunches, Repeat, RepeatRequest
+from perfharness.runs.series.repeat_file import Levels, OverLaunches, Repeat
 from perfharness.runs.series.steadiness import LaunchConditions, conditions_of, movements_of, unsteady_findings
 
 STABLE_METRIC = "cpu_time"
-"""Of a batch: what `until_stable`, drift and levels are about."""
+"""Of a batch: what drift and levels are about."""
 
 LISTED = 3
 ALWAYS = (*TIMES, "items_per_second")
@@ -102,12 +101,11 @@ def _series(results: Sequence[ProcessResult], path: str, metric: str) -> list[Fl
     return [values for values in columns if values is not None and len(values) and not np.isnan(values).any()]
 
 
-def numbers_of_repeat(launches: Sequence[LaunchNumbers], request: RepeatRequest) -> dict[str, Any]:
+def numbers_of_repeat(launches: Sequence[LaunchNumbers]) -> dict[str, Any]:
     """The numbers of the file, by its fields."""
-    error_rate = ERROR_RATE if request.until_stable is None else error_rate_of_a_look(request.count)
     paths = list(dict.fromkeys(path for launch in launches for path in launch.stages))
     loops = list(dict.fromkeys(path for launch in launches for path in launch.loops))
-    stages = {path: _metrics([launch.stages.get(path, {}) for launch in launches], error_rate) for path in paths}
+    stages = {path: _metrics([launch.stages.get(path, {}) for launch in launches]) for path in paths}
     if len(launches) == 1:
         stages = {path: _within(launches[0], path, metrics) for path, metrics in stages.items()}
     known = [launch.conditions for launch in launches if launch.conditions is not None]
@@ -116,7 +114,7 @@ def numbers_of_repeat(launches: Sequence[LaunchNumbers], request: RepeatRequest)
         "confidence": CONFIDENCE,
         "loops": loops,
         "stages": stages,
-        "run": _metrics([launch.run for launch in launches], error_rate),
+        "run": _metrics([launch.run for launch in launches]),
         "levels": {path: _levels(launches, path) for path in loops if any(one.batches.get(path) for one in launches)},
         "machine": machine,
     }
@@ -131,30 +129,14 @@ def findings_of_repeat(repeat: Repeat, launches: Sequence[LaunchNumbers]) -> lis
         *_warm(repeat),
         *(finding for path in repeat.loops for finding in _batch_findings(path, launches)),
     ]
-    if repeat.is_stable is False and len(repeat.measured) >= repeat.asked.count:
-        wanted = f"±{repeat.asked.until_stable:.2%}"
-        message = f"After {len(repeat.measured)} launches the interval of a batch's time is still wider than {wanted}."
-        found.append(Finding("not-stable", Severity.WARNING, message, "a higher --repeat, or a quieter machine"))
     return [FindingRecord(**finding.to_json()) for finding in found]
 
 
-def is_stable(launches: Sequence[LaunchNumbers], wanted: float, limit: int) -> bool:
-    """Whether the time of a batch, of each loop, has an interval that narrow (half of it, over the mean)."""
-    error_rate = error_rate_of_a_look(limit)
-    loops = dict.fromkeys(path for launch in launches for path in launch.loops)
-    found = [
-        mean_of_launches([one.stages.get(path, {}).get(STABLE_METRIC) for one in launches], error_rate)
-        for path in loops
-    ]
-    widths = [one.relative_half_width for one in found]
-    return bool(widths) and all(width is not None and width <= wanted for width in widths)
-
-
-def _metrics(launches: Sequence[Figures], error_rate: float) -> dict[str, OverLaunches]:
+def _metrics(launches: Sequence[Figures]) -> dict[str, OverLaunches]:
     names = dict.fromkeys(name for launch in launches for name in launch)
     columns = {name: [launch.get(name) for launch in launches] for name in names}
     return {
-        name: over_launches(values, mean_of_launches(values, error_rate))
+        name: over_launches(values, mean_of_launches(values))
         for name, values in columns.items()
         if _is_worth_it(name, values)
     }

@@ -1,5 +1,4 @@
-"""The scaling curve (`scaling.json`): each number of processes per GPU, or of ranks, against the smallest one, and
-where it bends.
+"""The scaling curve (`scaling.json`): each number of processes per GPU against the smallest one, and where it bends.
 
 Validated models, for the file is read back.
 """
@@ -23,9 +22,6 @@ At 1 processes scale ideally, at 0 nothing is gained; half is where one costs mo
 
 METHOD = "first point after which a further one brings less than half of what the first one brought"
 
-Counted = Literal["processes", "ranks"]
-"""What a sweep is over: launched processes, each with all of the work; or ranks of one program, which share it."""
-
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -46,7 +42,7 @@ class ScalingRow(_Model):
     """One launch of the sweep. What was not measured is None; `reason` has the reason."""
 
     num_processes: int
-    """Per GPU; of a sweep over ranks, their number."""
+    """Per GPU."""
 
     num_processes_total: int | None = None
     folder: str
@@ -62,12 +58,6 @@ class ScalingRow(_Model):
     latency_p50_ms: float | None = None
     latency_p99_ms: float | None = None
     """Of a batch on the host, pooled over the processes."""
-
-    communication_share: float | None = None
-    """Of the time from batch to batch, in which collectives were under way; the mean over the ranks."""
-
-    communication_reason: str | None = None
-    """Of a sweep over ranks: why that is not known."""
 
     gpus: list[GpuPoint] = Field(default_factory=list)
     gpus_reason: str | None = None
@@ -113,7 +103,6 @@ class Scaling(_Model):
     command: MaskedArguments
     script: str
     script_arguments: MaskedArguments = Field(default_factory=list)
-    counted: Counted = "processes"
     num_gpus: int
     warmup_batches: int
     loop: str | None = None
@@ -170,8 +159,8 @@ def total_power_w(row: ScalingRow) -> float | None:
     return sum(powers) if powers and len(powers) == len(row.gpus) else None
 
 
-def find_knee(points: Sequence[ScalingPoint], counted: Counted = "processes") -> Knee:
-    """Where a further process, or rank, stops being worth it, by marginal efficiency.
+def find_knee(points: Sequence[ScalingPoint]) -> Knee:
+    """Where a further process stops being worth it, by marginal efficiency.
 
     Of two neighbouring points that were measured: (T₂ - T₁) / (n₂ - n₁), in units of the base's throughput per process.
     The knee is the first point whose next step is below `MARGINAL_EFFICIENCY`. With the few points of a sweep this is
@@ -189,11 +178,11 @@ def find_knee(points: Sequence[ScalingPoint], counted: Counted = "processes") ->
         if marginal < MARGINAL_EFFICIENCY:
             return _knee(
                 here.row.num_processes,
-                f"from {here.row.num_processes} to {further.row.num_processes} {counted}, each further one brought"
+                f"from {here.row.num_processes} to {further.row.num_processes} processes, each further one brought"
                 f" {marginal:.2f} of what the first brought",
             )
     last = known[-1].row.num_processes
-    return _knee(None, f"up to {last} {counted}, the most that were tried, each is worth it")
+    return _knee(None, f"up to {last} processes, the most that were tried, each is worth it")
 
 
 def _knee(num_processes: int | None, reason: str) -> Knee:

@@ -1,4 +1,4 @@
-"""Sweep over the number of processes, or of ranks: a launch with each, and the scaling curve (`scaling.json`)."""
+"""Sweep over the number of processes: a launch with each, and the scaling curve (`scaling.json`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from typing import Any
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
-from perfharness.model.measured import MeasuredProcess
 from perfharness.model.result import ProcessResult, Tree, path_text
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series.file import check_folder, read_series, write_series
 from perfharness.runs.series.scaling import (
     SCALING_NAME,
-    Counted,
     GpuPoint,
     Scaling,
     ScalingRow,
@@ -30,7 +28,6 @@ from perfharness.runs.series.scaling import (
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
-from perfharness_launcher.plan.ranks import with_ranks
 from perfharness_launcher.staging import writing_to
 
 POWER_FIGURES = ("power_sample_w", "power_instant_w", "power_average_w")
@@ -57,7 +54,15 @@ class ProcessSweep:
 
 def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[LaunchOptions]:
     """The options of each launch, in folders of their own. Raises `UsageError`."""
-    _check_numbers("--np-sweep", numbers, options)
+    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 1:
+        given = ",".join(map(str, numbers))
+        raise UsageError(f"--np-sweep {given}: must be different numbers of processes, as in 1,2,4,8")
+    check_folder(options.output_dir, "--np-sweep", SCALING_NAME)
+    if options.explain:
+        raise UsageError(
+            "--explain explains one launch, and --np-sweep makes several; give --no-explain, and explain one of them "
+            "with `perfharness explain`"
+        )
     if options.num_processes != 1:
         raise UsageError(
             "--np-sweep sets the number of processes of each launch, so -np cannot; leave one of the two away"
@@ -66,32 +71,6 @@ def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[Launch
         options.model_copy(update={"num_processes": number, "output_dir": options.output_dir / f"np_{number}"})
         for number in numbers
     ]
-
-
-def rank_sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[LaunchOptions]:
-    """The options of each launch of a program with so many ranks, in folders of their own. Raises `UsageError`."""
-    _check_numbers("--ranks-sweep", numbers, options)
-    return [
-        options.model_copy(
-            update={
-                "script_arguments": with_ranks(options, number),
-                "output_dir": options.output_dir / f"ranks_{number}",
-            }
-        )
-        for number in numbers
-    ]
-
-
-def _check_numbers(option: str, numbers: Sequence[int], options: LaunchOptions) -> None:
-    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 1:
-        given, what = ",".join(map(str, numbers)), "processes" if option == "--np-sweep" else "ranks"
-        raise UsageError(f"{option} {given}: must be different numbers of {what}, as in 1,2,4,8")
-    check_folder(options.output_dir, option, SCALING_NAME)
-    if options.explain:
-        raise UsageError(
-            f"--explain explains one launch, and {option} makes several; give --no-explain, and explain one of them "
-            "with `perfharness explain`"
-        )
 
 
 def sweep_processes(
@@ -116,55 +95,25 @@ def sweep_processes(
     return summarize_sweep(options, plans, list(run_sweep(plans, command)), command)
 
 
-def sweep_ranks(
-    script: str | Path,
-    *script_arguments: str,
-    numbers: Sequence[int],
-    config: str | Path | None = None,
-    **settings: Any,
-) -> ProcessSweep:
-    """Launch a program with each number of ranks; what `perfharness launch --ranks-sweep` does.
-
-    Args:
-        script, script_arguments, config, settings: as in `perfharness.launch`; `{ranks}` in an argument is the number
-            of ranks, which torchrun, mpirun and the like are told in any case.
-        numbers: of ranks.
-
-    Raises:
-        UsageError: as in `perfharness.launch`, of any of the launches, before the first.
-    """
-    options, _ = launch_options(script, script_arguments, settings, config)
-    command = command_of(options, "--ranks-sweep", ",".join(map(str, numbers)))
-    plans = plan_launches(rank_sweep_options(options, numbers))
-    return summarize_sweep(options, plans, list(run_sweep(plans, command, ranks=numbers)), command, "ranks")
-
-
 def run_sweep(
-    plans: Sequence[LaunchPlan],
-    command: Sequence[str],
-    observe: Observe = unobserved,
-    *,
-    ranks: Sequence[int] | None = None,
+    plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe = unobserved
 ) -> Iterator[SeriesLaunch[ScalingRow]]:
     """Run all plans, one after the other, each when it is requested.
 
     A launch that fails is a row with the reason, and the sweep goes on; an interrupt ends it.
 
-    Args:
-        ranks: their number in each launch; None: the sweep is over processes.
-
     Raises `LaunchError` where another command writes to the folder of the sweep.
     """
     with writing_to(plans[0].options.output_dir.parent):
-        yield from _run_sweep(plans, command, observe, ranks)
+        yield from _run_sweep(plans, command, observe)
 
 
 def _run_sweep(
-    plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe, ranks: Sequence[int] | None
+    plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe
 ) -> Iterator[SeriesLaunch[ScalingRow]]:
-    interrupted, counted = False, _counted(ranks)
-    for place, plan in enumerate(plans):
-        number = plan.options.num_processes if ranks is None else ranks[place]
+    interrupted = False
+    for plan in plans:
+        number = plan.options.num_processes
         folder = plan.options.output_dir.name
         if interrupted:
             reason = "the sweep was interrupted"
@@ -180,13 +129,9 @@ def _run_sweep(
             interrupted = launched.interrupted
             yield launched
             continue
-        launched = SeriesLaunch(scaling_row(number, folder, result.manifest, result.summary, counted), result)
+        launched = SeriesLaunch(scaling_row(number, folder, result.manifest, result.summary), result)
         interrupted = launched.interrupted
         yield launched
-
-
-def _counted(ranks: Sequence[int] | None) -> Counted:
-    return "processes" if ranks is None else "ranks"
 
 
 def summarize_sweep(
@@ -194,7 +139,6 @@ def summarize_sweep(
     plans: Sequence[LaunchPlan],
     launches: Sequence[SeriesLaunch[ScalingRow]],
     command: Sequence[str],
-    counted: Counted = "processes",
 ) -> ProcessSweep:
     """The scaling curve, written to `scaling.json`. Raises `ResultError`."""
     loops = [loop_path(one.result.summary.results) for one in launches if one.result is not None]
@@ -203,10 +147,9 @@ def summarize_sweep(
         command=list(command),
         script=options.script,
         script_arguments=list(options.script_arguments),
-        counted=counted,
         num_gpus=max(1, len(plans[0].gpus)),
         warmup_batches=options.warmup_batches,
-        **_curve([one.row for one in launches], loops, counted),
+        **_curve([one.row for one in launches], loops),
     )
     options.output_dir.mkdir(parents=True, exist_ok=True)
     is_written = write_series(options.output_dir / SCALING_NAME, scaling, _has_numbers)
@@ -233,36 +176,34 @@ def update_scaling(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | N
     if before is None:
         return None
     by_folder = {summary.folder.name: summary for summary in summaries}
-    rows = [_updated_row(point.row, by_folder.get(point.row.folder), before.counted) for point in before.points]
+    rows = [_updated_row(point.row, by_folder.get(point.row.folder)) for point in before.points]
     loops = [loop_path(summary.results) for summary in summaries]
-    updated = before.model_copy(update=_curve(rows, loops, before.counted))
+    updated = before.model_copy(update=_curve(rows, loops))
     if not any(summary.is_kept for summary in summaries):
         with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
             write_series(folder / SCALING_NAME, updated, _has_numbers)
     return updated
 
 
-def _updated_row(before: ScalingRow, summary: RunSummary | None, counted: Counted) -> ScalingRow:
+def _updated_row(before: ScalingRow, summary: RunSummary | None) -> ScalingRow:
     if summary is None:
         return before
-    return scaling_row(before.num_processes, before.folder, read_manifest(summary.folder), summary, counted)
+    return scaling_row(before.num_processes, before.folder, read_manifest(summary.folder), summary)
 
 
-def _curve(rows: Sequence[ScalingRow], loops: Sequence[tuple[str, ...] | None], counted: Counted) -> dict[str, Any]:
+def _curve(rows: Sequence[ScalingRow], loops: Sequence[tuple[str, ...] | None]) -> dict[str, Any]:
     points = scaling_points(rows)
     loop = next((path for path in loops if path is not None), None)
     return {
         "points": points,
-        "knee": find_knee(points, counted),
+        "knee": find_knee(points),
         "loop": None if loop is None else path_text(loop),
         "base_num_processes": min((row.num_processes for row in rows if row.items_per_second), default=None),
     }
 
 
-def scaling_row(
-    num_processes: int, folder: str, manifest: RunManifest, summary: RunSummary, counted: Counted = "processes"
-) -> ScalingRow:
-    """The row of one launch; numbers only where all of its processes ended well, with as many ranks as asked for."""
+def scaling_row(num_processes: int, folder: str, manifest: RunManifest, summary: RunSummary) -> ScalingRow:
+    """The row of one launch; numbers only where all of its processes ended well."""
     mean, results, findings = summary.mean, summary.results, summary.findings
     codes = sorted({finding.code for finding in findings if finding.severity is not Severity.NOTE})
     common: dict[str, Any] = {
@@ -274,21 +215,13 @@ def scaling_row(
     bad = [process for process in manifest.processes if process.ended != "ok"]
     if bad:
         return ScalingRow(**common, status="failed", reason=why_it_failed(len(bad), len(manifest.processes), findings))
-    unknown = None
-    if counted == "ranks":
-        sizes = {one.world_size for one in _measured(manifest) if one.world_size is not None}
-        if wrong := sizes - {num_processes}:
-            reason = f"it ran with {' and '.join(map(str, sorted(wrong)))} ranks, not with {num_processes}"
-            return ScalingRow(**common, status="failed", reason=reason)
-        unknown = None if sizes else "how many ranks there were is not known from the processes' environment"
-        common |= _communication(mean)
     throughput = mean["throughput"]
     latency = _latency(mean, results)
     gpus, gpus_reason = _gpus(mean)
     return ScalingRow(
         **common,
         status="ok",
-        reason=throughput["reason"] or unknown,
+        reason=throughput["reason"],
         items_per_second=throughput["items_per_second"],
         window_ms=throughput["window_ms"],
         mean_processes_inside_a_batch=(throughput["concurrency"] or {}).get("mean_processes"),
@@ -297,22 +230,6 @@ def scaling_row(
         gpus=gpus,
         gpus_reason=gpus_reason,
     )
-
-
-def _measured(manifest: RunManifest) -> list[MeasuredProcess]:
-    return [one for process in manifest.processes for one in process.measured or ()]
-
-
-def _communication(mean: Tree) -> dict[str, Any]:
-    """The share of communication in a program of ranks, or why it is not known."""
-    groups = (mean.get("ranks") or {}).get("groups") or []
-    if len(groups) != 1:
-        reason = f"there are {len(groups)} groups of ranks" if groups else "fewer than two ranks were measured"
-        return {"communication_reason": reason}
-    shares = [one["communication_share"] for one in groups[0]["ranks"]]
-    if not shares or any(share is None for share in shares):
-        return {"communication_reason": groups[0]["reason"] or "no collectives were seen"}
-    return {"communication_share": sum(shares) / len(shares)}
 
 
 def why_it_failed(count: int, total: int, findings: Sequence[Finding]) -> str:

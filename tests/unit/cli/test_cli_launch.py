@@ -152,7 +152,7 @@ def test_options_of_ours_after_the_script_are_pointed_out(
 
 @pytest.mark.parametrize(
     "options",
-    [["--repeat", "2"], ["--np-sweep", "1"], ["--ranks-sweep", "1"], ["--cold-start", "1"], ["--overhead"]],
+    [["--repeat", "2"], ["--np-sweep", "1"], ["--cold-start", "1"], ["--overhead"]],
     ids=lambda options: options[0],
 )
 def test_a_series_waits_for_nobody_and_goes_into_no_folder_that_is_written_to(
@@ -162,8 +162,6 @@ def test_a_series_waits_for_nobody_and_goes_into_no_folder_that_is_written_to(
     script.write_text("pass")
     out.mkdir()
     with locked(out):
-        assert (
-            run(["launch", *options, "-o", str(out), str(script), *(["{ranks}"] * ("--ranks-sweep" in options))]) == 1
-        )
+        assert run(["launch", *options, "-o", str(out), str(script)]) == 1
     assert str(out) in capsys.readouterr().err
     assert not list(out.rglob("manifest.json"))

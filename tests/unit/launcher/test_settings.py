@@ -115,7 +115,6 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
         ("[launch]\nbarrier = 1", "barrier"),
         ("[launch]\ngpus = [0]", "gpus"),
         ("[launch]\nplots = 3", "plots"),
-        ("[launch]\nenv-allow = []", "env-allow"),
         ("launch = 3", "table"),
         ("num-processes = 4", "num-processes"),
         ("[launch", "TOML"),
@@ -148,14 +147,13 @@ def test_settings_of_a_file_that_contradict_the_command_line(folder: Path, capsy
 
 VALUES: dict[str, Any] = {
     "num_processes": 2, "num_gpus": 3, "gpu_offset": 1, "gpus_per_process": 2,
-    "gpus": ("0", "GPU-a"), "cpu_bind": "cores", "timeout_s": 1.5,
+    "gpus": ("0", "GPU-a"), "cpu_bind": "numa", "timeout_s": 1.5,
     "require_exclusive": True, "module": True, "python": "/usr/bin/python3", "log_level": "debug", "warmup_batches": 0,
     "annotate": Path("a.toml"), "annotate_torch": 2, "annotate_collectives": True, "parallel": "model", "domain": "d",
     "batch_pattern": "b.*", "reject_throttled": True,
     "tracer": "embedded", "nsys": Path("/opt/nsys"), "trace_os": True, "barrier": False, "barrier_timeout_s": 2.0,
-    "barrier_ranks": True,
     "telemetry": False, "gpu_counters": False, "sample_interval_ms": 20.0, "measure_idle_s": 0.0, "cool_down_c": 40.0,
-    "clock_refusal": "stop", "env_allow": ("A", "B_*"), "capture_batches": "1:5",
+    "clock_refusal": "stop", "capture_batches": "1:5",
     "cool_down_limit_s": 5.0, "maximize_clocks": True, "explain": True, "output_dir": Path("elsewhere"),
     "history": False,
 }  # fmt: skip

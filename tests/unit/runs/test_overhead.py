@@ -150,5 +150,3 @@ def test_what_is_launched() -> None:
 def test_what_cannot_be_measured(change: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="--overhead"):
         overhead_cases(LaunchOptions(**{"script": "x.py", **change}))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="--until-stable"):
-        overhead_options(LaunchOptions(script="x.py"), repeat_request(3, 0.1))

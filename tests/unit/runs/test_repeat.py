@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from perfharness.analysis.comparison.launches import ProcessBatches
-from perfharness.cli.launch import parse_repeat
 from perfharness.cli.main import run
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.manifest import RunManifest
@@ -71,7 +69,7 @@ def case_of(folder: Path, numbers: list[LaunchNumbers], **request: Any) -> Repea
 
 @given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 2**32))
 def test_every_round_has_each_case_once_and_the_seed_decides(cases: int, count: int, seed: int) -> None:
-    request = repeat_request(count, None, seed)
+    request = repeat_request(count, seed)
     order = shuffled_rounds(cases, request)
     assert order == shuffled_rounds(cases, request)
     rounds = [order[begin : begin + cases] for begin in range(0, len(order), cases)]
@@ -81,7 +79,7 @@ def test_every_round_has_each_case_once_and_the_seed_decides(cases: int, count: 
 
 def test_the_order_of_several_cases_is_kept(tmp_path: Path) -> None:
     options = [LaunchOptions(script="x.py", output_dir=tmp_path / name) for name in ("a", "b")]
-    request = repeat_request(2, None, 3)
+    request = repeat_request(2, 3)
     cases = plan_repeats(options, request, [["a"], ["b"]], [[], []])
     names = {0: "a", 1: "b"}
     wanted: dict[int, int] = {0: 0, 1: 0}
@@ -95,28 +93,9 @@ def test_the_order_of_several_cases_is_kept(tmp_path: Path) -> None:
             plan_repeats([options[0], LaunchOptions(script="x.py", output_dir=other)], request, [[], []], [[], []])
 
 
-@pytest.mark.parametrize(
-    ("count", "until_stable", "wanted"), [(3, None, (3, None)), (None, "2%", (30, 0.02)), (8, "0.1", (8, 0.1))]
-)
-def test_what_is_asked_for(count: int | None, until_stable: str | None, wanted: tuple[Any, ...]) -> None:
-    request = parse_repeat(count, until_stable)
-    assert request is not None
-    assert (request.count, request.until_stable) == wanted
-    assert parse_repeat(None, None) is None
-
-
-@pytest.mark.parametrize(
-    ("count", "until_stable"),
-    [
-        (0, None),
-        (-1, None),
-        (10**20, None),
-        *((None, text) for text in ("two", "0", "100%", "2%%", "nan", "-1%", "2% 3")),
-    ],
-)
-def test_what_cannot_be_asked_for(count: int | None, until_stable: str | None) -> None:
-    with pytest.raises(UsageError):
-        parse_repeat(count, until_stable)
+@pytest.mark.parametrize("count", ["0", "-1", str(10**20), "two"])
+def test_what_cannot_be_asked_for(count: str, tmp_path: Path) -> None:
+    assert run(["launch", "--repeat", count, "--dry-run", "-o", str(tmp_path / "out"), "x.py"]) == 2
 
 
 def test_folders_and_what_does_not_go_together(tmp_path: Path) -> None:
@@ -152,16 +131,6 @@ def test_one_launch_has_no_interval_and_a_launch_without_a_stage_none_either(tmp
     assert (gap.values, gap.mean, gap.low) == ([9.0, None, 10.0], None, None)
 
 
-def test_stability_by_hand(tmp_path: Path) -> None:
-    values = [99.0, 100.0, 101.0, 100.0, 100.0]  # deviation 0.7071; 7 launches at most are two looks
-    half = float(stats.t.ppf(1 - 0.0305 / 2, 4)) * 0.5**0.5 / 5**0.5 / 100
-    for wanted, is_stable in ((half * 1.01, True), (half * 0.99, False)):
-        case = case_of(tmp_path / f"{is_stable}", launches(*values), count=7, until_stable=wanted)
-        assert case.is_stable == case.repeat.is_stable == is_stable
-    assert case_of(tmp_path / "plain", launches(*values), count=5).repeat.is_stable is None
-    assert not case_of(tmp_path / "none", [], count=5, until_stable=0.1).is_stable
-
-
 def codes(case: RepeatCase) -> set[str]:
     return {finding.code for finding in case.repeat.findings}
 
@@ -193,21 +162,17 @@ OTHERS = (10.0, 10.2, 9.9, 10.1, 10.05)
 
 
 @pytest.mark.parametrize(
-    ("values", "asked", "found"),
+    ("values", "found"),
     [
-        ((10.0, 11.0, 12.0, 13.0, 14.0), {}, {"launches-drift"}),
-        ((10.0, 14.0, 12.0, 11.0, 13.0), {}, set()),
-        ((14.0, *OTHERS), {}, {"first-launch-differs"}),
-        ((10.3, *OTHERS), {}, set()),
-        ((None, *OTHERS), {}, set()),
-        ((10.0, 14.0, 12.0, 11.0, 13.0), {"until_stable": 0.01}, {"not-stable"}),
-        ((10.0, 14.0, 12.0, 11.0, 13.0), {"until_stable": 0.5}, set()),
+        ((10.0, 11.0, 12.0, 13.0, 14.0), {"launches-drift"}),
+        ((10.0, 14.0, 12.0, 11.0, 13.0), set()),
+        ((14.0, *OTHERS), {"first-launch-differs"}),
+        ((10.3, *OTHERS), set()),
+        ((None, *OTHERS), set()),
     ],
 )
-def test_findings_about_the_launches(
-    tmp_path: Path, values: tuple[float | None, ...], asked: dict[str, float], found: set[str]
-) -> None:
-    assert codes(case_of(tmp_path, launches(*values), count=len(values), **asked)) == found
+def test_findings_about_the_launches(tmp_path: Path, values: tuple[float | None, ...], found: set[str]) -> None:
+    assert codes(case_of(tmp_path, launches(*values), count=len(values))) == found
 
 
 def test_launches_that_began_warm_are_a_finding(tmp_path: Path) -> None:

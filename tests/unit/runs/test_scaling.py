@@ -96,7 +96,7 @@ def test_a_straight_line_above_the_threshold_has_no_knee(numbers: list[int], slo
 @pytest.mark.parametrize("text", ["", "1,", "0,1", "1,1", "a", "-1", "1;2"])
 def test_what_is_no_list_of_numbers_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--np-sweep"):
-        sweep_options(LaunchOptions(script="x.py"), parse_numbers("--np-sweep", text) or ())
+        sweep_options(LaunchOptions(script="x.py"), parse_numbers(text) or ())
 
 
 def test_the_number_of_processes_is_the_sweep_s() -> None:
