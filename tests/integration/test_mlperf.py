@@ -81,7 +81,7 @@ def tested(tmp_path_factory: pytest.TempPathFactory) -> Tested:
     "scenario",
     [
         "Server",
-        "Offline",
+        pytest.param("Offline", marks=pytest.mark.slow),
         pytest.param("SingleStream", marks=pytest.mark.slow),
         pytest.param("MultiStream", marks=pytest.mark.slow),
     ],

@@ -101,10 +101,8 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (cc)")
-@pytest.mark.parametrize(
-    "tracer",
-    ["none", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("tracer", ["none", pytest.param("nsys", marks=pytest.mark.nsys)])
 def test_two_functions_in_a_thread_and_in_threads_without_python(tmp_path: Path, split: str, tracer: str) -> None:
     probe, said = run(tmp_path, split, tracer)
     native = probe.native
@@ -128,6 +126,7 @@ def test_two_functions_in_a_thread_and_in_threads_without_python(tmp_path: Path,
     assert counted == pytest.approx(sum(own), rel=5 / math.sqrt(counted / 1e6))
 
 
+@pytest.mark.slow
 def test_without_permission_there_is_a_reason_and_everything_else(tmp_path: Path) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out"
     script.write_text(LENGTHS)

@@ -25,6 +25,7 @@ BATCH = "rec/pipeline/batch"
 QUICK = ("--tracer", "embedded", "--no-telemetry", "-w", "0")
 
 
+@pytest.mark.slow
 def test_a_planted_cost_is_found(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = run_to_the_end(("--overhead", "--repeat", 2, "-o", out, *QUICK, "--format", "json", script), environment())

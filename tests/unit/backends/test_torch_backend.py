@@ -156,6 +156,7 @@ def test_settings_of_the_process_are_set_once() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_many_shapes_are_compiled_in_a_thread_too() -> None:
     """PyTorch's own limit is 8, and goes on uncompiled; what is set elsewhere is not set in another thread."""
     compiled: list[int] = []
