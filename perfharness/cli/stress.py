@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -22,25 +19,16 @@ from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.progress import LoadProgress, LoadStatus
-from perfharness.load.replicas.plan import parse_replicas, parse_sharing, plan_replicas
-from perfharness.load.replicas.result import Sharing
-from perfharness.load.replicas.run import ReplicaRun
 from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, model_spec, plan_stress, run_stress
-from perfharness.load.targets.backend import ModelSpec
 from perfharness.load.targets.http.settings import http_settings, is_url
 from perfharness.model.load import WINDOWS_NAME
-from perfharness.render.terminal.console import Console, say
+from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.load import print_load, saturation_text, status_text
 from perfharness.render.terminal.plan import headline
-from perfharness.render.terminal.replicas import print_replicas
 from perfharness.runs.comparison.limits import Limit
-from perfharness.runs.series.repeat import repeat_request
-from perfharness.runs.series.repeat_file import DEFAULT_COUNT, RepeatRequest
-from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.processes.orphans import adopting_orphans
 from perfharness_launcher.processes.spawn import RunningProcess
-from perfharness_launcher.processes.supervise import Observer
 
 LINE_S, MOST_LINES = 5.0, 20
 """How often a line says how the load goes, where there is no terminal."""
@@ -48,7 +36,6 @@ LINE_S, MOST_LINES = 5.0, 20
 LOAD = "Load"
 MODEL_PANEL = "Model"
 LIMITS = "Limits"
-REPLICAS = "Replicas"
 HTTP = "HTTP"
 
 
@@ -270,44 +257,6 @@ def stress_verb(
             rich_help_panel=LIMITS,
         ),
     ] = None,
-    replicas: Annotated[
-        str | None,
-        typer.Option(
-            "--replicas",
-            metavar="N,…",
-            help="The same load on each number of processes that share a GPU, in turns, and which number to take.",
-            rich_help_panel=REPLICAS,
-        ),
-    ] = None,
-    sharing: Annotated[
-        str | None,
-        typer.Option(
-            "--sharing",
-            metavar="plain,mps,mig",
-            help="How replicas share it: in turns, through MPS, on MIG instances. [default: plain]",
-            rich_help_panel=REPLICAS,
-            hidden=True,
-        ),
-    ] = None,
-    start_mps: Annotated[
-        bool,
-        typer.Option(
-            "--start-mps",
-            help="Start an MPS daemon for the launches that need one, and end it.",
-            rich_help_panel=REPLICAS,
-            hidden=True,
-        ),
-    ] = False,
-    repeat: Annotated[
-        int | None,
-        typer.Option(
-            "--repeat",
-            metavar="N",
-            help=f"Launches of each case of --replicas. [default: {DEFAULT_COUNT}]",
-            rich_help_panel=REPLICAS,
-            hidden=True,
-        ),
-    ] = None,
     output_format: FormatOption = Format.TEXT,
     quiet: RareQuietOption = False,
     verbose: RareVerboseOption = False,
@@ -338,13 +287,6 @@ def stress_verb(
     of_model = {"device": device, "precision": precision, "shapes": shapes_of(shape) if shape else None}
     model = model_spec(backend, {name: value for name, value in of_model.items() if value is not None})
     limits = limits_of(fail_if or ())
-    _check_replicas(replicas, sharing=sharing, start_mps=start_mps, repeat=repeat, fail_if=bool(limits))
-    if replicas is not None:
-        asked = ReplicasAsked(
-            target, load, given(context, settings), model, script_arguments or (), parse_replicas(replicas),
-            parse_sharing(sharing or "plain"), start_mps, repeat_request(repeat), start,
-        )  # fmt: skip
-        raise typer.Exit(show_replicas(asked, output))
     plan = plan_stress(
         target, load, given(context, settings), model, start=start, http=http, script_arguments=script_arguments or ()
     )
@@ -353,27 +295,6 @@ def stress_verb(
     with adopting_orphans(), view:
         result = run_stress(plan, command_line(), view)
     raise typer.Exit(show_stress(result, output, limits))
-
-
-def _check_replicas(
-    replicas: str | None, *, sharing: str | None, start_mps: bool, repeat: int | None, fail_if: bool
-) -> None:
-    """Raises `UsageError`."""
-    if replicas is not None and fail_if:
-        raise UsageError("--fail-if judges one load test, and --replicas makes several; leave one of the two away")
-    given_alone = [
-        name
-        for name, is_given in (
-            ("--sharing", sharing is not None),
-            ("--start-mps", start_mps),
-            ("--repeat", repeat is not None),
-        )
-        if is_given and replicas is None
-    ]
-    if given_alone:
-        raise UsageError(f"{given_alone[0]} is of a comparison of replicas; give --replicas, as 1,2,4")
-    if start_mps and "mps" not in (sharing or ""):
-        raise UsageError("--start-mps needs --sharing mps")
 
 
 def knee_of(*, find_knee: bool, **given: float | str | None) -> dict[str, float | str] | None:
@@ -421,64 +342,6 @@ class LoadView(LaunchView):
                 self._next_line = time.monotonic() + max(LINE_S, self._profile.duration_s / MOST_LINES)
                 self._add_line(status_text(status))
         super()._draw(ending)
-
-
-@dataclass(frozen=True)
-class ReplicasAsked:
-    """A comparison of replicas, as the command line has it."""
-
-    target: str
-    profile: Profile
-    settings: dict[str, Any]
-    model: ModelSpec | None
-    script_arguments: Sequence[str]
-    numbers: Sequence[int]
-    sharings: Sequence[Sharing]
-    starts_mps: bool
-    request: RepeatRequest
-    start: str | None
-
-
-def show_replicas(asked: ReplicasAsked, output: Output) -> int:
-    """Put the same load on each number of replicas, and print which one to take.
-
-    Returns 0: all well; 3: a launch failed, or a check; 1: nothing was measured, or it was interrupted.
-    """
-    if asked.start is not None:
-        raise UsageError("--start starts one server, and --replicas processes of TARGET; leave one of the two away")
-    interrupted = False
-    with TemporaryDirectory(prefix="perfharness-mps-") as folder:
-        cases = plan_replicas(
-            asked.target, asked.profile, asked.settings, asked.model, numbers=asked.numbers, sharings=asked.sharings,
-            starts_mps=asked.starts_mps, script_arguments=asked.script_arguments, folder=Path(folder),
-        )  # fmt: skip
-        out = cases[0].plan.launch.options.output_dir
-        run = ReplicaRun(cases, asked.profile, out, asked.request, command_line())
-
-        @contextmanager
-        def watching(plan: LaunchPlan) -> Iterator[Observer]:
-            output.message(f"\n{plan.options.output_dir}")
-            with adopting_orphans(), LoadView(output.messages, run.case_of(plan).plan.spec.profile) as view:
-                yield view
-
-        for one in run.launches(watching):
-            interrupted = interrupted or one.interrupted
-            if one.error is not None:
-                say(output.errors, str(one.error))
-    found = run.result
-    is_written = run.write()
-    if output.is_json:
-        output.json(found.model_dump(mode="json"))
-    else:
-        print_replicas(output.results, found)
-    findings = [record.to_finding() for record in found.findings]
-    output.findings(findings)
-    if not is_written:
-        output.message(f"{out} keeps the results of an earlier comparison: nothing was measured in this one")
-    output.message(f"results: {out.absolute()}")
-    if interrupted or found.best is None:
-        return EXIT_FAILED
-    return EXIT_CHECK_FAILED if any(case.left_out for case in found.cases) else exit_code(findings)
 
 
 def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = ()) -> int:

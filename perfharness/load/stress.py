@@ -36,7 +36,6 @@ from perfharness.model.notebook import notebook_html
 from perfharness.runs.comparison.load_test import of_no_concern
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
-from perfharness_launcher.companions.companion import Companion
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import launch_options, sentences_of
@@ -225,9 +224,7 @@ def _with_connections(profile: Profile) -> Profile:
     return profile.model_copy(update={"concurrency": CONNECTIONS})
 
 
-def run_stress(
-    plan: StressPlan, command: Sequence[str], observer: Observer, companions: Sequence[Companion] = ()
-) -> StressResult:
+def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> StressResult:
     """Run a plan, and write `load.json` into its run folder. Raises `LaunchError`."""
     found: list[LoadResult] = []
 
@@ -246,7 +243,7 @@ def run_stress(
         launch = plan.launch
         if plan.spec.kind == "script":
             launch = paced(launch, plan.spec.profile, Path(folder))
-        result = run_plan(launch, command, observer, [*companions, *generator], complete=complete)
+        result = run_plan(launch, command, observer, generator, complete=complete)
     return StressResult(found[0], result)
 
 
