@@ -53,13 +53,9 @@ def stress_verb(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="module:function, file.py:function, a script, a model, or a URL.", show_default=False
+            metavar="TARGET", help="module:function, file.py:function, a model, or a URL.", show_default=False
         ),
     ],
-    script_arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- SCRIPT ARGUMENTS]...", help="Of a script.", show_default=False),
-    ] = None,
     *,
     profile: Annotated[
         Path | None,
@@ -287,9 +283,7 @@ def stress_verb(
     of_model = {"device": device, "precision": precision, "shapes": shapes_of(shape) if shape else None}
     model = model_spec(backend, {name: value for name, value in of_model.items() if value is not None})
     limits = limits_of(fail_if or ())
-    plan = plan_stress(
-        target, load, given(context, settings), model, start=start, http=http, script_arguments=script_arguments or ()
-    )
+    plan = plan_stress(target, load, given(context, settings), model, start=start, http=http)
     output.message(headline(plan.launch))
     view = LoadView(output.messages, load)
     with adopting_orphans(), view:

@@ -61,10 +61,6 @@ BARRIER_ARRIVALS = "arrivals"
 BARRIER_GATE = "gate"
 """FIFO in it: the launch writes to it when it opens the barrier, and no process reads from it."""
 
-PACE = "PERFHARNESS_PACE"
-"""File with the moments at which the outermost batches of a script begin, in `perfharness stress SCRIPT`; unset: they
-begin as they come."""
-
 STORE = "PERFHARNESS_STORE"
 """Where runs are stored: a path (SQLite), a `postgresql://` URL, or `off`. `off` in the measured processes, for a trace
 may hold their environment, and a URL a password."""

@@ -21,7 +21,7 @@ LOAD_VERSION = 1
 
 Loop = Literal["open", "closed"]
 Status = Literal["ok", "interrupted", "stopped-by-errors", "killed"]
-TargetKind = Literal["callable", "backend", "script", "http"]
+TargetKind = Literal["callable", "backend", "http"]
 
 TIMES = ("latency", "queueing", "service", "lateness")
 TOKEN_TIMES = ("first_token", "between_tokens")

@@ -83,7 +83,7 @@ class LoadTest:
     Attributes:
         kind: the verb.
         target: what was under load, by the name that was given; secrets masked.
-        arguments: settings of the target: not those of the load; None: those of the program that was launched.
+        arguments: settings of the target: not those of the load.
         load: the load in short, with a digest of all that has to be equal for its figures to be comparable.
         facts: of the load, for tables.
         verdict: what the test says of itself: `ok` or how it ended; `VALID` or `INVALID` by LoadGen.
@@ -102,7 +102,7 @@ class LoadTest:
     load: str
     verdict: str
     figures: Values
-    arguments: Sequence[str] | None = None
+    arguments: Sequence[str] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     verdict_reason: str | None = None
     phases: Mapping[str, Values] = field(default_factory=dict)
@@ -203,10 +203,8 @@ def of_no_concern(load: LoadResult) -> frozenset[str]:
     return frozenset({"not-traced", "memory-grows"}) if target.kind == "http" else frozenset()
 
 
-def _arguments(target: TargetRecord) -> list[str] | None:
-    """Of a model how it is run, of a server its command; a script's are those of the launch."""
-    if target.kind == "script":
-        return None
+def _arguments(target: TargetRecord) -> list[str]:
+    """Of a model how it is run, of a server its command."""
     asked = {name: value for name, value in (target.request or {}).items() if name == "model"}
     settings = [f"{name}={_setting(value)}" for name, value in {**(target.model or {}), **asked}.items() if value]
     return [*settings, *(target.started or ())]
