@@ -287,7 +287,7 @@ def trend(
         typer.Option(
             metavar="NAME",
             help="cpu, gpu, busy, the same _per_item, throughput, energy; of a case latency; with _p50 or _p95; of a"
-            " load test latency.p99, achieved_rate, goodput, error_rate, knee, loadgen_rate, loadgen_latency."
+            " load test latency.p99, achieved_rate, goodput, error_rate, loadgen_rate, loadgen_latency."
             " [default: cpu; of a run throughput]",
             show_default=False,
         ),

@@ -91,6 +91,15 @@ def stress_verb(
             "--rate", help="Requests a second (open loop); without it a closed loop.", rich_help_panel=LOAD, min=0
         ),
     ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            "--rates",
+            metavar="N,N,…",
+            help="Several rates in turn, --duration each; the table shows which meet the objective.",
+            rich_help_panel=LOAD,
+        ),
+    ] = None,
     arrivals: Annotated[
         str | None,
         typer.Option(
@@ -186,34 +195,6 @@ def stress_verb(
             rich_help_panel=LIMITS,
         ),
     ] = None,
-    find_knee: Annotated[
-        bool,
-        typer.Option(
-            "--find-knee",
-            help="Search the highest rate that meets the objective, --duration (and more) each.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = False,
-    knee_precision: Annotated[
-        float | None,
-        typer.Option(
-            "--knee-precision",
-            metavar="SHARE",
-            help="How close to it the search comes. [default: 0.1]",
-            rich_help_panel=LIMITS,
-            hidden=True,
-        ),
-    ] = None,
-    knee_budget: Annotated[
-        str | None,
-        typer.Option(
-            "--knee-budget",
-            metavar="TIME",
-            help="How long the search may take. [default: 80 times --duration]",
-            rich_help_panel=LIMITS,
-            hidden=True,
-        ),
-    ] = None,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -269,11 +250,10 @@ def stress_verb(
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
     load = profile_of(
         {
-            "rate": rate, "arrivals": arrivals, "concurrency": concurrency, "duration_s": duration,
+            "rate": rate, "rates": rates, "arrivals": arrivals, "concurrency": concurrency, "duration_s": duration,
             "warmup_s": warmup, "think_s": think, "seed": seed, "objective": objective,
             "request_timeout_s": request_timeout, "grace_s": grace, "max_error_rate": max_error_rate,
             "items": batch_size, "input": input_file,
-            "knee": knee_of(find_knee=find_knee, precision=knee_precision, budget_s=knee_budget),
         },
         profile,
     )  # fmt: skip
@@ -289,14 +269,6 @@ def stress_verb(
     with adopting_orphans(), view:
         result = run_stress(plan, command_line(), view)
     raise typer.Exit(show_stress(result, output, limits))
-
-
-def knee_of(*, find_knee: bool, **given: float | str | None) -> dict[str, float | str] | None:
-    """The settings of the search. Raises `UsageError`."""
-    settings = {name: value for name, value in given.items() if value is not None}
-    if settings and not find_knee:
-        raise UsageError(f"--knee-{min(settings).removesuffix('_s')} needs --find-knee")
-    return settings if find_knee else None
 
 
 class LoadView(LaunchView):
@@ -322,7 +294,7 @@ class LoadView(LaunchView):
     def _status(self) -> LoadStatus | None:
         """What is known now. A phase in which the target does not keep up is said once, in a line that stays."""
         status = None if self._progress is None else self._progress.poll()
-        if status is not None and status.phase not in self._saturated and self._profile.knee is None:
+        if status is not None and status.phase not in self._saturated:
             text = saturation_text(status)
             if text is not None:
                 self._saturated.add(status.phase)

@@ -151,7 +151,7 @@ def has_own_shape(phase: PhaseResult, result: LoadResult) -> bool:
 
 def _not_kept_up(phase: PhaseResult, result: LoadResult, *, is_limited: bool) -> Finding:
     """The rate that was achieved is about the most that there is: the target was never without a request."""
-    hints = ["a lower rate (80 % of that leaves a short queue), or --find-knee"]
+    hints = ["a lower rate (80 % of that leaves a short queue)"]
     cost = phase.generator_cost
     if cost is not None and phase.achieved_rate and result.target.kind in ("callable", "backend"):
         cores = cost.cpu_s / (phase.completed / phase.achieved_rate) / result.target.processes

@@ -18,9 +18,6 @@ from perfharness.model.load import Loop, Objective
 
 TABLE = "load"
 TARGET_TABLE = "target"
-PROBE = "probe"
-"""Name of the phase in front of a search for the knee that finds the rate to begin with."""
-
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 TYPICAL_DAY = (3, 2, 2, 1, 1, 2, 3, 5, 8, 10, 11, 11, 10, 10, 10, 10, 9, 9, 9, 10, 10, 9, 7, 5)
 """Relative rate of each hour: low at night, high from morning to evening."""
@@ -167,29 +164,6 @@ class Phase(_Settings):
         return self
 
 
-class KneeSettings(_Settings):
-    """How the highest rate that meets the objective is searched."""
-
-    precision: float = Field(default=0.1, gt=0, lt=10)
-    """The search ends when a rate that misses is at most that much above one that meets, relative to it."""
-
-    lowest: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    highest: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Rates to search between; by default a 64th and 64 times the first one."""
-
-    steps: int = Field(default=30, ge=1)
-    """At most, each look at a rate counted."""
-
-    budget_s: Seconds | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Of all steps together; by default 80 times the duration of the phase."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.lowest is not None and self.highest is not None and self.lowest >= self.highest:
-            raise ValueError(f"lowest ({self.lowest:g}) has to be below highest ({self.highest:g})")
-        return self
-
-
 class Profile(_Settings):
     """What `perfharness stress` sends."""
 
@@ -212,8 +186,6 @@ class Profile(_Settings):
     error_window_s: Seconds = Field(default=10.0, gt=0, allow_inf_nan=False)
 
     objective: Annotated[Objective | None, BeforeValidator(parse_objective)] = None
-    knee: KneeSettings | None = None
-    """Search the knee, with the phase that counts for each rate."""
 
     @field_validator("phases")
     @classmethod
@@ -235,23 +207,14 @@ class Profile(_Settings):
                 raise ValueError(
                     f"{phase.name} has {phase.concurrency} users, and the profile's concurrency is {self.concurrency}"
                 )
-        counted = [phase for phase in self.phases if not phase.warmup]
-        if self.knee is not None:
-            if self.objective is None:
-                raise ValueError("the search for the knee needs an objective, as p99<=20ms")
-            if len(counted) != 1 or self.phases[-1].warmup or counted[0].shape != "flat" or counted[0].replay:
-                raise ValueError("the search for the knee needs one phase that counts, the last, its rate flat or none")
-            if counted[0].think_s:
-                raise ValueError("the search for the knee asks for rates, so its phase has no time to think")
-        if not counted:
+        if all(phase.warmup for phase in self.phases):
             raise ValueError("all phases are warm-up, so nothing would be measured")
         return self
 
     @property
     def uncounted(self) -> frozenset[str]:
         """Names of the phases whose requests are no batches of the trace."""
-        probe = [] if self.knee is None else [PROBE]
-        return frozenset([*probe, *(phase.name for phase in self.phases if phase.warmup)])
+        return frozenset(phase.name for phase in self.phases if phase.warmup)
 
     @property
     def duration_s(self) -> float:
@@ -263,15 +226,16 @@ class Profile(_Settings):
         return {"seed": self.seed, **self.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
 
 
-PHASE_SETTINGS = ("rate", "arrivals", "duration_s", "think_s")
+PHASE_SETTINGS = ("rate", "rates", "arrivals", "duration_s", "think_s")
 
 
 def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
     """The profile of a file, with the options over it; or of the options alone.
 
     Args:
-        given: fields of `Profile`, and of its only phase: `rate`, `arrivals`, `duration_s`, `think_s`; also `warmup_s`,
-            a warm-up phase of the same load in front, and of its only kind of request `items` and `input`.
+        given: fields of `Profile`, and of its only phase: `rate`, `arrivals`, `duration_s`, `think_s`; instead of
+            `rate` also `rates`, a phase each; `warmup_s`, a warm-up phase of the same load in front; and of its only
+            kind of request `items` and `input`.
 
     Raises:
         UsageError: a setting does not exist, has a wrong type, or contradicts another.
@@ -289,14 +253,29 @@ def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
             raise UsageError(f"{file} has the phases of the load, so {names} cannot be given too; leave one away")
     else:
         table = {}
-        phase = {"duration_s": "10s", "name": "load", **of_phase}
-        warm = [{**phase, "name": "warm-up", "duration_s": warmup_s, "warmup": True}] if warmup_s is not None else []
-        table["phases"] = [*warm, phase]
+        phases = _phases_of(of_phase)
+        warm = {**phases[0], "name": "warm-up", "duration_s": warmup_s, "warmup": True}
+        table["phases"] = [*([warm] if warmup_s is not None else []), *phases]
     if entry and "mix" in table:
         raise UsageError(f"{file} has the mix of requests, so {' and '.join(entry)} cannot be given too")
     if entry:
         table["mix"] = [{"name": "request", **entry}]
     return checked_profile({**table, **values}, where)
+
+
+def _phases_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One phase, or one for each of several rates. Raises `UsageError`."""
+    phase = {"duration_s": "10s", "name": "load", **given}
+    if "rates" not in phase:
+        return [phase]
+    rates = phase.pop("rates")
+    if "rate" in phase:
+        raise UsageError("rate and rates contradict each other; leave one away")
+    try:
+        numbers = [float(rate) for rate in (rates.split(",") if isinstance(rates, str) else rates)]
+    except (TypeError, ValueError):
+        raise UsageError(f"rates {rates}: must be requests a second, as 10,20,40") from None
+    return [{**phase, "name": f"{rate:g}/s", "rate": rate} for rate in numbers]
 
 
 def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profile:

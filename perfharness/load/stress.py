@@ -17,7 +17,6 @@ from perfharness.load.arrivals import check_arrivals
 from perfharness.load.histogram import require_load
 from perfharness.load.inputs import Inputs
 from perfharness.load.judge import judge_load
-from perfharness.load.knee import ran_profile, with_knee
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.result import load_result
 from perfharness.load.server import GENERATOR_LOG, GeneratorCompanion
@@ -197,14 +196,12 @@ def plan_stress(
     if model is not None:
         decided = model.model_copy(update={"device": model.device_of(has_gpu=bool(launch.gpus))})
         spec = spec.model_copy(update={"model": decided})
-    if profile.knee is not None and len(launch.processes) > 1:
-        raise UsageError("the search for the knee is for one process; leave -np and -ng away, and give --concurrency")
     return StressPlan(spec, launch, serves=start is not None)
 
 
 def _with_connections(profile: Profile) -> Profile:
     """Of an open loop: as many requests at a time as it takes, where it is not said how many."""
-    is_open = profile.knee is not None or all(phase.loop == "open" for phase in profile.phases)
+    is_open = all(phase.loop == "open" for phase in profile.phases)
     if not is_open or "concurrency" in profile.model_fields_set:
         return profile
     return profile.model_copy(update={"concurrency": CONNECTIONS})
@@ -266,10 +263,7 @@ def read_load(
         model=None if spec.model is None else spec.model.model_dump(mode="json"),
         started=None if started is None else list(started),
     )
-    result = load_result(target, ran_profile(spec.profile, lines[0]), lines, tracer)
+    result = load_result(target, spec.profile, lines, tracer)
     if serves:
         result = with_service(result, folder, processes[0])
-    judged = judge_load(
-        result, folder, dict(zip(processes, lines, strict=True)), is_search=spec.profile.knee is not None
-    )
-    return with_knee(judged, spec.profile, lines[0])
+    return judge_load(result, folder, dict(zip(processes, lines, strict=True)))

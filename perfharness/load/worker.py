@@ -23,7 +23,6 @@ from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.run import LoadRun
 from perfharness.load.generator.workers import TaskWorkers, workers_for
 from perfharness.load.inputs import Inputs
-from perfharness.load.knee import search_knee
 from perfharness.load.profile import Profile
 from perfharness.load.request import MakeTarget
 from perfharness.load.requests import RequestTable
@@ -100,7 +99,7 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
     log = WindowLog(folder, objective_ns, table.add, memory_of_target(spec, server))
     is_alone = spec.http is not None
     watch = ErrorWatch.of(profile, folder)
-    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone, capacity, search_knee, watch)
+    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone, capacity, watch)
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
     run.run()

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.model.checks import MaskedArguments
-from perfharness.model.load_judgement import Knee, Sustained
 from perfharness.model.load_judgement import LoadFigure as LoadFigure
+from perfharness.model.load_judgement import Sustained
 from perfharness.model.manifest import FindingRecord
 
 LOAD_NAME = "load.json"
@@ -71,7 +71,7 @@ class Objective(_Model):
     latency_ms: float = Field(gt=0, allow_inf_nan=False)
     percentile: float = Field(default=99.0, gt=0, lt=100)
     max_error_rate: float | None = Field(default=None, ge=0, lt=1)
-    """share of the requests that may fail where the knee is searched; null: as many as may be late"""
+    """share of the requests that may fail; null: as many as may be late"""
 
 
 class TargetRecord(_Model):
@@ -287,9 +287,6 @@ class LoadResult(_Model):
 
     sustained: Sustained | None = None
     """What changed over the longest phase that counts; null: it is shorter than 30 s."""
-
-    knee: Knee | None = None
-    """The highest rate that meets the objective; null: it was not searched."""
 
     requests_kept: str | None = None
     """Which requests `requests.parquet` has, where it is not all of them."""

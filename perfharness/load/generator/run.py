@@ -26,11 +26,6 @@ LEAD_NS = 20_000_000
 """Between the begin of the clock and the first request: all workers wait by then."""
 
 
-def _no_search(run: LoadRun, template: Phase) -> None:
-    del template
-    run.fail("no search for the knee is possible here")
-
-
 @dataclass
 class LoadRun:
     """Sends a profile to the workers' targets.
@@ -51,9 +46,6 @@ class LoadRun:
 
     capacity: Capacity = field(default_factory=Capacity)
     """Of the generator, for the file of windows."""
-
-    search_knee: Callable[[LoadRun, Phase], None] = _no_search
-    """Runs the phases of a search, where the profile asks for one; `load.knee.search_knee`."""
 
     error_watch: ErrorWatch | None = None
     """Says when too much fails; None: nobody asked."""
@@ -82,9 +74,6 @@ class LoadRun:
             self.log.on_window = self._judge
             for index, phase in enumerate(self.profile.phases):
                 if self.log.stop.is_set():
-                    break
-                if self.profile.knee is not None and not phase.warmup:
-                    self.search_knee(self, phase)
                     break
                 self.workers.replace_abandoned()
                 self.run_phase(index, phase)

@@ -18,7 +18,7 @@ SHORT_COMMIT = 9
 ERROR_RATE = "error_rate"
 LOAD_TEXTS = {
     "stress": {
-        "knee_rate": "knee {:.4g}/s", "achieved_rate": "{:.4g}/s", "load_p50": "p50 {:.4g} ms",
+        "achieved_rate": "{:.4g}/s", "load_p50": "p50 {:.4g} ms",
         "load_p99": "p99 {:.4g} ms", ERROR_RATE: "{:.2%} errors",
     },
     "mlperf": {"loadgen_rate": "{:.4g} samples/s", "loadgen_latency": "{:.4g} ms"},

@@ -38,7 +38,6 @@ LOAD_METRICS: dict[str, Metric] = {
     "achieved_rate": Metric("requests/s", "load: achieved rate", more_is_better=True),
     "goodput": Metric("requests/s", "load: goodput", more_is_better=True),
     "error_rate": Metric("share", "load: errors"),
-    "knee_rate": Metric("requests/s", "load: knee", more_is_better=True),
     "error_share": Metric("share", "load: errors"),
     "memory_slope": Metric("MB/s", "load: memory", is_judged=False),
     "loadgen_latency": Metric("ms", "LoadGen: latency"),

@@ -81,7 +81,6 @@ RUN_FIGURES = {
     "achieved_rate": "achieved_rate",
     "goodput": "goodput",
     "error_rate": "error_rate",
-    "knee": "knee_rate",
     "memory_slope": "memory_slope",
     "loadgen_rate": "loadgen_rate",
     "loadgen_latency": "loadgen_latency",
@@ -325,7 +324,7 @@ def _phase_path(limit: Limit, launches: Sequence[LaunchFigures], version: str) -
         raise UsageError(f"--fail-if '{limit.text}': {version} has no phase '{limit.phase}'; those that count: {known}")
     if limit.figure in FIGURES:
         return None
-    raise UsageError(f"--fail-if '{limit.text}': {version} has no phases: no load test, or a search for the knee")
+    raise UsageError(f"--fail-if '{limit.text}': {version} has no phases: it is no load test")
 
 
 def _has_load(launches: Sequence[LaunchFigures]) -> bool:

@@ -61,7 +61,7 @@ class LoadValue:
     """A figure of a load test.
 
     Args:
-        low, high: its 95 % interval; of a knee that is proven, the rate and the lowest one that misses it.
+        low, high: its 95 % interval.
         count: of the answers that it is of.
         reason: why there is no value, or what is in doubt.
     """
@@ -164,7 +164,6 @@ def _read(path: Path, model: type[ModelT]) -> ModelT | None:
 def stress_test(load: LoadResult) -> LoadTest:
     """Of `load.json`."""
     counting = [one for one in load.phases if not one.is_warmup]
-    is_search = load.knee is not None  # its phases are those of other rates
     problem = None
     if load.status != "ok":
         problem = f"its load ended early: {load.status}" + (f" ({load.status_reason})" if load.status_reason else "")
@@ -177,7 +176,7 @@ def stress_test(load: LoadResult) -> LoadTest:
         verdict=load.status,
         verdict_reason=load.status_reason,
         figures=load_figures(load),
-        phases={} if is_search else {one.name: phase_figures(one) for one in counting},
+        phases={one.name: phase_figures(one) for one in counting},
         findings=[record.to_finding() for record in load.findings],
         of_no_concern=of_no_concern(load),
         exit_code=CODES.get(load.status, 1),
@@ -211,15 +210,10 @@ def _arguments(target: TargetRecord) -> list[str]:
 
 
 def load_figures(load: LoadResult) -> dict[Figure, LoadValue]:
-    """The figures of the longest phase that counts, or of the search for the knee."""
+    """The figures of the longest phase that counts."""
     figures: dict[Figure, LoadValue] = {}
-    knee = load.knee
     phase = max((one for one in load.phases if not one.is_warmup), key=lambda one: one.duration_s, default=None)
-    if knee is not None:
-        ends = (knee.rate, knee.misses_at) if knee.proven else (None, None)
-        doubt = None if knee.proven else knee.reason or f"not proven: the search ended by {knee.ended_by}"
-        figures[Figure((), "knee_rate")] = LoadValue(knee.rate, doubt, *ends)
-    elif phase is not None:
+    if phase is not None:
         figures |= phase_figures(phase)
         figures |= {
             Figure((ERRORS, kind), "error_share"): LoadValue(count / _ended(phase), count=count)
@@ -276,7 +270,7 @@ def load_text(load: LoadResult) -> str:
     shown = ", ".join(phases[:2]) + (f" and {len(phases) - 2} more" if len(phases) > 2 else "")
     sent = _sent(load.target.request or {})
     asked = {**load.profile, **({"request": sent} if sent else {})}
-    return f"{load.target.kind}, {'a search for the knee' if load.knee else shown} ({_digest(asked)})"
+    return f"{load.target.kind}, {shown} ({_digest(asked)})"
 
 
 def _sent(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -448,7 +448,7 @@ def test_an_input_of_the_mix_replaces_what_the_target_sends(tmp_path: Path) -> N
         ({"rate": 5}, 1000),
         ({"rate": 5, "concurrency": 3}, 3),
         ({}, 1),  # a closed loop of one user
-        ({"knee": {}, "objective": "p99<=20ms"}, 1000),
+        ({"rates": "5,10"}, 1000),
     ],
 )
 def test_an_open_loop_has_as_many_connections_as_it_takes(settings: dict[str, Any], connections: int) -> None:

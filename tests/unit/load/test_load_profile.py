@@ -122,7 +122,6 @@ ONE = "[[load.phases]]\nduration = 1\n"
         ('load.phases = ["a"]', "phases 1"),
         ("[load]", "phases"),
         (ONE + "rat = 5", "rat"),
-        (ONE + "[knee]\nprecision = 0.2", "knee"),
         ("load.mix = 3\n" + ONE, "mix"),
         ("load.seed = -1\n" + ONE, "seed"),
         ("load.seed = true\n" + ONE, "seed"),
@@ -164,8 +163,48 @@ def test_what_cannot_be_sent_is_found_before_anything_starts(tmp_path: Path) -> 
         {"objective": "fast"},
         {"max_error_rate": 2.0},
         {"rate": 5.0, "think_s": "1s"},
+        {"rate": 5.0, "rates": "5,10"},
+        {"rates": "5,5"},
+        {"rates": "5,fast"},
+        {"rates": ""},
     ],
 )
 def test_what_cannot_be_meant_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         profile_of(values)
+
+
+@pytest.mark.parametrize("rates", ["10,20,40", [10, 20, 40]])
+def test_several_rates_are_phases(rates: Any) -> None:
+    profile = profile_of({"rates": rates, "arrivals": "poisson", "duration_s": "5s", "warmup_s": "1s"})
+    assert [(one.name, one.rate, one.duration_s, one.arrivals) for one in profile.phases] == [
+        ("warm-up", 10, 1, "poisson"),
+        ("10/s", 10, 5, "poisson"),
+        ("20/s", 20, 5, "poisson"),
+        ("40/s", 40, 5, "poisson"),
+    ]
+    assert profile.uncounted == {"warm-up"}
+
+
+@pytest.mark.parametrize(
+    ("text", "limit_ms", "percentile", "errors"),
+    [
+        ("50ms", 50.0, 99.0, None),
+        ("p99<=20ms", 20.0, 99.0, None),
+        ("p99.9 < 1s, errors<=0.5%", 1000.0, 99.9, 0.005),
+        ("p50=10ms,errors=0", 10.0, 50.0, 0.0),
+    ],
+)
+def test_objectives(text: str, limit_ms: float, percentile: float, errors: float | None) -> None:
+    found = profile_of({"objective": text}).objective
+    assert found is not None
+    assert (found.latency_ms, found.percentile) == (limit_ms, percentile)
+    assert found.max_error_rate == (None if errors is None else pytest.approx(errors))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "p99", "p100<=1ms", "p0<=1ms", "p99<=1ms,p50<=1ms", "errors<=1%", "p9<=0ms", "1ms,errors<=100%"]
+)
+def test_objectives_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError):
+        profile_of({"objective": text})
