@@ -180,8 +180,8 @@ class Profile(_Settings):
     """How long late answers are awaited after a phase; what has not come then is `unanswered`."""
 
     max_error_rate: float | None = Field(default=None, ge=0, le=1)
-    """Of the phases that count, all processes together, no more than that share may be errors. The run stops where it
-    is more for as long as `error_window_s`."""
+    """Of the phases that count, all processes together, no more than that share may be errors. A process stops where
+    its own share is more for as long as `error_window_s`."""
 
     error_window_s: Seconds = Field(default=10.0, gt=0, allow_inf_nan=False)
 

@@ -345,21 +345,8 @@ def _drift_row(one: Drift) -> list[Cell]:
 
 
 def _generator(result: LoadResult) -> Section:
-    capacity = result.capacity
-    if capacity.rate is None:
-        texts = [f"The generator's capacity is not known: {capacity.how or 'it was not measured'}."]
-    else:
-        limit = "" if capacity.is_limit else " or more"
-        late = (
-            ""
-            if capacity.lateness_p99_ms is None
-            else f", with p99 of its lateness at {milliseconds(capacity.lateness_p99_ms)}"
-        )
-        rate = f"{number_text(capacity.rate)}{limit} requests a second from each process"
-        texts = [f"The generator by itself can send {rate}{late}."]
-        texts += [f"How: {capacity.how}."] if capacity.how else []
     limited = "It was a limit: a finding says of which phase." if result.generator_limited else "It was not the limit."
-    return Section("The generator", [Items([*texts, limited])])
+    return Section("The generator", [Paragraph(limited)])
 
 
 def _profile(result: LoadResult) -> Table:

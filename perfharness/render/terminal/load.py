@@ -59,11 +59,6 @@ def print_load(console: Console, result: LoadResult) -> None:
             name = f"{phase.name}: " if len(result.phases) > 1 else ""
             for (what, reason), missing in _missing(phase.latency).items():
                 say(console, f" {name}no {what}{', '.join(missing)} of the latency: {reason}")
-        cost = phase.generator_cost
-        if not phase.is_warmup and cost is not None and cost.us_per_request is not None:
-            target = "" if cost.target_s is None else f"; the target {_number(cost.target_s)} s of CPU"
-            name = f"{phase.name}: " if len(result.phases) > 1 else ""
-            say(console, f" {name}the generator took {_number(cost.us_per_request)} µs of CPU a request{target}")
     if result.tracer in ("nsys", "embedded"):
         say(console, f" traced by {result.tracer}, whose cost is in these times; --tracer none measures without it")
     if result.sustained is not None:

@@ -62,7 +62,7 @@ def lines_of(seconds: int = 30, warmup: int = 3, name: str = "load") -> tuple[Lo
         "phases": [{"name": "warm", "duration": warmup, "rate": 10, "warmup": True},
                    {"name": name, "duration": seconds, "rate": RATE}],
     })  # fmt: skip
-    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START, "capacity": {"rate": 800.0, "is_limit": True}}]
+    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START}]
     for phase, begin, length in ((0, 0, warmup), (1, warmup, seconds)):
         lines.append({
             "kind": "phase", "index": phase, "start_ns": START + begin * S, "end_ns": START + (begin + length) * S,

@@ -79,7 +79,7 @@ def run(folder: Path, make: Callable[[], AnyTarget], **profile: Any) -> LoadResu
     workers = workers_for(make, asked.concurrency)
     workers.open()
     log = WindowLog(folder, None if objective is None else round(objective.latency_ms * 1e6), table.add)
-    made = LoadRun(asked, workers, log, error_watch=ErrorWatch.of(asked, folder))
+    made = LoadRun(asked, workers, log, error_watch=ErrorWatch.of(asked))
     made.run()
     table.write(folder)
     log.close(made.status, made.reason, requests_kept=table.kept)
@@ -333,8 +333,10 @@ def test_of_a_run_that_was_ended_the_rate_is_of_the_time_in_which_it_sent(tmp_pa
     ],
 )
 def test_the_moment_after_the_last_window_is_none(
-    until_ms: float, answered_ms: float, lengths_ms: list[float], tmp_path: Path
+    until_ms: float, answered_ms: float, lengths_ms: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now_ns = 0
+    monkeypatch.setattr("perfharness.load.windows.perf_counter_ns", lambda: now_ns)
     log, due = WindowLog(tmp_path), np.array([500 * MS, 1500 * MS], np.int64)
     answered = [501 * MS, round(answered_ms * MS)]
     records = [
@@ -342,7 +344,11 @@ def test_the_moment_after_the_last_window_is_none(
         for number, (at, done) in enumerate(zip(due, answered, strict=True))
     ]
     log.begin(0)
-    log.count_phase(0, "load", 0, 2000 * MS, due, records, round(until_ms * MS), loop="open")
+    log.begin_phase(0, "load", 0, 2000 * MS, due, loop="open")
+    for record in records:
+        log.add(record)
+    now_ns = round(until_ms * MS)
+    log.end_phase()
     log.close("ok")
     found = [line for line in read_lines(tmp_path / WINDOWS_NAME) if line["kind"] == "window"]
     assert [(line["end_ns"] - line["start_ns"]) / MS for line in found] == pytest.approx(lengths_ms)
