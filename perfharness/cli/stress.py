@@ -75,14 +75,16 @@ def stress_verb(
             rich_help_panel=HTTP,
         ),
     ] = None,
-    expect: Annotated[
-        list[str] | None,
+    expect_status: Annotated[
+        int | None,
         typer.Option(
-            "--expect",
-            metavar="TEXT",
-            help="Of a URL: a right answer, as status=200, length>=10, contains=ok, json:result.value=42.",
-            hidden=True,
-            rich_help_panel=HTTP,
+            "--expect-status", help="Of a URL: the status of a right answer.", hidden=True, rich_help_panel=HTTP
+        ),
+    ] = None,
+    expect_text: Annotated[
+        str | None,
+        typer.Option(
+            "--expect-text", help="Of a URL: text that a right answer contains.", hidden=True, rich_help_panel=HTTP
         ),
     ] = None,
     rate: Annotated[
@@ -257,9 +259,10 @@ def stress_verb(
         },
         profile,
     )  # fmt: skip
-    http = http_settings(target, profile, {"expect": tuple(expect) if expect else None}) if is_url(target) else None
-    if http is None and expect:
-        raise UsageError("--expect is of targets that are URLs; a function returns an Answer with an error")
+    expected = {"expect_status": expect_status, "expect_text": expect_text}
+    http = http_settings(target, profile, expected) if is_url(target) else None
+    if http is None and any(one is not None for one in expected.values()):
+        raise UsageError("--expect-status and --expect-text need a URL; a function returns an Answer with an error")
     of_model = {"device": device, "precision": precision, "shapes": shapes_of(shape) if shape else None}
     model = model_spec(backend, {name: value for name, value in of_model.items() if value is not None})
     limits = limits_of(fail_if or ())

@@ -58,7 +58,7 @@ def counts(url: str) -> dict[str, Any]:
 def test_errors_are_those_that_were_planted(tmp_path: Path) -> None:
     options = Options(errors=0.1, resets=0.05, wrong=0.05, seed=5)
     with serving("--errors", 0.1, "--resets", 0.05, "--wrong", 0.05, "--seed", 5) as url:
-        found = load(tmp_path, f"{url}/", {"rate": 150, "duration": 2}, expect=("json:result.value=42",))
+        found = load(tmp_path, f"{url}/", {"rate": 150, "duration": 2}, expect_text="42")
     drawn = [draws(options, number) for number in range(300)]
     names = {"http-500": "error", "reset": "reset", "wrong-answer": "wrong"}
     assert {error.kind: error.count for error in found.errors} == {

@@ -28,8 +28,8 @@ NO_ANSWER = "nothing was answered"
 OFFLINE_LATENCY = "Offline has one query with everything"
 SHORT_DIGEST = 12
 
-SENT = ("method", "text", "max-tokens", "shapes", "binary", "stream", "parameters", "seed")
-SENT_FILES = ("body", "input-file")
+SENT = ("method", "text", "max-tokens", "stream", "parameters")
+SENT_FILES = ("body",)
 """Of how a server is asked: what its work depends on. Its model may differ, for that is what is compared."""
 
 CODES: dict[Status, int] = {"ok": 0, "stopped-by-errors": 3}

@@ -121,7 +121,7 @@ def test_what_is_sent_over_http_is_a_part_of_the_load() -> None:
     assert asked(**{"max-tokens": 64}).load != asked(**{"max-tokens": 256}).load
     assert asked(inputs={"a": {"text": "x"}}).load != asked(inputs={"a": {"text": "y"}}).load
     assert asked(body="here/a.json", model="m").load == asked(body="/there/a.json", model="n").load
-    assert asked(expect=["contains=ok"]).load == stress_test(load(target={"kind": "http", "name": "http://h/v1"})).load
+    assert asked(**{"expect-text": "ok"}).load == stress_test(load(target={"kind": "http", "name": "http://h/v1"})).load
     assert asked(model="m").arguments == ["model=m"]
 
 
