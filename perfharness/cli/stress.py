@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
     app.command("stress", cls=GroupedCommand, context_settings=CONTEXT, epilog=EPILOG)(stress_verb)
 
 
-EPILOG = "`perfharness stress --help-all` shows all options. docs/guides/load.md: phases, mixes, files of arrivals."
+EPILOG = "`perfharness stress --help-all` shows all options. docs/guides/load.md: phases, mixes, files of times."
 
 
 @with_settings(LaunchOptions, only=LAUNCH_SETTINGS, rare=("num_gpus", "gpus", "maximize_clocks", "annotate", "tracer"))
@@ -128,16 +128,6 @@ def stress_verb(
         str | None,
         typer.Option(
             "--warm-up", metavar="TIME", help="The same load before, which does not count.", rich_help_panel=LOAD
-        ),
-    ] = None,
-    think: Annotated[
-        str | None,
-        typer.Option(
-            "--think",
-            metavar="TIME",
-            help="Pause of a closed loop after each answer.",
-            rich_help_panel=LOAD,
-            hidden=True,
         ),
     ] = None,
     batch_size: Annotated[
@@ -253,7 +243,7 @@ def stress_verb(
     load = profile_of(
         {
             "rate": rate, "rates": rates, "arrivals": arrivals, "concurrency": concurrency, "duration_s": duration,
-            "warmup_s": warmup, "think_s": think, "seed": seed, "objective": objective,
+            "warmup_s": warmup, "seed": seed, "objective": objective,
             "request_timeout_s": request_timeout, "grace_s": grace, "max_error_rate": max_error_rate,
             "items": batch_size, "input": input_file,
         },

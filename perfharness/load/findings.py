@@ -128,7 +128,7 @@ def _more_and_more_are_open(phase: PhaseResult, result: LoadResult) -> bool:
 def has_own_shape(phase: PhaseResult, result: LoadResult) -> bool:
     """Whether the profile itself changes the rate over a phase."""
     asked = result.profile["phases"][result.phases.index(phase)]
-    return asked.get("shape", "flat") != "flat" or "replay" in asked
+    return "rate-to" in asked or "times-file" in asked
 
 
 def _not_kept_up(phase: PhaseResult, result: LoadResult, *, is_limited: bool) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,8 +18,6 @@ from perfharness.model.load import Loop, Objective
 TABLE = "load"
 TARGET_TABLE = "target"
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-TYPICAL_DAY = (3, 2, 2, 1, 1, 2, 3, 5, 8, 10, 11, 11, 10, 10, 10, 10, 9, 9, 9, 10, 10, 9, 7, 5)
-"""Relative rate of each hour: low at night, high from morning to evening."""
 
 
 def parse_seconds(value: Any) -> Any:
@@ -101,66 +98,38 @@ class Phase(_Settings):
     name: str = ""
     duration_s: Seconds = Field(gt=0, allow_inf_nan=False)
     rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Requests a second; of a ramp and of steps at the begin, of a day on average."""
+    """Requests a second; of a ramp at the begin."""
 
     arrivals: Literal["constant", "poisson", "bursty"] = "constant"
-    shape: Literal["flat", "ramp", "steps", "daily"] = "flat"
     rate_to: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """At the end of a ramp, and of the last step."""
+    """At the end: the rate is a ramp."""
 
-    steps: int = Field(default=5, ge=2)
     burst: int = Field(default=10, ge=2)
     """Requests that arrive at the same moment, of bursty arrivals."""
 
-    day: tuple[float, ...] = TYPICAL_DAY
-    """Relative rates over the duration, evenly long."""
-
-    replay: Path | None = None
-    """A file of arrival times in seconds (CSV, JSONL, Parquet), from the begin of the phase."""
-
-    speed: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Of a replay: 2 halves the time between arrivals."""
+    times_file: Path | None = None
+    """Arrival times in seconds from the begin of the phase, one a line; instead of a rate."""
 
     concurrency: int | None = Field(default=None, ge=1)
     """Of a closed loop: users, each with one request at a time; at most the profile's."""
 
-    think_s: Seconds = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Of a closed loop: what a user waits after each answer."""
-
-    think_times: Literal["constant", "exponential"] = "constant"
     warmup: bool = False
 
     @property
     def loop(self) -> Loop:
         """Whether requests are due at given times, or when the last one is answered."""
-        return "open" if self.rate is not None or self.replay is not None else "closed"
+        return "open" if self.rate is not None or self.times_file is not None else "closed"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.replay is not None and self.rate is not None:
-            raise ValueError("a replay has the rate of its file; leave rate away")
-        if self.replay is not None and (self.shape != "flat" or self.arrivals != "constant"):
-            raise ValueError("a replay has the arrivals of its file; leave shape and arrivals away")
-        if self.loop == "closed" and (self.shape != "flat" or self.arrivals != "constant"):
-            raise ValueError("arrivals and shape need a rate")
-        if self.shape in ("ramp", "steps") and self.rate_to is None:
-            raise ValueError(f"shape {self.shape} needs rate-to")
-        if self.rate_to is not None and self.shape not in ("ramp", "steps"):
-            raise ValueError("rate-to needs shape ramp or steps")
-        if self.loop == "open" and (self.think_s or self.concurrency is not None):
-            raise ValueError("think and the concurrency of a phase belong to a closed loop, which has no rate")
-        meant = {
-            "steps": (self.shape == "steps", 'shape = "steps"'),
-            "day": (self.shape == "daily", 'shape = "daily"'),
-            "burst": (self.arrivals == "bursty", 'arrivals = "bursty"'),
-            "speed": (self.replay is not None, "replay"),
-            "think_times": (self.loop == "closed" and self.think_s > 0, "think"),
-        }
-        for name, (is_used, needed) in meant.items():
-            if name in self.model_fields_set and not is_used:
-                raise ValueError(f"{name.replace('_', '-')} needs {needed}")
-        if len(self.day) < 2 or any(one < 0 or not isfinite(one) for one in self.day) or not sum(self.day):
-            raise ValueError("day needs two or more relative rates, not all of them 0")
+        if self.times_file is not None and self.rate is not None:
+            raise ValueError("a times-file has the rate of its times; leave rate away")
+        if self.rate is None and (self.rate_to is not None or self.arrivals != "constant"):
+            raise ValueError("arrivals and rate-to need a rate")
+        if self.loop == "open" and self.concurrency is not None:
+            raise ValueError("the concurrency of a phase belongs to a closed loop, which has no rate")
+        if "burst" in self.model_fields_set and self.arrivals != "bursty":
+            raise ValueError('burst needs arrivals = "bursty"')
         return self
 
 
@@ -226,15 +195,15 @@ class Profile(_Settings):
         return {"seed": self.seed, **self.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
 
 
-PHASE_SETTINGS = ("rate", "rates", "arrivals", "duration_s", "think_s")
+PHASE_SETTINGS = ("rate", "rates", "arrivals", "duration_s")
 
 
 def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
     """The profile of a file, with the options over it; or of the options alone.
 
     Args:
-        given: fields of `Profile`, and of its only phase: `rate`, `arrivals`, `duration_s`, `think_s`; instead of
-            `rate` also `rates`, a phase each; `warmup_s`, a warm-up phase of the same load in front; and of its only
+        given: fields of `Profile`, and of its only phase: `rate`, `arrivals`, `duration_s`; instead of `rate`
+            also `rates`, a phase each; `warmup_s`, a warm-up phase of the same load in front; and of its only
             kind of request `items` and `input`.
 
     Raises:
@@ -320,7 +289,7 @@ def _table_of(file: Path) -> dict[str, Any] | None:
         )
     if not isinstance(table, dict):
         raise UsageError(f"{file} has no table [{TABLE}]; docs/guides/load.md shows one")
-    for part, key in (("phases", "replay"), ("mix", "input")):
+    for part, key in (("phases", "times-file"), ("phases", "times_file"), ("mix", "input")):
         entries = table.get(part)
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and isinstance(entry.get(key), str):

@@ -83,7 +83,7 @@ def test_a_stall_is_in_the_latencies_of_an_open_loop_and_of_one_request_of_a_clo
     for longer_s, expected in ((2.1, 0), (1.5, 30), (1.0, 60), (0.5, 90)):
         assert abs((waited > longer_s).sum() - expected) < 25
     with serving("--stall", "0.4:1", "--service-ms", 1) as url:
-        load(tmp_path / "closed", url, {"think": 0.02, "duration": 2}, users=1)
+        load(tmp_path / "closed", url, {"duration": 2}, users=1)
     waited = latencies_s(tmp_path / "closed")
     assert (waited > 0.5).sum() == 1  # which is all that a generator without a schedule sees
     assert len(waited) > 10

@@ -61,8 +61,8 @@ def test_a_server_elsewhere(tmp_path: Path) -> None:
 def test_a_server_that_is_started_is_traced_and_its_requests_are_batches(tmp_path: Path) -> None:
     port, out = free_port(), tmp_path / "out"
     profile = tmp_path / "load.toml"
-    profile.write_text('[[load.phases]]\nreplay = "arrivals.csv"\nduration = 2\n')
-    (tmp_path / "arrivals.csv").write_text("time_s\n" + "".join(f"{burst / 5}\n" * 4 for burst in range(10)))
+    profile.write_text('[[load.phases]]\ntimes-file = "arrivals.txt"\nduration = 2\n')
+    (tmp_path / "arrivals.txt").write_text("".join(f"{burst / 5}\n" * 4 for burst in range(10)))
     start = f"{sys.executable} {ASGI} {port}"
     code, found, said = stress(out, f"http://127.0.0.1:{port}/", "--start", start, "--profile", profile)
     assert found is not None, said

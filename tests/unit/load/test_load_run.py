@@ -167,7 +167,12 @@ def test_a_stall_counts_for_all_that_were_due_and_a_closed_loop_hides_it(tmp_pat
     assert opened.phases[0].latency.p50.value == pytest.approx(waits[49], rel=0.002)
     assert opened.phases[0].latency.p90.value == pytest.approx(waits[89], rel=0.002)
     assert waits[89] >= 290  # the 11th longest of the waits of 0.4, 0.39, 0.38, ... s
-    closed = run(tmp_path / "closed", lambda: Target(stalls), phases=[{"duration": "1s", "think": "5ms"}])
+
+    def takes_5_ms(request: LoadRequest) -> Answer:
+        sleep(0.005)
+        return stalls(request)
+
+    closed = run(tmp_path / "closed", lambda: Target(takes_5_ms), phases=[{"duration": "1s"}])
     assert closed.phases[0].latency.max.value is not None
     assert closed.phases[0].latency.max.value >= 400
     rows = pq.read_table(tmp_path / "closed" / REQUESTS_NAME).to_pylist()
@@ -387,7 +392,7 @@ def steady(duration_s: int, answers: list[int], rate: int = 10, **phase: Any) ->
         (steady(10, [8] * 12 + [4]), False),
         (steady(10, [0, 0, *[8] * 12, 4]), False),  # 2 s each, and at most 8 at a time
         (steady(20, [9] * 22 + [2]), False),
-        (steady(10, [10] * 9 + [0, 10], shape="steps"), False),
+        (steady(10, [10] * 9 + [0, 10], **{"rate-to": 10}), False),
     ],
 )  # fmt: skip
 def test_answers_that_take_long_are_no_rate_that_is_not_achieved(result: LoadResult, is_kept: bool) -> None:
