@@ -298,7 +298,7 @@ def judge_limit(
 
 
 def _accuracy_path(limit: Limit, launches: Sequence[LaunchFigures], version: str) -> StagePath:
-    """Of a metric of accuracy: of a test of LoadGen, or of a case of a suite. Raises `UsageError`."""
+    """Of a metric of accuracy, of a case of a suite. Raises `UsageError`."""
     there = list(dict.fromkeys(one.path for launch in launches for one in launch.figures if one.metric == ACCURACY))
     named = [path for path in there if path[-1] == limit.figure]
     if limit.stage:

@@ -19,7 +19,7 @@ from perfharness.model.findings import Finding
 from perfharness.model.load import LOAD_NAME, PERCENTILES, LoadFigure, LoadResult, PhaseResult, Status, TargetRecord
 from perfharness.model.mlperf import MLPERF_NAME, MlperfResult
 from perfharness.model.secrets import mask_text
-from perfharness.runs.comparison.compared_figure import ACCURACY, PHASES, Figure
+from perfharness.runs.comparison.compared_figure import PHASES, Figure
 
 ERRORS = "errors"
 NO_OBJECTIVE = "it had no --objective"
@@ -49,9 +49,8 @@ LOADGEN_DATA = ("dataset", "samples")
 """Of the settings that were asked for: what LoadGen draws from."""
 
 NO_SETTINGS = frozenset({
-    "model", "scenario", "mode", "target_qps", "target_latency_ms", "min_duration_s", "max_duration_s", "min_queries",
-    "max_queries", "samples_per_query", "seed", "log_queries", "benchmark", "user_conf", "submission", "submitter",
-    "system", "division", *LOADGEN_DATA,
+    "model", "scenario", "target_qps", "target_latency_ms", "min_duration_s", "max_duration_s", "min_queries",
+    "max_queries", "samples_per_query", "seed", "log_queries", "benchmark", "user_conf", *LOADGEN_DATA,
 })  # fmt: skip
 """Of the settings that were asked for: what is no setting of the system under test."""
 
@@ -298,7 +297,7 @@ def loadgen_test(result: MlperfResult) -> LoadTest:
         target=mask_text(result.model),
         arguments=[f"{name}={_setting(value)}" for name, value in {"backend": result.backend, **own}.items()],
         load=loadgen_text(result),
-        facts={"scenario": result.scenario, "mode": result.mode},
+        facts={"scenario": result.scenario},
         verdict=verdict,
         verdict_reason=why,
         figures=dict(loadgen_figures(result)),
@@ -314,8 +313,6 @@ def loadgen_verdict(result: MlperfResult) -> tuple[str, str | None, str | None]:
     if result.status != "ok":
         return result.status, result.sut.problem if result.sut is not None else None, None
     if result.validity is None:
-        if result.mode == ACCURACY:
-            return "ok", "an accuracy test has no verdict", None
         reason = "LoadGen gave no verdict"
         return "no verdict", reason, reason
     if result.validity == "VALID":
@@ -346,12 +343,10 @@ def loadgen_figures(result: MlperfResult) -> Iterator[tuple[Figure, LoadValue]]:
                 yield Figure((), f"load_{percentile}"), LoadValue(one.latency_ms, unknown, count=result.queries)
     if result.over_latency is not None and result.queries:
         yield Figure((), "over_latency_share"), LoadValue(result.over_latency / result.queries, count=result.queries)
-    for name, found in result.accuracy.items():
-        yield Figure((ACCURACY, name), ACCURACY), LoadValue(found.value, found.reason, count=result.accuracy_samples)
 
 
 def loadgen_text(result: MlperfResult) -> str:
-    """Scenario and mode, with a digest of LoadGen's settings and of its data.
+    """The scenario, with a digest of LoadGen's settings and of its data.
 
     What perfharness tells LoadGen to expect after the warm-up differs from launch to launch, and is no setting.
     """
@@ -368,8 +363,8 @@ def loadgen_text(result: MlperfResult) -> str:
         )
         if value is not None
     ]
-    digest = _digest({"scenario": result.scenario, "mode": result.mode, **settings, **data, **rules})
-    return f"LoadGen {', '.join([result.scenario, result.mode, *shown])} ({digest})"
+    digest = _digest({"scenario": result.scenario, **settings, **data, **rules})
+    return f"LoadGen {', '.join([result.scenario, *shown])} ({digest})"
 
 
 def _setting(value: object) -> str:

@@ -353,5 +353,4 @@ def hostile_loadgen(folder: Path) -> Path:
     """Names of the model, the metric and of what LoadGen says that try to break out of the page."""
     metric = {"name": HOSTILE, "unit": "ms", "value": 1.0}
     said = {"metric": metric, "invalid_reasons": [HOSTILE], "recommendations": [HOSTILE]}
-    accuracy = {HOSTILE: {"value": None, "reason": HOSTILE}}
-    return loadgen_folder(folder, model=HOSTILE, backend=HOSTILE, validity="INVALID", accuracy=accuracy, **said)
+    return loadgen_folder(folder, model=HOSTILE, backend=HOSTILE, validity="INVALID", **said)
