@@ -25,7 +25,6 @@ __all__ = [
     "analyze",
     "cold_start",
     "compare",
-    "compare_replicas",
     "compare_runs",
     "get_default_arg_parser",
     "launch",
@@ -43,13 +42,12 @@ __all__ = [
     "unsteadiness",
 ]
 
-# The module, and the name in it where that is another one. `compare_replicas`, `mlperf`, `report` and `stress` are of
-# layers that import this package, so type checkers know them as any function.
+# The module, and the name in it where that is another one. `mlperf`, `report` and `stress` are of layers that import
+# this package, so type checkers know them as any function.
 USE_CASES = {
     "analyze": "perfharness.runs.analyze",
     "cold_start": "perfharness.runs.series.cold_start",
     "compare": "perfharness.runs.comparison.compare:compare_runs",
-    "compare_replicas": "perfharness.load.replicas.run",
     "compare_runs": "perfharness.runs.comparison.compare",
     "launch": "perfharness.runs.launch",
     "measure_overhead": "perfharness.runs.series.overhead",

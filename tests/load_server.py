@@ -1,9 +1,8 @@
 """A real HTTP server whose behaviour is known: `python tests/load_server.py --service-ms 10 --stall 5:2`.
 
-It serves plain requests (`/`), KServe v2 (`/v2/models/doubling/infer`) and OpenAI (`/v1/chat/completions`), all through
-one queue with known service times. The queue is computed, not run: a request's service begins when it arrives or when a
-server is free, and its answer is sent at the deadline that follows. So a machine that is busy delays single answers,
-and never the queue behind them.
+It serves plain requests (`/`) and OpenAI (`/v1/chat/completions`), all through one queue with known service times. The
+queue is computed, not run: a request's service begins when it arrives or when a server is free, and its answer is sent
+at the deadline that follows. So a machine that is busy delays single answers, and never the queue behind them.
 
 Seconds of faults count from the first request of a load, which has an id in its header. Which request gets
 an error follows from its id and the seed alone, so a test can count the errors beforehand (`draws`).
@@ -16,7 +15,6 @@ import asyncio
 import contextlib
 import heapq
 import json
-import math
 import os
 import random
 import resource
@@ -27,7 +25,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from aiohttp import web
 
 REQUEST_HEADER = "X-Perfharness-Request"
@@ -130,10 +127,6 @@ class Server:
                 web.get("/health", self.healthy),
                 web.get("/counts", self.counted),
                 web.route("*", "/", self.plain),
-                web.get("/v2/health/{what}", self.healthy),
-                web.get(f"/v2/models/{MODEL}", self.metadata),
-                web.get(f"/v2/models/{MODEL}/ready", self.healthy),
-                web.post(f"/v2/models/{MODEL}/infer", self.infer),
                 web.get("/v1/models", self.models),
                 web.post("/v1/chat/completions", self.chat),
                 web.post("/v1/completions", self.complete),
@@ -200,44 +193,6 @@ class Server:
 
         async def answer(wrong: bool) -> web.Response:
             return web.json_response({"result": {"value": 13 if wrong else 42, "bytes": len(sent)}})
-
-        return await self.served(request, answer)
-
-    # ---- KServe v2 ----
-
-    async def metadata(self, _request: web.Request) -> web.Response:
-        tensor = {"datatype": "FP32", "shape": [-1, 4]}
-        return web.json_response(
-            {
-                "name": MODEL,
-                "platform": "test",
-                "inputs": [{"name": "x", **tensor}],
-                "outputs": [{"name": "y", **tensor}],
-            }
-        )
-
-    async def infer(self, request: web.Request) -> Any:
-        body = await request.read()
-        json_length = int(request.headers.get("Inference-Header-Content-Length", len(body)))
-        asked = json.loads(body[:json_length])
-        tensor = asked["inputs"][0]
-        binary = "binary_data_size" in tensor.get("parameters", {})
-        values = (
-            np.frombuffer(body[json_length:], "<f4") if binary else np.array(tensor["data"], np.float32).reshape(-1)
-        )
-        if values.size != math.prod(tensor["shape"]):
-            return web.json_response({"error": f"{values.size} values for {tensor['shape']}"}, status=400)
-
-        async def answer(wrong: bool) -> web.Response:
-            doubled = values * (3 if wrong else 2)
-            output: dict[str, Any] = {"name": "y", "datatype": "FP32", "shape": tensor["shape"]}
-            if not asked.get("parameters", {}).get("binary_data_output"):
-                return web.json_response({"model_name": MODEL, "outputs": [{**output, "data": doubled.tolist()}]})
-            raw = doubled.astype("<f4").tobytes()
-            output["parameters"] = {"binary_data_size": len(raw)}
-            head = json.dumps({"model_name": MODEL, "outputs": [output]}).encode()
-            headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
-            return web.Response(body=head + raw, headers=headers)
 
         return await self.served(request, answer)
 

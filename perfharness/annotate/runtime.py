@@ -20,7 +20,6 @@ from perfharness.model.conventions import COMMUNICATION, DEFAULT_DOMAIN
 from perfharness.own_work import own_work
 from perfharness.recorder import journal
 from perfharness.recorder.core import RecorderCore, claims, core_named
-from perfharness.recorder.core_type import core_type
 from perfharness.recorder.spec import range_key
 
 DEFAULT_RECORDER = "annotated"
@@ -130,7 +129,7 @@ class Runtime:
         with self._lock:
             if self._core is None:
                 name = self.annotations.recorder or claims.get(DEFAULT_DOMAIN) or DEFAULT_RECORDER
-                core = core_named(name, DEFAULT_DOMAIN, core_type())
+                core = core_named(name, DEFAULT_DOMAIN)
                 journal.register(core, None)
                 atexit.register(self._finalize)  # registered after the journal's, so it runs first
                 self._core = core  # last: other threads read it without the lock

@@ -57,8 +57,8 @@ def mlperf_verb(
     LoadGen's verdict and figures are printed, its logs are kept, and the run folder is as of `perfharness launch`: a
     batch a query, with its stages.
 
-    Exit codes: 0 VALID, or an accuracy test that was done; 1 the process failed; 2 usage; 3 INVALID by LoadGen's own
-    verdict, queries failed, nothing could be measured, or a condition of --fail-if is met.
+    Exit codes: 0 VALID; 1 the process failed; 2 usage; 3 INVALID by LoadGen's own verdict, queries failed, nothing
+    could be measured, or a condition of --fail-if is met.
     """
     del help_all
     from perfharness.load.mlperf.run import plan_mlperf, run_mlperf

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +14,6 @@ from perfharness.load.profile import MixEntry, Phase, Profile
 
 MOST_ARRIVALS = 50_000_000
 """Of a phase: their times are held in memory."""
-
-TIME = "time_s"
-"""The column of a file of arrivals."""
 
 _GRID = 4096
 
@@ -60,11 +55,11 @@ def check_arrivals(profile: Profile) -> None:
     more than can be held.
     """
     for phase in profile.phases:
-        if phase.replay is not None:
-            first_s = float(read_arrivals(phase.replay)[0]) / phase.speed
+        if phase.times_file is not None:
+            first_s = float(read_arrivals(phase.times_file)[0])
             if first_s >= phase.duration_s:
                 raise UsageError(
-                    f"{phase.replay}: its first arrival is after {first_s:.10g} s, and {phase.name} lasts "
+                    f"{phase.times_file}: its first arrival is after {first_s:.10g} s, and {phase.name} lasts "
                     f"{phase.duration_s:g} s; times are seconds from the begin of the phase"
                 )
         elif phase.loop == "open":
@@ -82,8 +77,8 @@ def _count(phase: Phase, expected: Floats) -> float:
 
 def arrival_times_s(phase: Phase, random: np.random.Generator) -> Floats:
     """Seconds since the begin of the phase, ascending, below its duration."""
-    if phase.replay is not None:
-        times = read_arrivals(phase.replay) / phase.speed
+    if phase.times_file is not None:
+        times = read_arrivals(phase.times_file)
         return times[times < phase.duration_s]
     times, expected = _expected(phase)
     total = _count(phase, expected)
@@ -99,18 +94,11 @@ def arrival_times_s(phase: Phase, random: np.random.Generator) -> Floats:
 def _expected(phase: Phase) -> tuple[Floats, Floats]:
     """How many arrivals are expected up to each time, as points that straight lines join."""
     rate, duration = phase.rate or 0.0, phase.duration_s
-    if phase.shape == "ramp":
-        times = np.linspace(0, duration, _GRID + 1)
-        slope = ((phase.rate_to or rate) - rate) / duration
-        return times, rate * times + slope * times**2 / 2
-    if phase.shape == "flat":
-        rates = np.array([rate])
-    elif phase.shape == "steps":
-        rates = np.linspace(rate, phase.rate_to or rate, phase.steps)
-    else:
-        rates = rate * np.array(phase.day) / np.mean(phase.day)
-    times = np.linspace(0, duration, len(rates) + 1)
-    return times, np.concatenate([[0.0], np.cumsum(rates * duration / len(rates))])
+    if phase.rate_to is None:
+        return np.array([0.0, duration]), np.array([0.0, rate * duration])
+    times = np.linspace(0, duration, _GRID + 1)
+    slope = (phase.rate_to - rate) / duration
+    return times, rate * times + slope * times**2 / 2
 
 
 def _poisson(expected: float, random: np.random.Generator) -> Floats:
@@ -135,42 +123,12 @@ class MixDraw:
 
 
 def read_arrivals(path: Path) -> Floats:
-    """The times of a file, in seconds, ascending, the first as it stands: CSV, text or Parquet (column `time_s`, else
-    the first), or JSONL (a number, or an object with `time_s`). Raises `UsageError`.
-    """
+    """The times of a file, in seconds, one a line, ascending. Raises `UsageError`."""
     try:
-        if path.suffix == ".parquet":
-            import pyarrow.parquet as pq
-
-            table = pq.read_table(path)
-            name = TIME if TIME in table.column_names else table.column_names[0]
-            times = np.asarray(table[name].to_numpy(), np.float64)
-        else:
-            times = np.array(list(_times_of_lines(path)), np.float64)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        times = np.array([float(line) for line in path.read_text("utf-8-sig").split()], np.float64)
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{path}: its arrival times cannot be read ({reason}); one time in seconds a line") from error
     if not len(times) or not np.isfinite(times).all() or (times < 0).any():
         raise UsageError(f"{path}: needs arrival times in seconds, 0 or more; one of them is not, or there is none")
     return np.sort(times)
-
-
-def _times_of_lines(path: Path) -> Iterator[float]:
-    is_json = path.suffix in (".jsonl", ".json", ".ndjson")
-    column = 0
-    for number, line in enumerate(path.read_text("utf-8-sig").splitlines()):
-        if not (line := line.strip()):
-            continue
-        if is_json:
-            value = json.loads(line)
-            yield float(value[TIME] if isinstance(value, dict) else value)
-            continue
-        cells = [cell.strip().strip('"') for cell in line.split(",")]
-        if number == 0 and TIME in cells:
-            column = cells.index(TIME)
-            continue
-        try:
-            yield float(cells[column])
-        except ValueError:
-            if number:  # the first line may be a heading
-                raise

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from perfharness.load.generator.cost import SAME_LOOP
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import UNANSWERED, LoadResult, PhaseResult
 
@@ -16,9 +15,6 @@ LATE_SHARE = 0.2
 
 LATE_MS = 1.0
 """Lateness below that is not reported, whatever its part: a target may be as fast as a thread wakes up."""
-
-ONE_CORE = 0.8, 1.2
-"""CPU cores of a process whose threads may have shared one interpreter."""
 
 COSTLY_TRACERS = ("nsys", "embedded")
 
@@ -43,13 +39,6 @@ def _of_run(result: LoadResult) -> Iterator[Finding]:
             f"The load was cut off after {result.duration_s:.1f} s, for a process that sent it was killed or crashed; "
             "at most the last second before that is missing.",
             "stderr.log of the process, and the findings of the run, say how it ended",
-        )
-    if result.status == "ok" and result.status_reason is not None:
-        yield Finding(
-            "load-ended-early",
-            Severity.WARNING,
-            f"Not all of the profile was sent: {result.status_reason}.",
-            "Give the script more batches, or a shorter --duration",
         )
     if result.status == "stopped-by-errors":
         yield Finding(
@@ -78,21 +67,14 @@ def _over_the_limit(result: LoadResult) -> Iterator[Finding]:
 
 def _of_phase(phase: PhaseResult, result: LoadResult) -> Iterator[Finding]:
     limited = _late(phase)
-    if limited is not None and phase.generator_cost is not None and phase.generator_cost.reason == SAME_LOOP:
+    if limited is not None:
         yield Finding(
             GENERATOR_LIMITED,
             Severity.WARNING,
-            f"{phase.name}: {limited} of the latency is lateness: requests were due while the event loop was busy with "
-            "the generator's work, or with code of the target that blocks it, for they share it.",
-            "Calls of the target that block in a thread (asyncio.to_thread); a lower rate, a free CPU, more processes "
-            "(-np)",
-        )
-    elif limited is not None:
-        yield Finding(
-            GENERATOR_LIMITED,
-            Severity.WARNING,
-            f"{phase.name}: {limited} of the latency is the generator's own lateness, not the target's.",
-            "A lower rate, fewer workers, a free CPU, or more processes (-np) that share the load",
+            f"{phase.name}: {limited} of the latency is lateness: requests were sent after they were due, though a "
+            "worker was free.",
+            "A lower rate, fewer workers, a free CPU, more processes (-np); of a coroutine, calls that block the event "
+            "loop in a thread (asyncio.to_thread)",
         )
     if phase.unanswered:
         yield Finding(
@@ -146,20 +128,12 @@ def _more_and_more_are_open(phase: PhaseResult, result: LoadResult) -> bool:
 def has_own_shape(phase: PhaseResult, result: LoadResult) -> bool:
     """Whether the profile itself changes the rate over a phase."""
     asked = result.profile["phases"][result.phases.index(phase)]
-    return asked.get("shape", "flat") != "flat" or "replay" in asked
+    return "rate-to" in asked or "times-file" in asked
 
 
 def _not_kept_up(phase: PhaseResult, result: LoadResult, *, is_limited: bool) -> Finding:
     """The rate that was achieved is about the most that there is: the target was never without a request."""
-    hints = ["a lower rate (80 % of that leaves a short queue), or --find-knee"]
-    cost = phase.generator_cost
-    if cost is not None and phase.achieved_rate and result.target.kind in ("callable", "backend"):
-        cores = cost.cpu_s / (phase.completed / phase.achieved_rate) / result.target.processes
-        if phase.concurrency > result.target.processes and ONE_CORE[0] < cores < ONE_CORE[1]:
-            hints.append(
-                f"each process used {cores:.2g} CPU cores with {phase.concurrency // result.target.processes} workers, "
-                "which may wait for one interpreter lock: compare --concurrency 1, and more processes (-np)"
-            )
+    hints = ["a lower rate (80 % of that leaves a short queue)"]
     if result.tracer in COSTLY_TRACERS:
         hints.append(f"{result.tracer} traces it, which costs time: --tracer none shows what it does without")
     most = "" if is_limited else f", so about {phase.achieved_rate:.4g}/s is the most that the target answers"

@@ -190,16 +190,14 @@ def _never(window: int, count: int) -> tuple[Int64, Int64, Int64, Int64]:
     return np.array([window], np.int64), never, never, np.array([count], np.int64)
 
 
-def judge_load(
-    result: LoadResult, folder: Path, lines: Mapping[str, Sequence[Line]], *, is_search: bool = False
-) -> LoadResult:
-    """The result with intervals, `sustained` and findings; phases of a search are no sustained load."""
+def judge_load(result: LoadResult, folder: Path, lines: Mapping[str, Sequence[Line]]) -> LoadResult:
+    """The result with intervals, `sustained` and findings."""
     files = LoadFiles.read(folder, lines, result.tracer, has_all=result.requests_kept is None)
     parts = [PhaseFiles(files, index, phase) for index, phase in enumerate(result.phases)]
     phases = [_with_intervals(part) for part in parts]
     longest = max((part for part in parts if not part.result.is_warmup), default=None, key=_length_s)
     sustained, found = None, []
-    if longest is not None and not is_search and len(longest.during) >= LEAST_READINGS:
+    if longest is not None and len(longest.during) >= LEAST_READINGS:
         phase = result.phases[longest.index]
         sustained = sustained_of(longest, has_own_shape(phase, result))
         found = list(sustained_findings(sustained, longest, is_saturated=not keeps_up(phase, result)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,12 +17,7 @@ from perfharness.model.load import Loop, Objective
 
 TABLE = "load"
 TARGET_TABLE = "target"
-PROBE = "probe"
-"""Name of the phase in front of a search for the knee that finds the rate to begin with."""
-
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-TYPICAL_DAY = (3, 2, 2, 1, 1, 2, 3, 5, 8, 10, 11, 11, 10, 10, 10, 10, 9, 9, 9, 10, 10, 9, 7, 5)
-"""Relative rate of each hour: low at night, high from morning to evening."""
 
 
 def parse_seconds(value: Any) -> Any:
@@ -104,89 +98,38 @@ class Phase(_Settings):
     name: str = ""
     duration_s: Seconds = Field(gt=0, allow_inf_nan=False)
     rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Requests a second; of a ramp and of steps at the begin, of a day on average."""
+    """Requests a second; of a ramp at the begin."""
 
     arrivals: Literal["constant", "poisson", "bursty"] = "constant"
-    shape: Literal["flat", "ramp", "steps", "daily"] = "flat"
     rate_to: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """At the end of a ramp, and of the last step."""
+    """At the end: the rate is a ramp."""
 
-    steps: int = Field(default=5, ge=2)
     burst: int = Field(default=10, ge=2)
     """Requests that arrive at the same moment, of bursty arrivals."""
 
-    day: tuple[float, ...] = TYPICAL_DAY
-    """Relative rates over the duration, evenly long."""
-
-    replay: Path | None = None
-    """A file of arrival times in seconds (CSV, JSONL, Parquet), from the begin of the phase."""
-
-    speed: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Of a replay: 2 halves the time between arrivals."""
+    times_file: Path | None = None
+    """Arrival times in seconds from the begin of the phase, one a line; instead of a rate."""
 
     concurrency: int | None = Field(default=None, ge=1)
     """Of a closed loop: users, each with one request at a time; at most the profile's."""
 
-    think_s: Seconds = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Of a closed loop: what a user waits after each answer."""
-
-    think_times: Literal["constant", "exponential"] = "constant"
     warmup: bool = False
 
     @property
     def loop(self) -> Loop:
         """Whether requests are due at given times, or when the last one is answered."""
-        return "open" if self.rate is not None or self.replay is not None else "closed"
+        return "open" if self.rate is not None or self.times_file is not None else "closed"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.replay is not None and self.rate is not None:
-            raise ValueError("a replay has the rate of its file; leave rate away")
-        if self.replay is not None and (self.shape != "flat" or self.arrivals != "constant"):
-            raise ValueError("a replay has the arrivals of its file; leave shape and arrivals away")
-        if self.loop == "closed" and (self.shape != "flat" or self.arrivals != "constant"):
-            raise ValueError("arrivals and shape need a rate")
-        if self.shape in ("ramp", "steps") and self.rate_to is None:
-            raise ValueError(f"shape {self.shape} needs rate-to")
-        if self.rate_to is not None and self.shape not in ("ramp", "steps"):
-            raise ValueError("rate-to needs shape ramp or steps")
-        if self.loop == "open" and (self.think_s or self.concurrency is not None):
-            raise ValueError("think and the concurrency of a phase belong to a closed loop, which has no rate")
-        meant = {
-            "steps": (self.shape == "steps", 'shape = "steps"'),
-            "day": (self.shape == "daily", 'shape = "daily"'),
-            "burst": (self.arrivals == "bursty", 'arrivals = "bursty"'),
-            "speed": (self.replay is not None, "replay"),
-            "think_times": (self.loop == "closed" and self.think_s > 0, "think"),
-        }
-        for name, (is_used, needed) in meant.items():
-            if name in self.model_fields_set and not is_used:
-                raise ValueError(f"{name.replace('_', '-')} needs {needed}")
-        if len(self.day) < 2 or any(one < 0 or not isfinite(one) for one in self.day) or not sum(self.day):
-            raise ValueError("day needs two or more relative rates, not all of them 0")
-        return self
-
-
-class KneeSettings(_Settings):
-    """How the highest rate that meets the objective is searched."""
-
-    precision: float = Field(default=0.1, gt=0, lt=10)
-    """The search ends when a rate that misses is at most that much above one that meets, relative to it."""
-
-    lowest: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    highest: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Rates to search between; by default a 64th and 64 times the first one."""
-
-    steps: int = Field(default=30, ge=1)
-    """At most, each look at a rate counted."""
-
-    budget_s: Seconds | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Of all steps together; by default 80 times the duration of the phase."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.lowest is not None and self.highest is not None and self.lowest >= self.highest:
-            raise ValueError(f"lowest ({self.lowest:g}) has to be below highest ({self.highest:g})")
+        if self.times_file is not None and self.rate is not None:
+            raise ValueError("a times-file has the rate of its times; leave rate away")
+        if self.rate is None and (self.rate_to is not None or self.arrivals != "constant"):
+            raise ValueError("arrivals and rate-to need a rate")
+        if self.loop == "open" and self.concurrency is not None:
+            raise ValueError("the concurrency of a phase belongs to a closed loop, which has no rate")
+        if "burst" in self.model_fields_set and self.arrivals != "bursty":
+            raise ValueError('burst needs arrivals = "bursty"')
         return self
 
 
@@ -206,14 +149,12 @@ class Profile(_Settings):
     """How long late answers are awaited after a phase; what has not come then is `unanswered`."""
 
     max_error_rate: float | None = Field(default=None, ge=0, le=1)
-    """Of the phases that count, all processes together, no more than that share may be errors. The run stops where it
-    is more for as long as `error_window_s`."""
+    """Of the phases that count, all processes together, no more than that share may be errors. A process stops where
+    its own share is more for as long as `error_window_s`."""
 
     error_window_s: Seconds = Field(default=10.0, gt=0, allow_inf_nan=False)
 
     objective: Annotated[Objective | None, BeforeValidator(parse_objective)] = None
-    knee: KneeSettings | None = None
-    """Search the knee, with the phase that counts for each rate."""
 
     @field_validator("phases")
     @classmethod
@@ -235,23 +176,14 @@ class Profile(_Settings):
                 raise ValueError(
                     f"{phase.name} has {phase.concurrency} users, and the profile's concurrency is {self.concurrency}"
                 )
-        counted = [phase for phase in self.phases if not phase.warmup]
-        if self.knee is not None:
-            if self.objective is None:
-                raise ValueError("the search for the knee needs an objective, as p99<=20ms")
-            if len(counted) != 1 or self.phases[-1].warmup or counted[0].shape != "flat" or counted[0].replay:
-                raise ValueError("the search for the knee needs one phase that counts, the last, its rate flat or none")
-            if counted[0].think_s:
-                raise ValueError("the search for the knee asks for rates, so its phase has no time to think")
-        if not counted:
+        if all(phase.warmup for phase in self.phases):
             raise ValueError("all phases are warm-up, so nothing would be measured")
         return self
 
     @property
     def uncounted(self) -> frozenset[str]:
         """Names of the phases whose requests are no batches of the trace."""
-        probe = [] if self.knee is None else [PROBE]
-        return frozenset([*probe, *(phase.name for phase in self.phases if phase.warmup)])
+        return frozenset(phase.name for phase in self.phases if phase.warmup)
 
     @property
     def duration_s(self) -> float:
@@ -263,15 +195,16 @@ class Profile(_Settings):
         return {"seed": self.seed, **self.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
 
 
-PHASE_SETTINGS = ("rate", "arrivals", "duration_s", "think_s")
+PHASE_SETTINGS = ("rate", "rates", "arrivals", "duration_s")
 
 
 def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
     """The profile of a file, with the options over it; or of the options alone.
 
     Args:
-        given: fields of `Profile`, and of its only phase: `rate`, `arrivals`, `duration_s`, `think_s`; also `warmup_s`,
-            a warm-up phase of the same load in front, and of its only kind of request `items` and `input`.
+        given: fields of `Profile`, and of its only phase: `rate`, `arrivals`, `duration_s`; instead of `rate`
+            also `rates`, a phase each; `warmup_s`, a warm-up phase of the same load in front; and of its only
+            kind of request `items` and `input`.
 
     Raises:
         UsageError: a setting does not exist, has a wrong type, or contradicts another.
@@ -289,14 +222,29 @@ def profile_of(given: Mapping[str, Any], file: Path | None = None) -> Profile:
             raise UsageError(f"{file} has the phases of the load, so {names} cannot be given too; leave one away")
     else:
         table = {}
-        phase = {"duration_s": "10s", "name": "load", **of_phase}
-        warm = [{**phase, "name": "warm-up", "duration_s": warmup_s, "warmup": True}] if warmup_s is not None else []
-        table["phases"] = [*warm, phase]
+        phases = _phases_of(of_phase)
+        warm = {**phases[0], "name": "warm-up", "duration_s": warmup_s, "warmup": True}
+        table["phases"] = [*([warm] if warmup_s is not None else []), *phases]
     if entry and "mix" in table:
         raise UsageError(f"{file} has the mix of requests, so {' and '.join(entry)} cannot be given too")
     if entry:
         table["mix"] = [{"name": "request", **entry}]
     return checked_profile({**table, **values}, where)
+
+
+def _phases_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One phase, or one for each of several rates. Raises `UsageError`."""
+    phase = {"duration_s": "10s", "name": "load", **given}
+    if "rates" not in phase:
+        return [phase]
+    rates = phase.pop("rates")
+    if "rate" in phase:
+        raise UsageError("rate and rates contradict each other; leave one away")
+    try:
+        numbers = [float(rate) for rate in (rates.split(",") if isinstance(rates, str) else rates)]
+    except (TypeError, ValueError):
+        raise UsageError(f"rates {rates}: must be requests a second, as 10,20,40") from None
+    return [{**phase, "name": f"{rate:g}/s", "rate": rate} for rate in numbers]
 
 
 def checked_profile(values: Mapping[str, Any], where: str = "the load") -> Profile:
@@ -341,7 +289,7 @@ def _table_of(file: Path) -> dict[str, Any] | None:
         )
     if not isinstance(table, dict):
         raise UsageError(f"{file} has no table [{TABLE}]; docs/guides/load.md shows one")
-    for part, key in (("phases", "replay"), ("mix", "input")):
+    for part, key in (("phases", "times-file"), ("phases", "times_file"), ("mix", "input")):
         entries = table.get(part)
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict) and isinstance(entry.get(key), str):

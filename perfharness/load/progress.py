@@ -10,7 +10,6 @@ from typing import Any
 
 from perfharness.analysis.load.saturation import Flow, Saturation, saturation_of
 from perfharness.load.histogram import Histogram
-from perfharness.load.knee import ran_profile
 from perfharness.load.profile import Profile
 from perfharness.load.result import slower_in, times_of
 from perfharness.load.windows import GrowingLines
@@ -77,8 +76,6 @@ class LoadProgress:
             for line in self._lines.setdefault(file, GrowingLines(file)).new():
                 if line["kind"] == "phase":
                     self._phases[line["index"]] = line
-                elif line["kind"] == "knee":
-                    self.profile = ran_profile(self.profile, [line])
                 elif line["kind"] == "window":
                     if file not in self._last or line["end_ns"] - line["start_ns"] >= LEAST_WINDOW_NS:
                         self._last[file] = line

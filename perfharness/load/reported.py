@@ -13,6 +13,7 @@ import numpy as np
 
 from perfharness.errors import ToolNotFoundError
 from perfharness.files import is_plain
+from perfharness.load.findings import keeps_up
 from perfharness.load.histogram import Histogram, require_load
 from perfharness.load.result import percentile_of, slower_in
 from perfharness.load.windows import read_lines
@@ -63,7 +64,7 @@ def report_of(result: LoadResult, processes: Sequence[Sequence[Line]], start_ns:
         facts = {
             "workers_busy": _workers_busy(phase),
             "queueing_share": _ratio(phase.queueing.mean.value, phase.latency.mean.value),
-            "objective": _objective_verdict(result, phase),
+            "objective": objective_verdict(result, phase),
         }
     return LoadReport(
         result=result,
@@ -78,12 +79,8 @@ def report_of(result: LoadResult, processes: Sequence[Sequence[Line]], start_ns:
 
 
 def _main(result: LoadResult) -> int | None:
-    """The longest phase that counts; of a search for the knee, the longest at the rate that it found."""
+    """The longest phase that counts."""
     places = [place for place, phase in enumerate(result.phases) if not phase.is_warmup]
-    if result.knee is not None and result.knee.rate is not None:
-        asked = result.profile["phases"]
-        at_knee = [place for place in places if asked[place].get("rate") == result.knee.rate]
-        places = at_knee or places
     return max(places, key=lambda place: result.phases[place].duration_s, default=None)
 
 
@@ -108,7 +105,8 @@ def objective_figure(result: LoadResult, phase: Phase) -> LoadFigure | None:
     return None if name is None else getattr(phase.latency, name)
 
 
-def _objective_verdict(result: LoadResult, phase: Phase) -> StepVerdict | None:
+def objective_verdict(result: LoadResult, phase: Phase) -> StepVerdict | None:
+    """By the interval of its percentile; None: there is no objective, or no such percentile."""
     figure = objective_figure(result, phase)
     if figure is None or result.objective is None:
         return None
@@ -117,6 +115,20 @@ def _objective_verdict(result: LoadResult, phase: Phase) -> StepVerdict | None:
     if figure.low is not None and figure.low > result.objective.latency_ms:
         return "misses"
     return "undecided"
+
+
+def phase_verdict(result: LoadResult, phase: Phase) -> StepVerdict | None:
+    """Whether a phase met the objective as a whole: by its latency, its errors, and whether the target kept up; None:
+    there is no objective, or the phase does not count.
+    """
+    objective = result.objective
+    if objective is None or phase.is_warmup:
+        return None
+    failed = sum(phase.errors.values())
+    may_fail = 1 - objective.percentile / 100 if objective.max_error_rate is None else objective.max_error_rate
+    if failed > may_fail * (phase.ok + failed) or not keeps_up(phase, result):
+        return "misses"
+    return objective_verdict(result, phase) or "undecided"
 
 
 # ---- over time ----

@@ -17,10 +17,8 @@ from perfharness.model.load import (
     PERCENTILES,
     TIMES,
     TOKEN_TIMES,
-    Capacity,
     ErrorKind,
     FirstError,
-    GeneratorCost,
     LoadFigure,
     LoadResult,
     LoadTimes,
@@ -91,7 +89,6 @@ def load_result(
         if (begins := [line for line in begun if line["index"] == index])
     ]
     last_ns = max((line["end_ns"] for line in windows), default=origin_ns)
-    capacity = _capacity([Capacity.model_validate(run["capacity"]) for run in runs if run.get("capacity")])
     result = LoadResult(
         target=target,
         profile=profile.to_json(),
@@ -103,7 +100,6 @@ def load_result(
         phases=phases,
         windows=_windows(profile, windows, origin_ns),
         errors=_errors(windows),
-        capacity=capacity,
         tracer=tracer,
         requests_kept=next((end["requests_kept"] for end in ends if end and end.get("requests_kept")), None),
     )
@@ -114,11 +110,6 @@ def load_result(
             "findings": [FindingRecord(**finding.to_json()) for finding in findings],
         }
     )
-
-
-def _capacity(found: Sequence[Capacity]) -> Capacity:
-    """That of the process that can do least."""
-    return min(found, key=lambda one: one.rate or 0, default=Capacity(how="not measured"))
 
 
 def _phase_result(
@@ -179,30 +170,6 @@ def _phase_result(
         tokens=tokens,
         tokens_per_second=per_second(tokens, served_s),
         errors=errors,
-        generator_cost=cost_of([line.get("cost") or {} for line in ends], added.total("sent"))
-        if len(ends) == len(begins)
-        else None,
-    )
-
-
-def cost_of(costs: Sequence[Mapping[str, Any]], sent: int) -> GeneratorCost | None:
-    """Of all processes together; None where one does not tell."""
-    if not costs or not all(costs):
-        return None
-
-    def total(name: str) -> float | None:
-        return None if any(one[name] is None for one in costs) else sum(one[name] for one in costs) / 1e9
-
-    cpu_s, counting_s, sending_s = total("process_ns"), total("counting_ns"), total("sending_ns")
-    assert cpu_s is not None
-    assert counting_s is not None
-    return GeneratorCost(
-        cpu_s=cpu_s,
-        sending_s=sending_s,
-        counting_s=counting_s,
-        target_s=total("target_ns"),
-        us_per_request=(sending_s + counting_s) / sent * 1e6 if sent and sending_s is not None else None,
-        reason=next((one["reason"] for one in costs if one["reason"]), None),
     )
 
 

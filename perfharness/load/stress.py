@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,25 +17,21 @@ from perfharness.load.arrivals import check_arrivals
 from perfharness.load.histogram import require_load
 from perfharness.load.inputs import Inputs
 from perfharness.load.judge import judge_load
-from perfharness.load.knee import ran_profile, with_knee
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.result import load_result
 from perfharness.load.server import GENERATOR_LOG, GeneratorCompanion
 from perfharness.load.targets.backend import ModelSpec, check_model
 from perfharness.load.targets.callable import check_callable
 from perfharness.load.targets.http.settings import HttpSettings, check_http, http_settings, is_url
-from perfharness.load.targets.script import check_script, count_scripts, is_script, paced
 from perfharness.load.traced import with_service
 from perfharness.load.windows import read_lines
 from perfharness.load.worker import MODULE, WorkerSpec
 from perfharness.model.findings import Finding
-from perfharness.model.journal import JOURNAL_NAME
 from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, TargetRecord
 from perfharness.model.notebook import notebook_html
 from perfharness.runs.comparison.load_test import of_no_concern
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
-from perfharness_launcher.companions.companion import Companion
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import launch_options, sentences_of
@@ -108,7 +103,6 @@ LAUNCH_SETTINGS = (
 
 def stress(
     target: str,
-    *script_arguments: str,
     profile: str | Path | None = None,
     start: str | None = None,
     request: Mapping[str, Any] | None = None,
@@ -118,9 +112,8 @@ def stress(
     """Put a target under load and measure it.
 
     Args:
-        target: `module:function`, `path/file.py:function`, a script with batches, a URL; with `backend`, a model as
-            `perfharness bench` takes it.
-        script_arguments: of a script.
+        target: `module:function`, `path/file.py:function`, a URL; with `backend`, a model as `perfharness bench` takes
+            it.
         profile: a TOML file with a table `[load]`, or `[target]`; None: the load is that of the settings.
         start: of a URL: the command of its server, which is launched and traced.
         request: of a URL: what is sent and expected, fields of `HttpSettings`.
@@ -137,7 +130,7 @@ def stress(
     file = None if profile is None else Path(profile)
     http = http_settings(target, file, request) if is_url(target) else None
     load = profile_of(settings, file)
-    plan = plan_stress(target, load, launch, model, start=start, http=http, script_arguments=script_arguments)
+    plan = plan_stress(target, load, launch, model, start=start, http=http)
     with observe(plan.launch) as observer:
         return run_stress(plan, ["perfharness", "stress", target], observer)
 
@@ -150,7 +143,6 @@ def plan_stress(
     *,
     start: str | None = None,
     http: HttpSettings | None = None,
-    script_arguments: Sequence[str] = (),
 ) -> StressPlan:
     """The plan of a load test.
 
@@ -158,7 +150,6 @@ def plan_stress(
         model: of a target that is one.
         start: the command of a server that is launched, traced, and loaded.
         http: of a target that is a URL.
-        script_arguments: of a target that is a script.
 
     Raises:
         UsageError: a setting is wrong, or contradicts another.
@@ -178,16 +169,13 @@ def plan_stress(
     elif model is not None:
         check_model(target, model, profile)
         spec = WorkerSpec(kind="backend", target=target, profile=profile, model=model)
-    elif is_script(target):
-        check_script(target, profile)
-        spec = WorkerSpec(kind="script", target=target, profile=profile)
     elif ":" in target:
         check_callable(target)
         spec = WorkerSpec(kind="callable", target=target, profile=profile)
     else:
-        raise UsageError(f"{target} is no target; give `module:function`, a .py file, --backend with a model, or a URL")
-    if script_arguments and spec.kind != "script":
-        raise UsageError(f"{' '.join(script_arguments)}: arguments belong to a script, and {target} is none")
+        raise UsageError(
+            f"{target} is no target; give `module:function`, `file.py:function`, --backend with a model, or a URL"
+        )
     if http is None:
         Inputs(profile.mix)  # read now, so that a bad file is found before anything starts
     if unknown := sorted(set(settings) - set(LAUNCH_SETTINGS)):
@@ -200,8 +188,6 @@ def plan_stress(
         if not words:
             raise UsageError("--start needs a command, as --start 'python server.py'")
         options, _ = launch_options(words[0], words[1:], given)
-    elif spec.kind == "script":
-        options, _ = launch_options(target, script_arguments, given)
     else:
         generator = {} if http is None else {"tracer": "none"}
         of_worker = {"module": True, "source": target}
@@ -210,30 +196,22 @@ def plan_stress(
     if model is not None:
         decided = model.model_copy(update={"device": model.device_of(has_gpu=bool(launch.gpus))})
         spec = spec.model_copy(update={"model": decided})
-    if profile.knee is not None and spec.kind == "script":
-        raise UsageError(f"{target} is a script, whose whole load is known when it begins; the knee cannot be searched")
-    if profile.knee is not None and len(launch.processes) > 1:
-        raise UsageError("the search for the knee is for one process; leave -np and -ng away, and give --concurrency")
     return StressPlan(spec, launch, serves=start is not None)
 
 
 def _with_connections(profile: Profile) -> Profile:
     """Of an open loop: as many requests at a time as it takes, where it is not said how many."""
-    is_open = profile.knee is not None or all(phase.loop == "open" for phase in profile.phases)
+    is_open = all(phase.loop == "open" for phase in profile.phases)
     if not is_open or "concurrency" in profile.model_fields_set:
         return profile
     return profile.model_copy(update={"concurrency": CONNECTIONS})
 
 
-def run_stress(
-    plan: StressPlan, command: Sequence[str], observer: Observer, companions: Sequence[Companion] = ()
-) -> StressResult:
+def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> StressResult:
     """Run a plan, and write `load.json` into its run folder. Raises `LaunchError`."""
     found: list[LoadResult] = []
 
     def complete(run: FinishedRun) -> None:
-        if plan.spec.kind == "script":
-            count_scripts(run.folder, plan.spec.profile, run.manifest.processes)
         folders = [spec.folder for spec in plan.launch.processes]
         kind = run.manifest.tracer.kind
         tracer = None if kind == "none" or (plan.spec.kind == "http" and not plan.serves) else kind
@@ -242,11 +220,7 @@ def run_stress(
 
     beside = [sys.executable, "-m", MODULE, plan.spec.to_text()]
     generator = [GeneratorCompanion(beside, plan.spec.profile.grace_s)] if plan.serves else []
-    with TemporaryDirectory(prefix="perfharness-") as folder:
-        launch = plan.launch
-        if plan.spec.kind == "script":
-            launch = paced(launch, plan.spec.profile, Path(folder))
-        result = run_plan(launch, command, observer, [*companions, *generator], complete=complete)
+    result = run_plan(plan.launch, command, observer, generator, complete=complete)
     return StressResult(found[0], result)
 
 
@@ -279,8 +253,6 @@ def read_load(
     if not any(lines):
         logs = [files[0].parent / name for name in (GENERATOR_LOG, STDERR_LOG)]
         tail = "\n".join(text for log in logs if (text := log_tail(log).strip()))
-        if spec.kind == "script" and ((files[0].parent / JOURNAL_NAME).is_file() or not tail):
-            raise LaunchError(f"{spec.target} began no batch of a PerfRecorder, so there was nothing to put under load")
         said = f": {tail}" if tail else ""
         raise LaunchError(f"{spec.target} was not put under load, for its process ended before{said}")
     target = TargetRecord(
@@ -291,10 +263,7 @@ def read_load(
         model=None if spec.model is None else spec.model.model_dump(mode="json"),
         started=None if started is None else list(started),
     )
-    result = load_result(target, ran_profile(spec.profile, lines[0]), lines, tracer)
+    result = load_result(target, spec.profile, lines, tracer)
     if serves:
         result = with_service(result, folder, processes[0])
-    judged = judge_load(
-        result, folder, dict(zip(processes, lines, strict=True)), is_search=spec.profile.knee is not None
-    )
-    return with_knee(judged, spec.profile, lines[0])
+    return judge_load(result, folder, dict(zip(processes, lines, strict=True)))

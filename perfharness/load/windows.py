@@ -10,11 +10,11 @@ import json
 import resource
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,8 +159,6 @@ class WindowLog:
     """Of the open window."""
 
     _run_ns: int = field(default=0, init=False)
-    _counting_ns: int = field(default=0, init=False)
-    """CPU time of counting the windows of this phase, but for the last one."""
 
     def __post_init__(self) -> None:
         self.add = self._done.append
@@ -175,52 +173,25 @@ class WindowLog:
 
     def begin_phase(self, index: int, name: str, start_ns: int, end_ns: int, due: Ints, **facts: Any) -> None:
         """A phase begins; `due` are the moments of an open loop's requests."""
-        self._open_phase(index, name, start_ns, end_ns, due, facts)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._count_windows, args=(self._ended,), name="windows", daemon=True)
-        self._thread.start()
-
-    def _open_phase(
-        self, index: int, name: str, start_ns: int, end_ns: int, due: Ints, facts: Mapping[str, Any]
-    ) -> None:
         with self._lock:
             self._phase = _Phase(index, name, start_ns, end_ns, due, facts["loop"] == "open")
             self._begin_ns, self._index = start_ns, 0
         self.write({"kind": "phase", "index": index, "name": name, "start_ns": start_ns, "end_ns": end_ns, **facts})
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._count_windows, args=(self._ended,), name="windows", daemon=True)
+        self._thread.start()
 
-    def count_phase(
-        self,
-        index: int,
-        name: str,
-        start_ns: int,
-        end_ns: int,
-        due: Ints,
-        records: Sequence[Done],
-        until_ns: int,
-        **facts: Any,
-    ) -> None:
-        """A whole phase afterwards; `records` are all that was done in it, up to `until_ns`."""
-        self._open_phase(index, name, start_ns, end_ns, due, facts)
-        self._done.extend(records)
-        self._end_phase(until_ns)
-
-    def end_phase(self, cost: Callable[[int], Mapping[str, Any]] = lambda counting_ns: {}) -> None:
-        """All that was answered is handed in, and all that was given up.
-
-        Args:
-            cost: what the phase cost the generator, given the CPU time of counting.
-        """
+    def end_phase(self) -> None:
+        """All that was answered is handed in, and all that was given up."""
         self._ended.set()
         self._thread.join()
         stopped_ns = None if self.stop.at_ns == NOT_STOPPED_NS else self.stop.at_ns
-        self._end_phase(perf_counter_ns(), stopped_ns=stopped_ns, cost=cost(self._counting_ns))
-
-    def _end_phase(self, now: int, **facts: Any) -> None:
+        now = perf_counter_ns()
         assert self._phase is not None
         while now - self._begin_ns > self.window_ns:
             self._close(self._begin_ns + self.window_ns)
         self._close(now, everything=True)
-        self.write({"kind": "phase-end", "index": self._phase.index, "at_ns": now, **facts})
+        self.write({"kind": "phase-end", "index": self._phase.index, "at_ns": now, "stopped_ns": stopped_ns})
 
     def close(self, status: str, reason: str | None = None, **facts: Any) -> None:
         """The run is over."""
@@ -242,7 +213,6 @@ class WindowLog:
 
     def _count_windows(self, ended: threading.Event) -> None:
         while True:
-            self._counting_ns = thread_time_ns()
             end_ns = self._begin_ns + self.window_ns
             if ended.wait(max((end_ns - perf_counter_ns()) / 1e9 + SETTLE_S, 0)):
                 return

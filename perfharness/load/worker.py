@@ -18,12 +18,10 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from perfharness.errors import PerfHarnessError, UsageError
-from perfharness.load.generator.capacity import measure_capacity
 from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.run import LoadRun
-from perfharness.load.generator.workers import TaskWorkers, workers_for
+from perfharness.load.generator.workers import workers_for
 from perfharness.load.inputs import Inputs
-from perfharness.load.knee import search_knee
 from perfharness.load.profile import Profile
 from perfharness.load.request import MakeTarget
 from perfharness.load.requests import RequestTable
@@ -93,14 +91,11 @@ def run_worker(spec: WorkerSpec, folder: Path, recorder: PerfRecorder, server: i
     objective_ns = None if objective is None else round(objective.latency_ms * 1e6)
     workers = workers_for(make_targets(spec, recorder, is_started=server is not None), profile.concurrency)
     process, processes = _place()
-    capacity = measure_capacity(profile, is_async=isinstance(workers, TaskWorkers), processes=processes)
-    if spec.http is not None and capacity.rate is not None:
-        capacity = capacity.model_copy(update={"how": f"{capacity.how}; what the HTTP client costs is not in it"})
     workers.open()
     log = WindowLog(folder, objective_ns, table.add, memory_of_target(spec, server))
     is_alone = spec.http is not None
-    watch = ErrorWatch.of(profile, folder)
-    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone, capacity, search_knee, watch)
+    watch = ErrorWatch.of(profile)
+    run = LoadRun(profile, workers, log, process, processes, _wait_for_others, is_alone, watch)
     signal.signal(signal.SIGINT, lambda *_: run.interrupt())
     signal.signal(signal.SIGTERM, lambda *_: run.interrupt())
     run.run()

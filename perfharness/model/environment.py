@@ -61,10 +61,6 @@ BARRIER_ARRIVALS = "arrivals"
 BARRIER_GATE = "gate"
 """FIFO in it: the launch writes to it when it opens the barrier, and no process reads from it."""
 
-PACE = "PERFHARNESS_PACE"
-"""File with the moments at which the outermost batches of a script begin, in `perfharness stress SCRIPT`; unset: they
-begin as they come."""
-
 HISTORY = "PERFHARNESS_HISTORY"
 """Where the history of runs is: a path (SQLite), a `postgresql://` URL, or `off`. `off` in the measured processes,
 because a trace contains their environment, and a URL may contain a password."""

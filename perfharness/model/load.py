@@ -10,8 +10,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from perfharness.model.checks import MaskedArguments
-from perfharness.model.load_judgement import Knee, Sustained
 from perfharness.model.load_judgement import LoadFigure as LoadFigure
+from perfharness.model.load_judgement import Sustained
 from perfharness.model.manifest import FindingRecord
 
 LOAD_NAME = "load.json"
@@ -21,7 +21,7 @@ LOAD_VERSION = 1
 
 Loop = Literal["open", "closed"]
 Status = Literal["ok", "interrupted", "stopped-by-errors", "killed"]
-TargetKind = Literal["callable", "backend", "script", "http"]
+TargetKind = Literal["callable", "backend", "http"]
 
 TIMES = ("latency", "queueing", "service", "lateness")
 TOKEN_TIMES = ("first_token", "between_tokens")
@@ -71,7 +71,7 @@ class Objective(_Model):
     latency_ms: float = Field(gt=0, allow_inf_nan=False)
     percentile: float = Field(default=99.0, gt=0, lt=100)
     max_error_rate: float | None = Field(default=None, ge=0, lt=1)
-    """share of the requests that may fail where the knee is searched; null: as many as may be late"""
+    """share of the requests that may fail; null: as many as may be late"""
 
 
 class TargetRecord(_Model):
@@ -88,28 +88,6 @@ class TargetRecord(_Model):
 
     started: MaskedArguments | None = None
     """The command of the server that was started and traced; null: none was."""
-
-
-class GeneratorCost(_Model):
-    """CPU time of the processes that send the load, over a phase."""
-
-    cpu_s: float
-    """Of these processes, with the target where it is in them."""
-
-    sending_s: float | None = None
-    """Waiting for the moments of requests, handing them over, noting the answers."""
-
-    counting_s: float
-    """Counting windows."""
-
-    target_s: float | None = None
-    """Of a target in the same process: in its calls, and in all threads that are not the generator's."""
-
-    us_per_request: float | None = None
-    """Sending and counting, a request that was sent."""
-
-    reason: str | None = None
-    """Why sending and target are not known apart."""
 
 
 class PhaseResult(_Model):
@@ -179,9 +157,6 @@ class PhaseResult(_Model):
     errors: dict[str, int] = Field(default_factory=dict)
     """By kind; a request that got no answer in time is `unanswered`."""
 
-    generator_cost: GeneratorCost | None = None
-    """Null: a script waits for its requests itself, or a process was killed."""
-
     @property
     def unanswered(self) -> int:
         """Requests that were given up: when the grace period ended, or the run."""
@@ -244,21 +219,6 @@ class ErrorKind(_Model):
     first: FirstError | None = None
 
 
-class Capacity(_Model):
-    """What the generator can do by itself, with a target that does nothing."""
-
-    rate: float | None = None
-    """Highest rate tried, a second and process, whose lateness was below `limit_ms` in 99 of 100 requests."""
-
-    is_limit: bool = False
-    """Whether a higher rate was tried and failed; else more may be possible."""
-
-    lateness_p99_ms: float | None = None
-    limit_ms: float = 1.0
-    how: str | None = None
-    """How it was measured, or why it was not."""
-
-
 class LoadResult(_Model):
     """`load.json`: a load test."""
 
@@ -278,7 +238,6 @@ class LoadResult(_Model):
     """Why windows have no `in_flight_max`, or no `queue_max`."""
 
     errors: list[ErrorKind] = Field(default_factory=list)
-    capacity: Capacity = Capacity()
     tracer: str | None = None
     """What traced the process of the target, whose cost is in its times: nsys, embedded, ranges; null: nothing did."""
 
@@ -287,9 +246,6 @@ class LoadResult(_Model):
 
     sustained: Sustained | None = None
     """What changed over the longest phase that counts; null: it is shorter than 30 s."""
-
-    knee: Knee | None = None
-    """The highest rate that meets the objective; null: it was not searched."""
 
     requests_kept: str | None = None
     """Which requests `requests.parquet` has, where it is not all of them."""

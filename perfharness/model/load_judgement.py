@@ -1,4 +1,4 @@
-"""What a load test comes to: whether a sustained run changed, and the highest rate that meets an objective.
+"""What a load test comes to: whether a sustained run changed, and whether it meets an objective.
 
 A verdict is `cannot-tell` or `undecided` where the interval leaves it open; its reason is beside it.
 """
@@ -113,69 +113,3 @@ class Sustained(_Model):
     clocks: list[ClockChange] = Field(default_factory=list)
     queue_grows: bool | None = None
     """whether more and more requests of an open loop waited; null: cannot tell, or a closed loop"""
-
-
-class KneeStep(_Model):
-    """A rate that was tried."""
-
-    rate: float
-    """asked for, requests a second"""
-
-    achieved_rate: float | None = None
-    duration_s: float
-    """of this phase"""
-
-    measured_s: float = 0.0
-    """of all phases at this rate so far, which the verdict and all figures but `achieved_rate` rest on"""
-
-    requests: int
-    failed: int
-    percentile_ms: LoadFigure = LoadFigure()
-    """the percentile of the objective"""
-
-    within: LoadFigure = LoadFigure()
-    """share of the requests that were answered without error within the objective"""
-
-    is_growing: bool | None = None
-    """whether the queue grew all the time; null: cannot tell"""
-
-    verdict: StepVerdict
-    reason: str | None = None
-    decides_after_s: float | None = None
-    """how long the rate would have to be measured in all until it is probably decided; null: it is, or nobody knows"""
-
-
-class Knee(_Model):
-    """The highest rate that meets an objective, and all rates that were tried."""
-
-    objective_ms: float
-    percentile: float
-    max_error_rate: float
-    precision: float
-    """the search ends when a rate that misses is at most that much above, relative to it"""
-
-    rate: float | None = None
-    """the highest rate that meets it; null: none was proven to"""
-
-    misses_at: float | None = None
-    """the lowest rate above that misses it"""
-
-    proven: bool = False
-    """whether the two are no further apart than the precision, and every lower rate that was tried meets it"""
-
-    ended_by: Literal[
-        "found", "undecided", "lowest-misses", "highest-meets", "steps", "budget", "interrupted", "generator"
-    ]
-    undecided: list[float] = Field(default_factory=list)
-    """rates between the two of which it is not known"""
-
-    steps: list[KneeStep] = Field(default_factory=list)
-    """in the order in which they were run"""
-
-    budget_s: float | None = None
-    """what all steps together may last"""
-
-    needs_s: float | None = None
-    """how much more time would probably decide the undecided rates; null: none is, or nobody can tell"""
-
-    reason: str | None = None

@@ -16,7 +16,7 @@ LOGS = "mlperf"
 
 SUT_NAME = "sut.json"
 SUMMARY_LOG, DETAIL_LOG = "mlperf_log_summary.txt", "mlperf_log_detail.txt"
-ACCURACY_LOG, TRACE_LOG = "mlperf_log_accuracy.json", "mlperf_log_trace.json"
+TRACE_LOG = "mlperf_log_trace.json"
 
 Status = Literal["ok", "interrupted", "failed"]
 Validity = Literal["VALID", "INVALID"]
@@ -60,15 +60,10 @@ class SutRecord(_Model):
     """Rows that were executed to fill batches."""
 
     errors: dict[str, int] = Field(default_factory=dict)
-    """Samples that were answered without data, by kind of error."""
+    """Samples whose batch failed, by kind of error."""
 
     first_errors: dict[str, str] = Field(default_factory=dict)
     """Message of the first of each kind."""
-
-    output: str | None = None
-    output_shape: list[int] | None = None
-    output_dtype: str | None = None
-    """Of the answers in accuracy mode, a sample each."""
 
 
 class MlperfPercentile(_Model):
@@ -94,13 +89,6 @@ class MlperfMetric(_Model):
     reason: str | None = None
 
 
-class MlperfAccuracy(_Model):
-    """A figure of the answers in LoadGen's accuracy log."""
-
-    value: float | None
-    reason: str | None = None
-
-
 class MlperfResult(_Model):
     """The file; times in milliseconds unless they are called otherwise."""
 
@@ -111,7 +99,6 @@ class MlperfResult(_Model):
     command: MaskedArguments
     status: Status
     scenario: str
-    mode: str
     model: str
     backend: str
     asked: dict[str, Any]
@@ -121,7 +108,7 @@ class MlperfResult(_Model):
     """None: its process ended without a word."""
 
     validity: Validity | None
-    """LoadGen's own verdict on a performance test; null: it gave none."""
+    """LoadGen's own verdict; null: it gave none."""
 
     invalid_reasons: list[str]
     """What LoadGen says was not satisfied."""
@@ -135,10 +122,6 @@ class MlperfResult(_Model):
     over_latency: int | None
     """Queries of Server over the bound."""
 
-    accuracy: dict[str, MlperfAccuracy]
-    accuracy_samples: int | None
-    """Answers in the accuracy log."""
-
     settings: dict[str, Any]
     """What LoadGen ran with (`effective_…` of its detail log), seeds included."""
 
@@ -149,8 +132,5 @@ class MlperfResult(_Model):
     loadgen_warnings: list[str]
     logs: dict[str, str]
     """LoadGen's files by name, in the run folder."""
-
-    submission: str | None = None
-    """The folder that is shaped like a submission."""
 
     findings: list[FindingRecord] = Field(default_factory=list)

@@ -65,7 +65,7 @@ class _Token:
     __slots__ = ("__weakref__",)
 
 
-def core_named(name: str, domain: str | None, make: type[RecorderCore]) -> RecorderCore:
+def core_named(name: str, domain: str | None) -> RecorderCore:
     """The recorder of that name in this process, made if there is none.
 
     Two `PerfRecorder` objects of one name are one recorder: their ranges have the same domain, and so the same NVTX
@@ -74,7 +74,7 @@ def core_named(name: str, domain: str | None, make: type[RecorderCore]) -> Recor
     with own_work.thread, _naming:
         core = recorders.get(name)
         if core is None or core.log is not range_log.active():
-            core = recorders[name] = make(name, domain)
+            core = recorders[name] = RecorderCore(name, domain)
         core.users += 1
         return core
 

@@ -10,7 +10,6 @@ from perfharness.errors import RecorderError
 from perfharness.model.conventions import DEFAULT_DOMAIN
 from perfharness.recorder import journal, tasks
 from perfharness.recorder.core import core_named, mark_ready_time
-from perfharness.recorder.core_type import core_type
 from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
 from perfharness.recorder.spec import USUAL_END, Color, RangeKey, check_items, range_key
 
@@ -48,7 +47,7 @@ class PerfRecorder:
         default_args: object = None,
     ) -> None:
         compiled_code.find_tracing()
-        self._core = core_named(name, domain, core_type())
+        self._core = core_named(name, domain)
         self._is_finalized = False
         self._local = self._core.local
         self._running = tasks.running

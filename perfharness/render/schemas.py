@@ -9,7 +9,6 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from perfharness.analysis.slowest.results import Slowest
 from perfharness.errors import UsageError
-from perfharness.load.replicas.result import Replicas
 from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
 from perfharness.model.cold_start import ColdStart
 from perfharness.model.journal import RecorderJournal
@@ -38,7 +37,6 @@ KINDS: dict[str, type[BaseModel]] = {
     "overhead": Overhead,
     "repeat": Repeat,
     "load": LoadResult,
-    "replicas": Replicas,
     "slowest": Slowest,
     "mlperf": MlperfResult,
 }

@@ -58,7 +58,7 @@ def counts(url: str) -> dict[str, Any]:
 def test_errors_are_those_that_were_planted(tmp_path: Path) -> None:
     options = Options(errors=0.1, resets=0.05, wrong=0.05, seed=5)
     with serving("--errors", 0.1, "--resets", 0.05, "--wrong", 0.05, "--seed", 5) as url:
-        found = load(tmp_path, f"{url}/", {"rate": 150, "duration": 2}, expect=("json:result.value=42",))
+        found = load(tmp_path, f"{url}/", {"rate": 150, "duration": 2}, expect_text="42")
     drawn = [draws(options, number) for number in range(300)]
     names = {"http-500": "error", "reset": "reset", "wrong-answer": "wrong"}
     assert {error.kind: error.count for error in found.errors} == {
@@ -83,7 +83,7 @@ def test_a_stall_is_in_the_latencies_of_an_open_loop_and_of_one_request_of_a_clo
     for longer_s, expected in ((2.1, 0), (1.5, 30), (1.0, 60), (0.5, 90)):
         assert abs((waited > longer_s).sum() - expected) < 25
     with serving("--stall", "0.4:1", "--service-ms", 1) as url:
-        load(tmp_path / "closed", url, {"think": 0.02, "duration": 2}, users=1)
+        load(tmp_path / "closed", url, {"duration": 2}, users=1)
     waited = latencies_s(tmp_path / "closed")
     assert (waited > 0.5).sum() == 1  # which is all that a generator without a schedule sees
     assert len(waited) > 10

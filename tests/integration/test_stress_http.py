@@ -46,13 +46,13 @@ def test_a_server_elsewhere(tmp_path: Path) -> None:
     with serving() as url:
         code, found, said = stress(
             tmp_path / "out", url, "--rate", 60, "--duration", "1s", "--profile", tmp_path / "load.toml",
-            "--expect", "json:result.bytes=5",
+            "--expect-text", '"bytes": 5}',
         )  # fmt: skip
     assert (code, found is not None) == (0, True), said
     assert found is not None
     (phase,) = found.phases
     assert (phase.arrivals, phase.ok, found.target.kind) == (60, 60, "http")
-    assert found.target.request == {"text": "hello", "expect": ["json:result.bytes=5"]}
+    assert found.target.request == {"text": "hello", "expect-text": '"bytes": 5}'}
     assert phase.queueing.p50.value is None
     assert phase.queueing.reason is not None
     assert all(window.rss_mb is None for window in found.windows)  # of the generator it would be no answer
@@ -61,8 +61,8 @@ def test_a_server_elsewhere(tmp_path: Path) -> None:
 def test_a_server_that_is_started_is_traced_and_its_requests_are_batches(tmp_path: Path) -> None:
     port, out = free_port(), tmp_path / "out"
     profile = tmp_path / "load.toml"
-    profile.write_text('[[load.phases]]\nreplay = "arrivals.csv"\nduration = 2\n')
-    (tmp_path / "arrivals.csv").write_text("time_s\n" + "".join(f"{burst / 5}\n" * 4 for burst in range(10)))
+    profile.write_text('[[load.phases]]\ntimes-file = "arrivals.txt"\nduration = 2\n')
+    (tmp_path / "arrivals.txt").write_text("".join(f"{burst / 5}\n" * 4 for burst in range(10)))
     start = f"{sys.executable} {ASGI} {port}"
     code, found, said = stress(out, f"http://127.0.0.1:{port}/", "--start", start, "--profile", profile)
     assert found is not None, said
@@ -141,7 +141,7 @@ def test_why_nothing_can_be_loaded(tmp_path: Path) -> None:
     [
         {"start": "true", "num_processes": 2},
         {"start": "  "},
-        {"request": {"expect": ("nonsense",)}},
+        {"request": {"expect_status": 42}},
         {"request": {"headers": {"Authorization": "Bearer ${PERFHARNESS_NO_SUCH}"}}},
     ],
 )

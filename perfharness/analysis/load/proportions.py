@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from perfharness.analysis.statistics import student_quantile
 from perfharness.analysis.suites.latency_statistics import binomial_ranks
-from perfharness.model.load import LEAST_BEYOND, PERCENTILES
+from perfharness.model.load import LEAST_BEYOND
 from perfharness.model.load_judgement import LoadFigure
 
 Int64 = npt.NDArray[np.int64]
@@ -98,29 +98,12 @@ class WindowedCounts:
         return WindowedCounts(end - first, self.window[inside] - first, *(column[inside] for column in columns))
 
 
-@dataclass(frozen=True)
-class Share:
-    """A share of the requests and what it is worth.
-
-    Args:
-        value: 0 to 1.
-        independent: as many independent requests would tell as much.
-        low, high: its interval; 0 and 1 where nothing can be said.
-    """
-
-    value: float
-    independent: float
-    low: float
-    high: float
-
-
 class Latencies:
     """Answers questions about the latencies of a phase: percentiles, the share within a limit, the mean."""
 
-    def __init__(self, counts: WindowedCounts, alpha: float = ALPHA) -> None:
-        """Of the latencies by window; one interval in 1 / `alpha` may miss."""
+    def __init__(self, counts: WindowedCounts) -> None:
+        """Of the latencies by window."""
         self._counts = counts
-        self._alpha = alpha
         self._upto = np.cumsum(counts.count)
         self._inflations: dict[int, float] = {}
         self.total = counts.total
@@ -160,22 +143,6 @@ class Latencies:
             high=max(value, float(self._counts.high_ns[last]) / NS_PER_MS),
         )
 
-    def percentiles(self) -> dict[str, LoadFigure]:
-        """All that a load test reports, by name."""
-        return {name: self.percentile(percent) for name, percent in PERCENTILES.items()}
-
-    def share_within(self, limit_ns: int) -> Share | str:
-        """The share of requests answered within a limit, or why there is none."""
-        if not self.total:
-            return "there is no request"
-        entries = int(np.searchsorted(self._counts.high_ns, limit_ns, side="right"))
-        within = int(self._upto[entries - 1]) if entries else 0
-        inflation = self._inflation_to(max(entries - 1, 0))
-        if isinstance(inflation, str):
-            return inflation
-        value, independent = within / self.total, self.total / inflation
-        return Share(value, independent, *_exact_interval(value * independent, independent, self._alpha))
-
     def mean(self) -> LoadFigure:
         """In ms, with an interval by Student's t of batch means."""
         counts = self._counts
@@ -195,7 +162,7 @@ class Latencies:
             why = f"{self.total} requests are worth about {self.total / inflation:.0f} independent ones"
             return LoadFigure(value=mean / NS_PER_MS, reason=f"{why}, too few for an interval")
         power = float((counts.count * (counts.low_ns / 2 + counts.high_ns / 2 - mean) ** 2).sum())
-        half = student_quantile(1 - self._alpha / 2, BATCHES[0] - 1) * sqrt(max(variance, power)) / self.total
+        half = student_quantile(1 - ALPHA / 2, BATCHES[0] - 1) * sqrt(max(variance, power)) / self.total
         return LoadFigure(value=mean / NS_PER_MS, low=max(mean - half, 0) / NS_PER_MS, high=(mean + half) / NS_PER_MS)
 
     def _entry(self, rank: int) -> int:
@@ -212,7 +179,7 @@ class Latencies:
         largest = self._inflation(last)
         if isinstance(largest, str):
             return largest
-        wider = student_quantile(1 - self._alpha / 2, BATCHES[0] - 1) / student_quantile(1 - self._alpha / 2, np.inf)
+        wider = student_quantile(1 - ALPHA / 2, BATCHES[0] - 1) / student_quantile(1 - ALPHA / 2, np.inf)
         if self.total - self._upto[last] < EPISODES * max(largest, 1.0) * wider**2:
             below = {self._entry(ceil(share * self.total)) for share in BELOW if share * self.total < self._upto[entry]}
             for one in {self._last_of_equals(one) for one in below}:
@@ -247,12 +214,3 @@ def batch_variance(residuals: Float64, per_window: Float64) -> float | str:
         sums = np.add.reduceat(residuals, begins)
         found.append(float(sums @ sums) * batches / (batches - 1))
     return max(found)
-
-
-def _exact_interval(successes: float, trials: float, alpha: float) -> tuple[float, float]:
-    """Clopper's and Pearson's interval of a share; both may be fractions."""
-    from scipy.special import betaincinv  # takes long to import
-
-    low = float(betaincinv(successes, trials - successes + 1, alpha / 2)) if successes > 0 else 0.0
-    high = float(betaincinv(successes + 1, trials - successes, 1 - alpha / 2)) if successes < trials else 1.0
-    return low, high

@@ -13,22 +13,16 @@ from typing import Any
 import numpy as np
 
 from perfharness.load.arrivals import arrivals_of
-from perfharness.load.generator.cost import PhaseCost
 from perfharness.load.generator.errors import ErrorWatch
 from perfharness.load.generator.schedule import ClosedSchedule, OpenSchedule, Schedule
 from perfharness.load.generator.timer import wait_until
 from perfharness.load.generator.workers import AnyWorkers, Served
 from perfharness.load.profile import Phase, Profile
 from perfharness.load.windows import WindowLog
-from perfharness.model.load import Capacity, Status
+from perfharness.model.load import Status
 
 LEAD_NS = 20_000_000
 """Between the begin of the clock and the first request: all workers wait by then."""
-
-
-def _no_search(run: LoadRun, template: Phase) -> None:
-    del template
-    run.fail("no search for the knee is possible here")
 
 
 @dataclass
@@ -49,12 +43,6 @@ class LoadRun:
     is_alone: bool = False
     """The targets are in other processes, so how garbage is collected here is not part of what is measured."""
 
-    capacity: Capacity = field(default_factory=Capacity)
-    """Of the generator, for the file of windows."""
-
-    search_knee: Callable[[LoadRun, Phase], None] = _no_search
-    """Runs the phases of a search, where the profile asks for one; `load.knee.search_knee`."""
-
     error_watch: ErrorWatch | None = None
     """Says when too much fails; None: nobody asked."""
 
@@ -73,18 +61,10 @@ class LoadRun:
         """All phases. The workers have been opened."""
         self.before_clock()
         with _collected_rarely() if self.is_alone else nullcontext():
-            self.log.begin(
-                perf_counter_ns(),
-                process=self.process,
-                processes=self.processes,
-                capacity=self.capacity.model_dump(),
-            )
+            self.log.begin(perf_counter_ns(), process=self.process, processes=self.processes)
             self.log.on_window = self._judge
             for index, phase in enumerate(self.profile.phases):
                 if self.log.stop.is_set():
-                    break
-                if self.profile.knee is not None and not phase.warmup:
-                    self.search_knee(self, phase)
                     break
                 self.workers.replace_abandoned()
                 self.run_phase(index, phase)
@@ -105,11 +85,10 @@ class LoadRun:
             index, phase.name, schedule.start_ns, schedule.end_ns, due, loop=phase.loop, is_warmup=phase.warmup,
             concurrency=users,
         )  # fmt: skip
-        cost = PhaseCost(self.workers, self.is_alone)
         timeout_ns = None if profile.request_timeout_s is None else round(profile.request_timeout_s * 1e9)
         self.workers.serve(Served(schedule, self.log.add, self.log.stop, timeout_ns, round(profile.grace_s * 1e9)))
         wait_until(schedule.end_ns, self.log.stop)
-        self.log.end_phase(cost.facts)
+        self.log.end_phase()
         if isinstance(schedule, ClosedSchedule):
             self._next_id = next(schedule.ids) if self.processes == 1 else self._next_id + CLOSED_IDS
 

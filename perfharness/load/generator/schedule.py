@@ -57,11 +57,11 @@ class OpenSchedule:
 
 @dataclass
 class ClosedSchedule:
-    """Users with one request at a time: due when the last one is answered, after the time to think.
+    """Users with one request at a time: due when the last one is answered.
 
     Args:
         ids: of this process's requests, one after the other.
-        random: for the mix and the times to think.
+        random: for the mix.
     """
 
     phase: Phase
@@ -83,15 +83,8 @@ class ClosedSchedule:
         if worker >= self.users:
             return None
         with self._lock:
-            due_ns = free_ns
-            if worker in self._begun:
-                think_s = self.phase.think_s
-                if think_s and self.phase.think_times == "exponential":
-                    think_s = self.random.exponential(think_s)
-                due_ns += round(think_s * 1e9)
-            else:
-                self._begun.add(worker)
-                due_ns = self.start_ns
+            due_ns = free_ns if worker in self._begun else self.start_ns
+            self._begun.add(worker)
             if due_ns >= self.end_ns:
                 return None
             entry = self.mix[self._kind()] if self.mix else None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 
-from perfharness.recorder.pacing import sleep_until
+SPIN_NS = 150_000
+"""The last part of a wait, in which a thread only gives way to others; what waking up takes."""
 
 LOOP_SPIN_NS = 1_500_000
 """The same of an event loop, whose timers have a resolution of a millisecond."""
@@ -29,6 +30,14 @@ class Stop(threading.Event):
         """Set it; the first time counts."""
         self.at_ns = min(self.at_ns, perf_counter_ns())
         super().set()
+
+
+def sleep_until(moment_ns: int) -> None:
+    """Sleep until a moment of the monotonic clock."""
+    while (left_ns := moment_ns - perf_counter_ns()) > SPIN_NS:
+        sleep((left_ns - SPIN_NS) / 1e9)
+    while perf_counter_ns() < moment_ns:
+        sleep(0)
 
 
 def wait_until(moment_ns: int, stop: threading.Event) -> bool:

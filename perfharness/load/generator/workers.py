@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter_ns, sleep, thread_time_ns
+from time import perf_counter_ns, sleep
 from typing import cast
 
 from perfharness.errors import PerfHarnessError
@@ -87,9 +87,6 @@ class _Thread:
     """The request in service, and when it was sent."""
 
     is_abandoned: bool = False
-    native_id: int | None = None
-    in_target_ns: int = 0
-    """CPU time of the thread inside of its target's calls."""
 
 
 @dataclass
@@ -125,7 +122,6 @@ class ThreadWorkers:
         return made
 
     def _run(self, mine: _Thread) -> None:
-        mine.native_id = threading.get_native_id()
         try:
             mine.target.open()
         except BaseException as error:  # raised again where `open` was called
@@ -146,14 +142,12 @@ class ThreadWorkers:
                 return
             sent_ns = perf_counter_ns()
             mine.serving = request, sent_ns
-            cpu_ns = thread_time_ns()
             try:
                 answer = mine.target.call(request)
             except BaseException as error:  # sys.exit(), too, ends a request and not its worker
                 answer = error_of(error)
             returned_ns = perf_counter_ns()
             done_ns = answer.done_ns or returned_ns
-            mine.in_target_ns += thread_time_ns() - cpu_ns
             mine.serving = None
             if not mine.is_abandoned:
                 served.add(record_of(request, ready_ns, sent_ns, done_ns, answer, served.timeout_ns))
@@ -193,16 +187,6 @@ class ThreadWorkers:
     def has_abandoned(self) -> bool:
         """Whether a request never came back."""
         return self._has_abandoned
-
-    @property
-    def native_ids(self) -> list[int | None] | None:
-        """Of the workers' threads, as the kernel numbers them; None: one was given up."""
-        return None if any(one.is_abandoned for one in self._threads) else [one.native_id for one in self._threads]
-
-    @property
-    def in_target_ns(self) -> int | None:
-        """CPU time of the workers' threads inside of their targets' calls, so far."""
-        return sum(one.in_target_ns for one in self._threads)
 
     def replace_abandoned(self) -> None:
         """New workers in place of those that did not come back. Raises what a target raises."""
@@ -340,16 +324,6 @@ class TaskWorkers:
     def has_abandoned(self) -> bool:
         """Whether a request never came back, not even when it was cancelled."""
         return self._has_abandoned
-
-    @property
-    def native_ids(self) -> list[int | None] | None:
-        """None but the main thread, which runs the loop."""
-        return []
-
-    @property
-    def in_target_ns(self) -> int | None:
-        """Not known: the targets' tasks take turns with the generator's."""
-        return None
 
     def replace_abandoned(self) -> None:
         """Nothing: a task that does not come back is cancelled."""

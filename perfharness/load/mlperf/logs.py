@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ class Summary:
     """`mlperf_log_summary.txt`.
 
     Args:
-        headline: name and number of what the scenario is judged by; None: there is none, as in accuracy mode.
+        headline: name and number of what the scenario is judged by; None: there is none.
         unsatisfied: constraints that were not met.
     """
 
@@ -93,20 +92,6 @@ def read_detail(path: Path) -> Detail:
         if meta.get("is_warning"):
             found.warnings.append(f"{key}: {value}")
     return found
-
-
-def read_answers(path: Path, dtype: str, shape: list[int]) -> Iterator[tuple[int, npt.NDArray[Any] | None]]:
-    """Index of the sample and answer of each line of `mlperf_log_accuracy.json`; None: it was answered without data.
-
-    Raises `ResultError` where it cannot be read or an answer is of another size.
-    """
-    try:
-        entries = json.loads(_text(path))
-        for entry in entries:
-            data = bytes.fromhex(entry["data"])
-            yield int(entry["qsl_idx"]), np.frombuffer(data, dtype).reshape(shape) if data else None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ResultError(f"{path} is no accuracy log of LoadGen: {error}") from error
 
 
 SAMPLE = re.compile(

@@ -13,11 +13,14 @@ from perfharness.load.mlperf.sut import Requests
 from perfharness.load.requests import RequestTable
 from perfharness.load.windows import NEVER_NS, Done
 
+PHASE = "performance"
+"""Of all queries: what LoadGen calls its mode."""
+
 CHUNK = 100_000
 """Rows that are made at a time."""
 
 
-def write_queries(folder: Path, queries: Requests, phase: str, intended_ns: Mapping[int, int] | None) -> None:
+def write_queries(folder: Path, queries: Requests, intended_ns: Mapping[int, int] | None) -> None:
     """Write the file. Raises `OSError`.
 
     Args:
@@ -27,7 +30,7 @@ def write_queries(folder: Path, queries: Requests, phase: str, intended_ns: Mapp
     table, count = RequestTable(), len(queries.sent_ns)
     for first in range(0, count, CHUNK):
         numbers = range(first, min(first + CHUNK, count))
-        table.add(phase, [_row(queries, number, intended_ns) for number in numbers])
+        table.add(PHASE, [_row(queries, number, intended_ns) for number in numbers])
     table.write(folder)
 
 

@@ -12,22 +12,18 @@ from pydantic import ValidationError
 
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import read_regular
-from perfharness.load.mlperf.accuracy import Scoring
 from perfharness.load.mlperf.loadgen import check_rules, loadgen
 from perfharness.load.mlperf.logs import Detail, Summary, read_detail, read_summary
 from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, MlperfSettings, check_settings
-from perfharness.load.mlperf.submission import write_submission
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord
 from perfharness.model.mlperf import (
-    ACCURACY_LOG,
     DETAIL_LOG,
     LOGS,
     MLPERF_NAME,
     SUMMARY_LOG,
     SUT_NAME,
     TRACE_LOG,
-    MlperfAccuracy,
     MlperfMetric,
     MlperfPercentile,
     MlperfResult,
@@ -79,7 +75,6 @@ class MlperfPlan:
 
     settings: MlperfSettings
     launch: LaunchPlan
-    scoring: Scoring
 
 
 def mlperf(
@@ -115,17 +110,12 @@ def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
     loadgen()
     check_settings(settings)
     check_rules(settings)
-    settings = settings.model_copy(update=_absolute(settings))
-    scoring = Scoring(settings.labels, settings.metric)
+    if settings.user_conf is not None:
+        settings = settings.model_copy(update={"user_conf": settings.user_conf.absolute()})
     words = [settings.model_dump_json(exclude_defaults=True)]
     options, _ = launch_options(WORKER, words, {**DEFAULTS, **others, "module": True, "source": model})
     (plan,) = plan_launches([options])
-    return MlperfPlan(settings, plan, scoring)
-
-
-def _absolute(settings: MlperfSettings) -> dict[str, Path]:
-    paths = {"user_conf": settings.user_conf, "labels": settings.labels, "submission": settings.submission}
-    return {name: path.absolute() for name, path in paths.items() if path is not None}
+    return MlperfPlan(settings, plan)
 
 
 def run_mlperf(plan: MlperfPlan, command: Sequence[str] | None = None, observe: Observe = unobserved) -> MlperfRun:
@@ -136,21 +126,11 @@ def run_mlperf(plan: MlperfPlan, command: Sequence[str] | None = None, observe: 
 
     def complete(run: FinishedRun) -> None:
         found.append(read_result(plan, run.folder / process, run.folder, words))
-        _write(run.folder, found[0])
+        write_json(run.folder / MLPERF_NAME, found[0].model_dump(mode="json"))
 
     with observe(plan.launch) as observer:
         launched = run_plan(plan.launch, words, observer, complete=complete)
-    result = found[0]
-    if plan.settings.submission is not None:
-        place, finding = write_submission(plan.settings, result, launched.folder / process / LOGS, launched.manifest)
-        findings = [*result.findings, FindingRecord(**finding.to_json())]
-        result = result.model_copy(update={"submission": str(place), "findings": findings})
-        _write(launched.folder, result)
-    return MlperfRun(launched, result)
-
-
-def _write(run_folder: Path, result: MlperfResult) -> None:
-    write_json(run_folder / MLPERF_NAME, result.model_dump(mode="json"))
+    return MlperfRun(launched, found[0])
 
 
 def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Sequence[str]) -> MlperfResult:
@@ -164,14 +144,6 @@ def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Seque
     except ResultError as error:
         problem = str(error)
     status = sut.status if sut is not None else "failed"
-    is_accuracy = settings.mode == "accuracy"
-    accuracy: dict[str, MlperfAccuracy] = {}
-    accuracy_samples = None
-    if is_accuracy and sut is not None and status == "ok":
-        try:
-            accuracy, accuracy_samples = plan.scoring.score(logs / ACCURACY_LOG, sut)
-        except ResultError as error:
-            problem = str(error)
     reported = detail.starting("result_")
     queries = reported.get("query_count")
     validity: Validity | None = summary.validity if summary.validity in get_args(Validity) else None  # type: ignore[assignment]
@@ -180,7 +152,6 @@ def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Seque
         command=list(command),
         status=status,
         scenario=settings.scenario,
-        mode=settings.mode,
         model=settings.model,
         backend=settings.backend,
         asked=settings.model_dump(mode="json", exclude_defaults=True),
@@ -189,20 +160,18 @@ def read_result(plan: MlperfPlan, folder: Path, run_folder: Path, command: Seque
         invalid_reasons=summary.unsatisfied,
         recommendations=summary.recommendations,
         early_stopping=summary.early_stopping,
-        metric=None if is_accuracy else _metric(settings.scenario, summary, detail),
+        metric=_metric(settings.scenario, summary, detail),
         queries=queries,
-        percentiles=[] if is_accuracy else _percentiles(settings.scenario, reported, queries),
+        percentiles=_percentiles(settings.scenario, reported, queries),
         mean_latency_ms=_ms(reported.get("mean_query_latency_ns", reported.get("mean_latency_ns"))),
         over_latency=reported.get("overlatency_query_count"),
-        accuracy=accuracy,
-        accuracy_samples=accuracy_samples,
         settings=detail.starting("effective_"),
         reported=reported,
         loadgen_errors=detail.errors,
         loadgen_warnings=detail.warnings,
         logs={
             name: str((logs / name).relative_to(run_folder))
-            for name in (SUMMARY_LOG, DETAIL_LOG, ACCURACY_LOG, TRACE_LOG, "user.conf")
+            for name in (SUMMARY_LOG, DETAIL_LOG, TRACE_LOG, "user.conf")
             if (logs / name).is_file()
         },
     )
@@ -257,7 +226,7 @@ def _percentiles(scenario: str, reported: Mapping[str, Any], queries: int | None
 
 def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> Iterator[Finding]:
     """What a reader of the numbers has to know."""
-    sut, is_accuracy = result.sut, result.mode == "accuracy"
+    sut = result.sut
     if sut is None or result.status != "ok":
         why = "its process ended without a word" if sut is None else sut.problem or result.status
         hint = "stderr.log of the process has its last messages"
@@ -276,7 +245,7 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
         yield Finding(
             "mlperf-failed-samples",
             Severity.ERROR,
-            f"{sum(sut.errors.values())} samples were answered without data, for their batches failed: {kinds}",
+            f"{sum(sut.errors.values())} samples failed with their batches: {kinds}",
             "LoadGen counts them as answered, so its figures are not those of a system that works",
         )
     if result.loadgen_errors:
@@ -301,17 +270,15 @@ def _findings(result: MlperfResult, plan: MlperfPlan, problem: str | None) -> It
             "mlperf-rules-overridden",
             Severity.WARNING,
             f"Settings are not those of LoadGen's rules and user.conf: {names}",
-            "leave the options away for a submission",
+            "leave the options away where the rules are to hold",
         )
-    elif plan.settings.benchmark is None and plan.settings.user_conf is None and not is_accuracy:
+    elif plan.settings.benchmark is None and plan.settings.user_conf is None:
         yield Finding(
             "mlperf-no-rules",
             Severity.NOTE,
             "No rules of a benchmark were applied, so the verdict is by LoadGen's defaults and the options",
             "--benchmark resnet50 applies LoadGen's own rules",
         )
-    if is_accuracy and result.status == "ok":
-        yield from _accuracy_findings(result, plan)
 
 
 def padding_findings(sut: SutRecord | None) -> Iterator[Finding]:
@@ -326,14 +293,3 @@ def padding_findings(sut: SutRecord | None) -> Iterator[Finding]:
         "takes",
         "--batch-sizes names the sizes that get a session",
     )
-
-
-def _accuracy_findings(result: MlperfResult, plan: MlperfPlan) -> Iterator[Finding]:
-    if not plan.scoring.scores:
-        message = "The answers were not scored: nothing to score them by was given"
-        yield Finding("mlperf-not-scored", Severity.WARNING, message, "--labels FILE, or --metric module:function")
-        return
-    missing = {name: one.reason for name, one in result.accuracy.items() if one.value is None}
-    if len(missing) == len(result.accuracy):
-        reason = next(iter(missing.values()), "the log has no answer")
-        yield Finding("mlperf-no-accuracy", Severity.ERROR, f"There is no figure of accuracy: {reason}")

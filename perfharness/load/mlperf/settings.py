@@ -16,12 +16,10 @@ from perfharness_launcher.plan.options import Option
 if TYPE_CHECKING:
     from perfharness.bench.spec import CaseSpec
 
-MODEL, TEST, DATA, SUBMISSION = "Model", "Test", "Data and accuracy", "Submission"
+MODEL, TEST, DATA = "Model", "Test", "Data"
 """Groups of options in the help."""
 
 Scenario = Literal["SingleStream", "MultiStream", "Server", "Offline"]
-Mode = Literal["performance", "accuracy"]
-Division = Literal["open", "closed"]
 
 RANDOM = "random"
 ONE_AT_A_TIME = ("SingleStream", "MultiStream")
@@ -100,9 +98,6 @@ class MlperfSettings(BaseModel):
     ] = Field(default=5, ge=1)
 
     scenario: Annotated[Scenario, Option(("--scenario",), TEST, "Of LoadGen.", rare=False)] = "SingleStream"
-    mode: Annotated[
-        Mode, Option(("--mode",), TEST, "accuracy: every sample once, and the answers are scored.", rare=False)
-    ] = "performance"
     benchmark: Annotated[
         str | None,
         Option(
@@ -188,39 +183,8 @@ class MlperfSettings(BaseModel):
             metavar="N",
         ),
     ] = Field(default=None, ge=1)
-    labels: Annotated[
-        Path | None,
-        Option(
-            ("--labels",),
-            DATA,
-            "The class of each sample, for top-1: .npy, .npz (`labels`), or text with a number a line.",
-            metavar="FILE",
-            rare=False,
-        ),
-    ] = None
-    metric: Annotated[
-        tuple[str, ...],
-        Option(("--metric",), DATA, "Metrics of your own, as of `bench`.", metavar="module:function,…"),
-    ] = ()
-    output: Annotated[
-        str | None, Option(("--output",), DATA, "Output of the model that is the answer. [default: the first]")
-    ] = None
 
-    submission: Annotated[
-        Path | None,
-        Option(
-            ("--submission",),
-            SUBMISSION,
-            "Write the logs into a folder that is shaped like a submission.",
-            metavar="DIR",
-            rare=False,
-        ),
-    ] = None
-    submitter: Annotated[str, Option(("--submitter",), SUBMISSION, "Name of the organisation.", metavar="ORG")] = ""
-    system: Annotated[str, Option(("--system",), SUBMISSION, "Name of the system.", metavar="NAME")] = ""
-    division: Annotated[Division, Option(("--division",), SUBMISSION, "Of the submission.")] = "open"
-
-    @field_validator("shape", "backend_option", "metric", "batch_sizes", mode="before")
+    @field_validator("shape", "backend_option", "batch_sizes", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """`a,b` is two."""
@@ -289,7 +253,7 @@ def check_settings(settings: MlperfSettings) -> None:
     backend(settings.case_spec("cpu").case.backend)
     dataset = Path(settings.dataset) if settings.dataset.endswith(".npz") else None
     for option, path in (
-        ("--user-conf", settings.user_conf), ("--labels", settings.labels), ("--dataset", dataset),
+        ("--user-conf", settings.user_conf), ("--dataset", dataset),
     ):  # fmt: skip
         if path is not None and not path.is_file():
             raise UsageError(f"{option}: there is no file {path}")
@@ -320,12 +284,3 @@ def check_settings(settings: MlperfSettings) -> None:
         raise UsageError("--batch-sizes ends with the largest batch, so leave --max-batch away")
     if settings.scenario == "Server" and settings.target_qps is None and settings.user_conf is None:
         raise UsageError("Server issues queries at a rate; give --target-qps, or a --user-conf with target_qps")
-    is_accuracy = settings.mode == "accuracy"
-    if not is_accuracy and (settings.labels is not None or settings.metric):
-        raise UsageError("--labels and --metric score the answers of --mode accuracy; LoadGen keeps none otherwise")
-    if not is_accuracy and settings.output is not None:
-        raise UsageError("--output names the answer that --mode accuracy scores; LoadGen gets none otherwise")
-    if settings.submission is not None:
-        for option, text in (("--submitter", settings.submitter), ("--system", settings.system)):
-            if not text or "/" in text or text.startswith("."):
-                raise UsageError(f"--submission needs {option}, a name of a folder")

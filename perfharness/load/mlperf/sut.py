@@ -13,9 +13,6 @@ from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from perfharness.backends import Session
 from perfharness.load.mlperf.data import LoadedSamples
 from perfharness.load.request import LONGEST_MESSAGE, kind_of
@@ -24,10 +21,10 @@ from perfharness.recorder import PerfRecorder
 FAILURES_IN_A_ROW = 10
 """Batches; a system that fails so often will fail on, and LoadGen has no way to be stopped."""
 
-STAGES = ("wait", "write_inputs", "copy_in", "execute", "copy_out", "synchronize", "read_outputs", "respond")
+STAGES = ("wait", "write_inputs", "copy_in", "execute", "copy_out", "synchronize", "respond")
 
-Respond = Callable[[Sequence[int], "npt.NDArray[Any] | None"], None]
-"""Answers queries: the ids that LoadGen gave them, and a row each, or no data."""
+Respond = Callable[[Sequence[int]], None]
+"""Answers queries: the ids that LoadGen gave them."""
 
 clock = time.perf_counter_ns
 
@@ -56,7 +53,7 @@ class Outcome:
     """Counts over all batches.
 
     Args:
-        errors: queries or samples that were answered without data, by kind; `first` the message of each kind's first.
+        errors: queries or samples whose batch failed, by kind; `first` the message of each kind's first.
         padding: rows that were executed for nothing.
     """
 
@@ -83,7 +80,6 @@ class Executor:
 
     Args:
         sessions: by batch size, allocated in this thread.
-        answers: name of the output that is the answer; None: LoadGen gets no data.
         abort: is called with the reason where every batch fails.
     """
 
@@ -94,13 +90,12 @@ class Executor:
         samples: LoadedSamples,
         respond: Respond,
         requests: Requests | None,
-        answers: str | None = None,
         abort: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._perf, self._samples, self._respond, self._requests = perf, samples, respond, requests
         self._sessions = sorted(sessions.items())
         self.largest = self._sessions[-1][0]
-        self._answers, self._abort = answers, abort
+        self._abort = abort
         self._stages = {name: perf.range(name) for name in STAGES}
         self.outcome = Outcome()
         self._serving = threading.Lock()
@@ -129,11 +124,11 @@ class Executor:
                 batch.total_items = len(work.ids)
                 for first in range(0, len(work.ids), self.largest):
                     part = slice(first, first + self.largest)
-                    answers = self._execute(work.indices[part])
+                    self._execute(work.indices[part])
                     with self._stages["respond"]:
                         if part.stop >= len(work.ids):
                             self._mark_done(work)
-                        self._respond(work.ids[part], answers)
+                        self._respond(work.ids[part])
                     answered = min(part.stop, len(work.ids))
             outcome.batches += 1
             outcome.samples += len(work.ids)
@@ -151,7 +146,7 @@ class Executor:
                 shortest = min(shortest, (clock() - begin) / 1e9) if size == self.largest else inf
         return shortest
 
-    def _execute(self, indices: list[int]) -> npt.NDArray[Any] | None:
+    def _execute(self, indices: list[int]) -> None:
         size, session = next((one for one in self._sessions if one[0] >= len(indices)), self._sessions[-1])
         stages = self._stages
         self.outcome.padding += size - len(indices)
@@ -165,10 +160,6 @@ class Executor:
             session.copy_out()
         with stages["synchronize"]:
             session.synchronize()
-        if self._answers is None:
-            return None
-        with stages["read_outputs"]:
-            return np.ascontiguousarray(session.read_outputs()[self._answers][: len(indices)])
 
     def _fail(self, error: Exception, work: Work, answered: int) -> None:
         kind, outcome, left = kind_of(error), self.outcome, work.ids[answered:]
@@ -180,7 +171,7 @@ class Executor:
         self._mark_done(work)
         if outcome.in_a_row >= FAILURES_IN_A_ROW:
             self._abort(f"{outcome.in_a_row} batches in a row failed; the last: {type(error).__name__}: {error}")
-        self._respond(left, None)
+        self._respond(left)
 
     def _mark_begun(self, work: Work) -> None:
         if self._requests is not None:

@@ -109,7 +109,7 @@ class Test:
         self.record = self.record.model_copy(update=update)
         write_whole(self.logs / SUT_NAME, self.record.model_dump_json(indent=2) + "\n")
         if self._requests is not None:
-            write_queries(self.folder, self._requests, self.settings.mode, self._intended_ns())
+            write_queries(self.folder, self._requests, self._intended_ns())
 
     def _intended_ns(self) -> dict[int, int] | None:
         """When LoadGen meant to issue the queries of Server, by its trace log; not known without that."""
@@ -159,8 +159,7 @@ class Test:
         for size in settings.sizes:
             sessions[size] = self._session(size)
         assert self._samples is not None
-        answers = self._answers(sessions[settings.sizes[0]]) if settings.mode == "accuracy" else None
-        made = Executor(self._perf, sessions, self._samples, respond, self._requests, answers, self.abort)
+        made = Executor(self._perf, sessions, self._samples, respond, self._requests, self.abort)
         with self._perf.range("warm_up"):
             self._round_s.append(made.warm_up(settings.warmup_rounds))
         self._keep(warmup_round_ms=min(self._round_s) * 1e3, backend_settings=sessions[settings.sizes[-1]].settings())
@@ -180,20 +179,6 @@ class Test:
             self._samples.load([0])
         session.allocate(input_shapes(session.inputs, spec))
         return session
-
-    def _answers(self, session: Session) -> str:
-        name = self.settings.output or session.outputs[0].name
-        if name not in {one.name for one in session.outputs}:
-            names = ", ".join(one.name for one in session.outputs)
-            raise BackendError(f"--output {name}: the model has no such output; it has: {names}")
-        assert self._samples is not None
-        session.write_inputs(self._samples.batch([0], self.settings.sizes[0]))
-        session.run_round()
-        value = session.read_outputs()[name]
-        if value.shape[:1] != (self.settings.sizes[0],):
-            raise BackendError(f"--output {name} is {value.shape}: it has no row for each sample; name another output")
-        self._keep(output=name, output_shape=list(value.shape[1:]), output_dtype=str(value.dtype))
-        return name
 
     def _keep(self, **fields: object) -> None:
         self.record = self.record.model_copy(update=fields)

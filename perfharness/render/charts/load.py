@@ -8,7 +8,7 @@ from typing import Any
 
 from perfharness.analysis.metrics.telemetry_lines import NS_PER_S, line_points, throttle_spans
 from perfharness.model.load import LoadResult, PhaseResult
-from perfharness.model.load_judgement import Knee, LoadFigure
+from perfharness.model.load_judgement import LoadFigure
 from perfharness.model.telemetry import SampleLog, Series
 from perfharness.model.text import safe_line
 from perfharness.render.charts.drawing import (
@@ -408,30 +408,6 @@ def rates_picture(name: str, result: LoadResult) -> Picture | None:
     colors = {percentile_label(of): PERCENTILE_COLORS[of] for of in used}
     objective = None if result.objective is None else result.objective.latency_ms
     return _over_rates(Sheet(name), rows, colors, objective, "Latency over the rate that was asked for", "line")
-
-
-VERDICTS = {"meets": PALETTE[2], "misses": PALETTE[5], "undecided": GREY}
-
-
-def knee_picture(name: str, knee: Knee) -> Picture | None:
-    """The rates that were tried, and whether each meets the objective; None where no percentile is known."""
-    sheet = Sheet(name)
-    rows: list[Row] = [
-        {
-            "rate": step.rate, "ms": step.percentile_ms.value, "low": step.percentile_ms.low,
-            "high": step.percentile_ms.high, "line": step.verdict, "phase": step.reason or "",
-        }
-        for step in knee.steps
-        if step.percentile_ms.value is not None
-    ]  # fmt: skip
-    unknown = [f"{step.rate:,.4g}/s ({step.verdict})" for step in knee.steps if step.percentile_ms.value is None]
-    if unknown:
-        sheet.notes.append(f"p{knee.percentile:g} is not known at {', '.join(unknown)}")
-    if not rows:
-        return None
-    used = {verdict: color for verdict, color in VERDICTS.items() if any(row["line"] == verdict for row in rows)}
-    title = f"p{knee.percentile:g} of the latency at the rates that were tried"
-    return _over_rates(sheet, rows, used, knee.objective_ms, title, None)
 
 
 def _over_rates(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfharness.load.reported import objective_figure
+from perfharness.load.reported import objective_figure, phase_verdict
 from perfharness.model.load import LoadFigure, LoadResult, LoadTimes, PhaseResult
-from perfharness.model.load_judgement import Drift, Knee, MemoryTrend, StepVerdict, Sustained
+from perfharness.model.load_judgement import Drift, MemoryTrend, StepVerdict, Sustained
 from perfharness.model.telemetry import SampleLog
 from perfharness.render.charts.load import (
     bins_picture,
-    knee_picture,
     over_time_picture,
     rate_text,
     rates_picture,
@@ -30,7 +29,7 @@ from perfharness.render.report.document import (
     number_text,
 )
 from perfharness.render.terminal.advice import milliseconds
-from perfharness.render.terminal.load import FIGURES, percentile_label, phase_name
+from perfharness.render.terminal.load import FIGURES, MET, percentile_label, phase_name
 from perfharness.runs.report.model import LoadReport
 
 PARTS = {
@@ -61,11 +60,6 @@ def load_figures(load: LoadReport) -> Iterator[Figure]:
     if phase is None:
         yield Figure("answered", "not measured", "no phase that counts has begun")
         return
-    if result.knee is not None:
-        knee = result.knee
-        misses = "" if knee.misses_at is None else f"{_a_second(knee.misses_at)} misses it; "
-        proven = f"{'proven' if knee.proven else 'not proven'} to {knee.precision:.0%}"
-        yield Figure("knee", "none" if knee.rate is None else _a_second(knee.rate), f"{misses}{proven}")
     of = f"of {phase.name}, " if len(result.phases) > 1 else ""
     asked = "closed loop" if phase.asked_rate is None else f"{number_text(phase.asked_rate)}/s asked"
     yield Figure("answered", _a_second(phase.achieved_rate), f"{of}{asked}")
@@ -100,19 +94,7 @@ def load_sentences(load: LoadReport) -> list[str]:
     phase = _main(load)
     if phase is None:
         return ["No phase that counts has begun."]
-    knee = load.result.knee
-    return [_in_time(load, phase) if knee is None else _knee_sentence(knee), _where(load, phase)]
-
-
-def _knee_sentence(knee: Knee) -> str:
-    aim = f"p{knee.percentile:g} of the latency within {milliseconds(knee.objective_ms)}"
-    if knee.rate is None:
-        found = f"No rate that was tried is proven to keep {aim}"
-    else:
-        found = f"{_a_second(knee.rate)} requests is the highest rate that keeps {aim}"
-    above = "" if knee.misses_at is None else f"; {_a_second(knee.misses_at)} misses it"
-    doubt = "" if knee.proven else f". That is not proven to {knee.precision:.0%}: {knee.reason or knee.ended_by}"
-    return f"{found}{above}{doubt}."
+    return [_in_time(load, phase), _where(load, phase)]
 
 
 def _in_time(load: LoadReport, phase: PhaseResult) -> str:
@@ -171,9 +153,8 @@ def _where(load: LoadReport, phase: PhaseResult) -> str:
         else f"; workers are busy {load.workers_busy:.0%} of the time (concurrency {phase.concurrency})"
     )
     most = "waiting for a worker" if load.queueing_share > 0.5 else "service"
-    at = "" if load.result.knee is None or phase.asked_rate is None else f" at {_a_second(phase.asked_rate)}"
     return (
-        f"Most of a request's time{at} is {most}: {milliseconds(queueing)} of queueing and {milliseconds(service)} of "
+        f"Most of a request's time is {most}: {milliseconds(queueing)} of queueing and {milliseconds(service)} of "
         f"service on average{busy}."
     )
 
@@ -207,7 +188,6 @@ def load_sections(load: LoadReport, number: int, log: SampleLog | None) -> list[
     blocks.append(Details("Intervals of the latency, and why a figure is missing", [_intervals(result)]))
     errors = _errors(result)
     below = [
-        *_knee(result.knee, number),
         Section("Load over time", [Chart(over_time_picture(f"load_{number}", load, log))]),
         *([Section("Errors", [errors])] if errors is not None else []),
         *_over_rates(result, number),
@@ -226,12 +206,14 @@ def _phases(result: LoadResult) -> Table:
         Column("asked/s", "number"), Column("answered/s", "number", "errors included"),
         Column("due", "count"), Column("sent", "count"), Column("answered", "count"), Column("without error", "count"),
         Column("items/s", "number"),
-        *([Column("in time/s", "number", "answers without error within the objective")] if has_objective else []),
+        *([Column("in time/s", "number", "answers without error within the objective"),
+           Column("objective")] if has_objective else []),
     ]  # fmt: skip
     rows: list[list[Cell]] = [
         [
             phase_name(one), rate_text(one), one.duration_s, one.asked_rate, one.achieved_rate, one.arrivals, one.sent,
-            one.completed, one.ok, one.items_per_second, *([one.goodput] if has_objective else []),
+            one.completed, one.ok, one.items_per_second,
+            *([one.goodput, MET[phase_verdict(result, one)]] if has_objective else []),
         ]
         for one in result.phases
     ]  # fmt: skip
@@ -295,35 +277,6 @@ def _errors(result: LoadResult) -> Table | None:
     return Table("load errors", columns, rows, "Warm-up included.")
 
 
-def _knee(knee: Knee | None, number: int) -> Iterator[Section]:
-    """The rates that were tried, in their order."""
-    if knee is None:
-        return
-    columns = [
-        Column("rate/s", "number"), Column("verdict"), Column("answered/s", "number"), Column("seconds", "number"),
-        Column("requests", "count"), Column("failed", "count"), Column(f"p{knee.percentile:g}", "ms"),
-        Column("95 % of it"), Column("in time", "share", "answered without error within the objective"),
-        Column("95 % of in time"), Column("remark"),
-    ]  # fmt: skip
-    rows: list[list[Cell]] = [
-        [
-            one.rate, one.verdict, one.achieved_rate, one.duration_s, one.requests, one.failed, one.percentile_ms.value,
-            _between(one.percentile_ms, "{:,.3f}"), one.within.value, _between(one.within, "{:.2%}"),
-            one.reason or (one.percentile_ms.reason if one.percentile_ms.value is None else "") or "",
-        ]
-        for one in knee.steps
-    ]  # fmt: skip
-    picture = knee_picture(f"load_knee_{number}", knee)
-    table = Table("knee", columns, rows, "In the order in which they were tried; a verdict rests on its intervals.")
-    yield Section("The knee", [Paragraph(_knee_sentence(knee)), *([Chart(picture)] if picture else []), table])
-
-
-def _between(figure: LoadFigure, form: str) -> str | None:
-    if figure.low is None or figure.high is None:
-        return None
-    return f"{form.format(figure.low)} to {form.format(figure.high)}"
-
-
 def _over_rates(result: LoadResult, number: int) -> Iterator[Section]:
     picture = rates_picture(f"load_rates_{number}", result)
     if picture is not None:
@@ -332,8 +285,7 @@ def _over_rates(result: LoadResult, number: int) -> Iterator[Section]:
 
 def _distributions(load: LoadReport, number: int) -> Iterator[Section]:
     warmups = {one.name for one in load.result.phases if one.is_warmup}
-    main = None if load.result.knee is None else _main(load)
-    shown = [one for one in load.bins if one.phase not in warmups and (main is None or one.phase == main.name)]
+    shown = [one for one in load.bins if one.phase not in warmups]
     objective = None if load.result.objective is None else load.result.objective.latency_ms
     blocks: list[Block] = [
         Chart(bins_picture(f"load_bins_{number}_{place}", one, objective), small=True)
@@ -393,21 +345,8 @@ def _drift_row(one: Drift) -> list[Cell]:
 
 
 def _generator(result: LoadResult) -> Section:
-    capacity = result.capacity
-    if capacity.rate is None:
-        texts = [f"The generator's capacity is not known: {capacity.how or 'it was not measured'}."]
-    else:
-        limit = "" if capacity.is_limit else " or more"
-        late = (
-            ""
-            if capacity.lateness_p99_ms is None
-            else f", with p99 of its lateness at {milliseconds(capacity.lateness_p99_ms)}"
-        )
-        rate = f"{number_text(capacity.rate)}{limit} requests a second from each process"
-        texts = [f"The generator by itself can send {rate}{late}."]
-        texts += [f"How: {capacity.how}."] if capacity.how else []
     limited = "It was a limit: a finding says of which phase." if result.generator_limited else "It was not the limit."
-    return Section("The generator", [Items([*texts, limited])])
+    return Section("The generator", [Paragraph(limited)])
 
 
 def _profile(result: LoadResult) -> Table:

@@ -29,14 +29,12 @@ ABOUT = (
 def mlperf_figures(result: MlperfResult) -> Iterator[Figure]:
     """LoadGen's verdict, and what the scenario is judged by."""
     verdict, reason, _ = loadgen_verdict(result)
-    yield Figure("LoadGen's verdict", verdict, reason or f"{result.scenario}, {result.mode}")
+    yield Figure("LoadGen's verdict", verdict, reason or result.scenario)
     if result.metric is not None:
         note = result.metric.reason or ""
         if result.metric.early_stopping_ms is not None:
             note = f"early stopping: {milliseconds(result.metric.early_stopping_ms)}"
         yield Figure(result.metric.name, _value(result.metric), note)
-    for name, one in result.accuracy.items():
-        yield Figure(name, "not known" if one.value is None else number_text(one.value), one.reason or "")
     if result.queries is not None:
         yield Figure("queries", f"{result.queries:,}", result.scenario)
 
@@ -45,7 +43,7 @@ def mlperf_sentences(result: MlperfResult) -> list[str]:
     """Whether the test is valid, and its metric."""
     verdict, reason, _ = loadgen_verdict(result)
     because = f": {reason}" if reason else ""
-    begin = f"MLPerf LoadGen, {result.scenario}, {result.mode}: {verdict}{because}"
+    begin = f"MLPerf LoadGen, {result.scenario}: {verdict}{because}"
     if result.metric is None:
         return [f"{begin}."]
     return [f"{begin}. {result.metric.name}: {_value(result.metric)}."]
@@ -56,11 +54,6 @@ def mlperf_section(result: MlperfResult) -> Section:
     blocks: list[Block] = [Paragraph(ABOUT, "note"), _verdict(result)]
     if result.percentiles:
         blocks.append(_percentiles(result))
-    if result.accuracy:
-        rows: list[list[Cell]] = [[name, one.value, one.reason or ""] for name, one in result.accuracy.items()]
-        note = f"Of {result.accuracy_samples} answers in LoadGen's accuracy log." if result.accuracy_samples else ""
-        blocks.append(Table("mlperf accuracy", [Column("figure"), Column("value", "number"), Column("why not known")],
-                            rows, note))  # fmt: skip
     said = [*result.recommendations, *result.early_stopping]
     if said:
         blocks.append(Details("What LoadGen recommends", [Items(said)]))
@@ -79,7 +72,6 @@ def _verdict(result: MlperfResult) -> Table:
     rows: list[list[Cell]] = [
         ["verdict", verdict + (f": {reason}" if reason else "")],
         ["scenario", result.scenario],
-        ["mode", result.mode],
     ]
     if result.metric is not None:
         rows.append([result.metric.name, _value(result.metric)])

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfharness.load.progress import LoadStatus
+from perfharness.load.reported import phase_verdict
 from perfharness.model.load import TOKEN_TIMES, UNANSWERED, ErrorKind, LoadFigure, LoadResult, LoadTimes, PhaseResult
-from perfharness.model.load_judgement import ClockChange, Knee, Sustained
+from perfharness.model.load_judgement import ClockChange, StepVerdict, Sustained
 from perfharness.model.text import NOT_MEASURED
 from perfharness.render.terminal.console import Column, Console, print_table, say
 
+MET: dict[StepVerdict | None, str] = {"meets": "met", "misses": "not met", "undecided": "undecided", None: ""}
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "p99_9", "max")
 
 
@@ -30,15 +32,18 @@ def print_load(console: Console, result: LoadResult) -> None:
     names = [name for name, is_shown in optional if is_shown]
     columns = [Column(name) for name in ("asked/s", "achieved/s", "requests", "errors", *names)]
     latency = [Column(f"{percentile_label(name)} ms") for name in FIGURES]
+    objective = [Column("objective", is_text=True)] if result.objective else []
     print_table(
         console,
-        [Column("phase", is_text=True, is_whole=True), *columns, *latency],
-        [_phase_row(phase, names) for phase in result.phases],
+        [Column("phase", is_text=True, is_whole=True), *columns, *latency, *objective],
+        [_phase_row(result, phase, names) for phase in result.phases],
     )
+    if (rate := _highest_rate(result)) is not None:
+        say(console, f" highest rate that met the objective: {rate}")
     rows = [
         [name, str(times.count), *_figures(times)]
         for phase in result.phases
-        if not phase.is_warmup and result.knee is None
+        if not phase.is_warmup
         for name, times in _parts(phase, several=len(result.phases) > 1)
         if times.count
     ]
@@ -47,22 +52,15 @@ def print_load(console: Console, result: LoadResult) -> None:
     for phase in result.phases:
         if phase.tokens_per_second is not None and not phase.is_warmup:
             say(console, f"{phase.name}: {phase.tokens} tokens, {_number(phase.tokens_per_second)}/s")
-        if not phase.is_warmup and result.knee is None and (intervals := _intervals(phase.latency)):
+        if not phase.is_warmup and (intervals := _intervals(phase.latency)):
             of = f" of {phase.name}" if len(result.phases) > 1 else ""
             say(console, f" 95 % intervals of the latency{of}, ms: {intervals}")
-        if not phase.is_warmup and result.knee is None:
+        if not phase.is_warmup:
             name = f"{phase.name}: " if len(result.phases) > 1 else ""
             for (what, reason), missing in _missing(phase.latency).items():
                 say(console, f" {name}no {what}{', '.join(missing)} of the latency: {reason}")
-        cost = phase.generator_cost
-        if not phase.is_warmup and result.knee is None and cost is not None and cost.us_per_request is not None:
-            target = "" if cost.target_s is None else f"; the target {_number(cost.target_s)} s of CPU"
-            name = f"{phase.name}: " if len(result.phases) > 1 else ""
-            say(console, f" {name}the generator took {_number(cost.us_per_request)} µs of CPU a request{target}")
     if result.tracer in ("nsys", "embedded"):
         say(console, f" traced by {result.tracer}, whose cost is in these times; --tracer none measures without it")
-    if result.knee is not None:
-        print_knee(console, result.knee)
     if result.sustained is not None:
         print_sustained(console, result.sustained)
     for error in result.errors:
@@ -149,31 +147,6 @@ def _ends(figure: LoadFigure, unit: str) -> str:
     return f"{figure.value:.2%}" if unit.startswith("of ") else _number(figure.value)
 
 
-def print_knee(console: Console, knee: Knee) -> None:
-    """The rates that were tried, in their order, and what they prove."""
-    name = f"p{knee.percentile:g}"
-    columns = [Column("asked/s"), Column("achieved/s"), Column("for s"), Column("requests"), Column("failed")]
-    more = [Column(f"{name} ms"), Column("in time", is_text=True), Column("verdict", is_text=True)]
-    rows = [
-        [
-            _number(step.rate), _number(step.achieved_rate), _number(step.duration_s), str(step.requests),
-            str(step.failed), _number(step.percentile_ms.value), _share(step.within), step.verdict, step.reason or "",
-        ]
-        for step in knee.steps
-    ]  # fmt: skip
-    print_table(console, [*columns, *more, Column("because", is_text=True)], rows)
-    aim = f"{name} <= {_number(knee.objective_ms)} ms, errors <= {knee.max_error_rate:.3g}"
-    best = "no rate is proven to meet it" if knee.rate is None else f"{_number(knee.rate)}/s meets it"
-    above = "" if knee.misses_at is None else f", {_number(knee.misses_at)}/s misses it"
-    say(console, f" knee ({aim}): {best}{above}; {'proven' if knee.proven else 'not proven'} to {knee.precision:.0%}")
-
-
-def _share(figure: LoadFigure) -> str:
-    if figure.value is None or figure.low is None or figure.high is None:
-        return NOT_MEASURED
-    return f"{figure.value:.2%} ({figure.low:.2%} … {figure.high:.2%})"
-
-
 def _slope(figure: LoadFigure, unit: str) -> str:
     if figure.value is None or figure.low is None or figure.high is None:
         return NOT_MEASURED
@@ -230,7 +203,16 @@ def _missing(times: LoadTimes) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def _phase_row(phase: PhaseResult, optional: Sequence[str]) -> list[str]:
+def _highest_rate(result: LoadResult) -> str | None:
+    """Of several rates; None: there is one at most, or no objective."""
+    rates = {phase.asked_rate for phase in result.phases if phase.asked_rate is not None and not phase.is_warmup}
+    if result.objective is None or len(rates) < 2:
+        return None
+    met = [phase.asked_rate for phase in result.phases if phase_verdict(result, phase) == "meets" and phase.asked_rate]
+    return f"{_number(max(met))}/s" if met else "none"
+
+
+def _phase_row(result: LoadResult, phase: PhaseResult, optional: Sequence[str]) -> list[str]:
     asked = "closed" if phase.asked_rate is None else _number(phase.asked_rate)
     errors = str(sum(phase.errors.values()) - phase.unanswered)
     values = {"unanswered": str(phase.unanswered), "in time/s": _number(phase.goodput)}
@@ -243,6 +225,7 @@ def _phase_row(phase: PhaseResult, optional: Sequence[str]) -> list[str]:
         errors,
         *more,
         *_figures(phase.latency),
+        *([MET[phase_verdict(result, phase)]] if result.objective else []),
     ]
 
 

@@ -20,7 +20,7 @@ def print_mlperf(console: Console, result: MlperfResult, mean: Tree, processes: 
         mean: `benchmark_mean.json`.
         processes: their results, by folder.
     """
-    say(console, f"MLPerf LoadGen {result.sut.loadgen if result.sut else ''}, {result.scenario}, {result.mode}")
+    say(console, f"MLPerf LoadGen {result.sut.loadgen if result.sut else ''}, {result.scenario}")
     if result.validity is not None:
         say(console, f"{result.validity}{_because(result)}")
     if result.metric is not None:
@@ -36,8 +36,6 @@ def print_mlperf(console: Console, result: MlperfResult, mean: Tree, processes: 
         say(console, f"{names}: not known ({unknown[0].reason})")
     if result.over_latency:
         say(console, f"{result.over_latency} queries were over the bound")
-    for name, figure in result.accuracy.items():
-        say(console, f"{name}: {f'{figure.value:.6g}' if figure.value is not None else f'not known ({figure.reason})'}")
     say(console, "")
     print_result(console, mean, processes)
 

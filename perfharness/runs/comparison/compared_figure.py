@@ -38,7 +38,6 @@ LOAD_METRICS: dict[str, Metric] = {
     "achieved_rate": Metric("requests/s", "load: achieved rate", more_is_better=True),
     "goodput": Metric("requests/s", "load: goodput", more_is_better=True),
     "error_rate": Metric("share", "load: errors"),
-    "knee_rate": Metric("requests/s", "load: knee", more_is_better=True),
     "error_share": Metric("share", "load: errors"),
     "memory_slope": Metric("MB/s", "load: memory", is_judged=False),
     "loadgen_latency": Metric("ms", "LoadGen: latency"),
@@ -48,7 +47,7 @@ LOAD_METRICS: dict[str, Metric] = {
     "accuracy": Metric("", "accuracy", is_judged=False),
 }
 """Of a load test: of its longest phase that counts, or of a test of LoadGen; `error_share` is of each kind, a stage
-`errors/KIND`, `accuracy` of each metric, a stage `accuracy/NAME`, of a suite below its case; `memory_slope` is of the
+`errors/KIND`, `accuracy` of each metric, a stage `accuracy/NAME` below its case of a suite; `memory_slope` is of the
 process that grows most. Those of a phase that is named are at a stage `phases/NAME`."""
 
 METRICS: dict[str, Metric] = {

@@ -120,8 +120,7 @@ def read_launch(folder: Path, process: str | None = None) -> LaunchFigures:
 def _of_test(test: LoadTest) -> dict[str, str | None]:
     """What was under load, and under which: what was launched for that is perfharness's own worker."""
     found: dict[str, str | None] = {"load": test.load, "script": test.short_target}
-    if test.arguments is not None:
-        found["arguments"] = " ".join(test.arguments) or "none"
+    found["arguments"] = " ".join(test.arguments) or "none"
     if test.kind == "mlperf":
         found[VALIDITY] = test.verdict + (f" ({test.verdict_reason})" if test.verdict_reason else "")
     return found

@@ -81,7 +81,6 @@ RUN_FIGURES = {
     "achieved_rate": "achieved_rate",
     "goodput": "goodput",
     "error_rate": "error_rate",
-    "knee": "knee_rate",
     "memory_slope": "memory_slope",
     "loadgen_rate": "loadgen_rate",
     "loadgen_latency": "loadgen_latency",
@@ -299,7 +298,7 @@ def judge_limit(
 
 
 def _accuracy_path(limit: Limit, launches: Sequence[LaunchFigures], version: str) -> StagePath:
-    """Of a metric of accuracy: of a test of LoadGen, or of a case of a suite. Raises `UsageError`."""
+    """Of a metric of accuracy, of a case of a suite. Raises `UsageError`."""
     there = list(dict.fromkeys(one.path for launch in launches for one in launch.figures if one.metric == ACCURACY))
     named = [path for path in there if path[-1] == limit.figure]
     if limit.stage:
@@ -325,7 +324,7 @@ def _phase_path(limit: Limit, launches: Sequence[LaunchFigures], version: str) -
         raise UsageError(f"--fail-if '{limit.text}': {version} has no phase '{limit.phase}'; those that count: {known}")
     if limit.figure in FIGURES:
         return None
-    raise UsageError(f"--fail-if '{limit.text}': {version} has no phases: no load test, or a search for the knee")
+    raise UsageError(f"--fail-if '{limit.text}': {version} has no phases: it is no load test")
 
 
 def _has_load(launches: Sequence[LaunchFigures]) -> bool:

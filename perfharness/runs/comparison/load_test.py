@@ -19,7 +19,7 @@ from perfharness.model.findings import Finding
 from perfharness.model.load import LOAD_NAME, PERCENTILES, LoadFigure, LoadResult, PhaseResult, Status, TargetRecord
 from perfharness.model.mlperf import MLPERF_NAME, MlperfResult
 from perfharness.model.secrets import mask_text
-from perfharness.runs.comparison.compared_figure import ACCURACY, PHASES, Figure
+from perfharness.runs.comparison.compared_figure import PHASES, Figure
 
 ERRORS = "errors"
 NO_OBJECTIVE = "it had no --objective"
@@ -28,8 +28,8 @@ NO_ANSWER = "nothing was answered"
 OFFLINE_LATENCY = "Offline has one query with everything"
 SHORT_DIGEST = 12
 
-SENT = ("method", "text", "max-tokens", "shapes", "binary", "stream", "parameters", "seed")
-SENT_FILES = ("body", "input-file")
+SENT = ("method", "text", "max-tokens", "stream", "parameters")
+SENT_FILES = ("body",)
 """Of how a server is asked: what its work depends on. Its model may differ, for that is what is compared."""
 
 CODES: dict[Status, int] = {"ok": 0, "stopped-by-errors": 3}
@@ -49,9 +49,8 @@ LOADGEN_DATA = ("dataset", "samples")
 """Of the settings that were asked for: what LoadGen draws from."""
 
 NO_SETTINGS = frozenset({
-    "model", "scenario", "mode", "target_qps", "target_latency_ms", "min_duration_s", "max_duration_s", "min_queries",
-    "max_queries", "samples_per_query", "seed", "log_queries", "benchmark", "user_conf", "submission", "submitter",
-    "system", "division", *LOADGEN_DATA,
+    "model", "scenario", "target_qps", "target_latency_ms", "min_duration_s", "max_duration_s", "min_queries",
+    "max_queries", "samples_per_query", "seed", "log_queries", "benchmark", "user_conf", *LOADGEN_DATA,
 })  # fmt: skip
 """Of the settings that were asked for: what is no setting of the system under test."""
 
@@ -61,7 +60,7 @@ class LoadValue:
     """A figure of a load test.
 
     Args:
-        low, high: its 95 % interval; of a knee that is proven, the rate and the lowest one that misses it.
+        low, high: its 95 % interval.
         count: of the answers that it is of.
         reason: why there is no value, or what is in doubt.
     """
@@ -83,7 +82,7 @@ class LoadTest:
     Attributes:
         kind: the verb.
         target: what was under load, by the name that was given; secrets masked.
-        arguments: settings of the target: not those of the load; None: those of the program that was launched.
+        arguments: settings of the target: not those of the load.
         load: the load in short, with a digest of all that has to be equal for its figures to be comparable.
         verdict: what the test says of itself: `ok` or how it ended; `VALID` or `INVALID` by LoadGen.
         verdict_reason: why it is that.
@@ -101,7 +100,7 @@ class LoadTest:
     load: str
     verdict: str
     figures: Values
-    arguments: Sequence[str] | None = None
+    arguments: Sequence[str] = ()
     verdict_reason: str | None = None
     phases: Mapping[str, Values] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
@@ -157,7 +156,6 @@ def _read(path: Path, model: type[ModelT]) -> ModelT | None:
 def stress_test(load: LoadResult) -> LoadTest:
     """Of `load.json`."""
     counting = [one for one in load.phases if not one.is_warmup]
-    is_search = load.knee is not None  # its phases are those of other rates
     problem = None
     if load.status != "ok":
         problem = f"its load ended early: {load.status}" + (f" ({load.status_reason})" if load.status_reason else "")
@@ -169,7 +167,7 @@ def stress_test(load: LoadResult) -> LoadTest:
         verdict=load.status,
         verdict_reason=load.status_reason,
         figures=load_figures(load),
-        phases={} if is_search else {one.name: phase_figures(one) for one in counting},
+        phases={one.name: phase_figures(one) for one in counting},
         findings=[record.to_finding() for record in load.findings],
         of_no_concern=of_no_concern(load),
         exit_code=CODES.get(load.status, 1),
@@ -195,25 +193,18 @@ def of_no_concern(load: LoadResult) -> frozenset[str]:
     return frozenset({"not-traced", "memory-grows"}) if target.kind == "http" else frozenset()
 
 
-def _arguments(target: TargetRecord) -> list[str] | None:
-    """Of a model how it is run, of a server its command; a script's are those of the launch."""
-    if target.kind == "script":
-        return None
+def _arguments(target: TargetRecord) -> list[str]:
+    """Of a model how it is run, of a server its command."""
     asked = {name: value for name, value in (target.request or {}).items() if name == "model"}
     settings = [f"{name}={_setting(value)}" for name, value in {**(target.model or {}), **asked}.items() if value]
     return [*settings, *(target.started or ())]
 
 
 def load_figures(load: LoadResult) -> dict[Figure, LoadValue]:
-    """The figures of the longest phase that counts, or of the search for the knee."""
+    """The figures of the longest phase that counts."""
     figures: dict[Figure, LoadValue] = {}
-    knee = load.knee
     phase = max((one for one in load.phases if not one.is_warmup), key=lambda one: one.duration_s, default=None)
-    if knee is not None:
-        ends = (knee.rate, knee.misses_at) if knee.proven else (None, None)
-        doubt = None if knee.proven else knee.reason or f"not proven: the search ended by {knee.ended_by}"
-        figures[Figure((), "knee_rate")] = LoadValue(knee.rate, doubt, *ends)
-    elif phase is not None:
+    if phase is not None:
         figures |= phase_figures(phase)
         figures |= {
             Figure((ERRORS, kind), "error_share"): LoadValue(count / _ended(phase), count=count)
@@ -270,7 +261,7 @@ def load_text(load: LoadResult) -> str:
     shown = ", ".join(phases[:2]) + (f" and {len(phases) - 2} more" if len(phases) > 2 else "")
     sent = _sent(load.target.request or {})
     asked = {**load.profile, **({"request": sent} if sent else {})}
-    return f"{load.target.kind}, {'a search for the knee' if load.knee else shown} ({_digest(asked)})"
+    return f"{load.target.kind}, {shown} ({_digest(asked)})"
 
 
 def _sent(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -313,8 +304,6 @@ def loadgen_verdict(result: MlperfResult) -> tuple[str, str | None, str | None]:
     if result.status != "ok":
         return result.status, result.sut.problem if result.sut is not None else None, None
     if result.validity is None:
-        if result.mode == ACCURACY:
-            return "ok", "an accuracy test has no verdict", None
         reason = "LoadGen gave no verdict"
         return "no verdict", reason, reason
     if result.validity == "VALID":
@@ -345,12 +334,10 @@ def loadgen_figures(result: MlperfResult) -> Iterator[tuple[Figure, LoadValue]]:
                 yield Figure((), f"load_{percentile}"), LoadValue(one.latency_ms, unknown, count=result.queries)
     if result.over_latency is not None and result.queries:
         yield Figure((), "over_latency_share"), LoadValue(result.over_latency / result.queries, count=result.queries)
-    for name, found in result.accuracy.items():
-        yield Figure((ACCURACY, name), ACCURACY), LoadValue(found.value, found.reason, count=result.accuracy_samples)
 
 
 def loadgen_text(result: MlperfResult) -> str:
-    """Scenario and mode, with a digest of LoadGen's settings and of its data.
+    """The scenario, with a digest of LoadGen's settings and of its data.
 
     What perfharness tells LoadGen to expect after the warm-up differs from launch to launch, and is no setting.
     """
@@ -367,8 +354,8 @@ def loadgen_text(result: MlperfResult) -> str:
         )
         if value is not None
     ]
-    digest = _digest({"scenario": result.scenario, "mode": result.mode, **settings, **data, **rules})
-    return f"LoadGen {', '.join([result.scenario, result.mode, *shown])} ({digest})"
+    digest = _digest({"scenario": result.scenario, **settings, **data, **rules})
+    return f"LoadGen {', '.join([result.scenario, *shown])} ({digest})"
 
 
 def _setting(value: object) -> str:

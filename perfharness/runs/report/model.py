@@ -197,7 +197,7 @@ class LoadReport(_Model):
     """Begin of the load on the monotonic clock; None: the files of windows are not there."""
 
     main: int | None
-    """Place of the phase that the first sentences are about: the longest one that counts, or that at the knee."""
+    """Place of the phase that the first sentences are about: the longest one that counts."""
 
     workers_busy: float | None = None
     """Share of the time of the workers of that phase that went into service; None: service is not known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -41,9 +41,6 @@ from perfharness_launcher.staging import writing_to
 INTERRUPTED = "the repeat was interrupted"
 NO_NUMBERS = "nothing was measured in it"
 
-RunLaunch = Callable[[LaunchPlan, Sequence[str], Observer], LaunchResult]
-"""Runs one launch: `run_plan`, or what does more."""
-
 
 @dataclass
 class RepeatCase:
@@ -51,8 +48,6 @@ class RepeatCase:
 
     Attributes:
         options: its `output_dir` is the folder of `repeat.json` and of the launches.
-        run: makes a launch.
-        needs_stages: whether a launch without times of a stage measured nothing.
         is_kept: whether an earlier repeat's `repeat.json` stayed, for that has numbers and this one has none yet.
     """
 
@@ -60,8 +55,6 @@ class RepeatCase:
     plans: Sequence[LaunchPlan]
     command: Sequence[str]
     request: RepeatRequest
-    run: RunLaunch = run_plan
-    needs_stages: bool = True
     order: Sequence[str] = ()
     rows: list[RepeatRow] = field(default_factory=list)
     numbers: list[LaunchNumbers] = field(default_factory=list)
@@ -306,7 +299,7 @@ def _launch_one(
             if interrupts:
                 row = RepeatRow(folder=folder, place=place, status="not_run", reason=INTERRUPTED, waits=waits)
                 return RepeatedLaunch(row, case=number, called_off=True), None
-            result = case.run(plan, case.command, observer)
+            result = run_plan(plan, case.command, observer)
     except PerfHarnessError as error:
         row = RepeatRow(folder=folder, place=place, status="failed", reason=str(error).splitlines()[0], waits=waits)
         return RepeatedLaunch(row, error=error, case=number), None
@@ -335,7 +328,7 @@ def _row(case: RepeatCase, place: int, result: LaunchResult, numbers: LaunchNumb
     reason = None
     if bad:
         reason = why_it_failed(len(bad), len(manifest.processes), result.summary.findings)
-    elif case.needs_stages and not numbers.stages:
+    elif not numbers.stages:
         reason = NO_NUMBERS
     return RepeatRow(
         folder=result.folder.relative_to(case.folder.absolute()).as_posix(),

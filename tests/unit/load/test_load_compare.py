@@ -8,7 +8,6 @@ import pytest
 
 from perfharness.errors import UsageError
 from perfharness.model.load import LoadResult
-from perfharness.model.load_judgement import Knee
 from perfharness.runs.comparison.compare import CompareOptions, SideInput, compare_sides
 from perfharness.runs.comparison.compared_figure import Figure
 from perfharness.runs.comparison.compared_launch import LaunchFigures
@@ -16,7 +15,7 @@ from perfharness.runs.comparison.limits import judge_limit, parse_limit
 from perfharness.runs.comparison.load_test import load_figures, load_text, stress_test
 
 
-def load(p99_ms: float | None = 20.0, errors: int = 2, rate: float = 50.0, knee: Knee | None = None) -> LoadResult:
+def load(p99_ms: float | None = 20.0, errors: int = 2, rate: float = 50.0) -> LoadResult:
     times = {"count": 0}
     latency = {"count": 98, "p50": {"value": 10.0}, "p99": {"value": p99_ms, "reason": None if p99_ms else "too few"}}
     phase = {
@@ -30,7 +29,7 @@ def load(p99_ms: float | None = 20.0, errors: int = 2, rate: float = 50.0, knee:
         {
             "target": {"kind": "callable", "name": "app:answer"}, "profile": {"phases": [{"rate": rate}]},
             "status": "ok", "created": "2026-01-01T00:00:00+00:00", "duration_s": 2, "phases": [warm, phase],
-            "windows": [], "knee": knee,
+            "windows": [],
         }
     )  # fmt: skip
 

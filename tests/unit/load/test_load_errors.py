@@ -1,17 +1,14 @@
-"""When errors end a run: over all processes, and not for a burst."""
+"""When errors end a run: and not for a burst."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfharness.load.generator.errors import ErrorWatch
-from perfharness.model.load import WINDOWS_NAME
 
 S = 1_000_000_000
 
@@ -48,31 +45,3 @@ def test_a_target_that_answers_nothing_but_errors_at_a_low_rate() -> None:
 def test_a_burst_stops_nothing_wherever_it_lies(begin: int, length: int) -> None:
     failed = [100 if begin <= second < begin + length else 0 for second in range(60)]
     assert stopped_at(failed, 0.05) is None
-
-
-def others(folder: Path, name: str, lines: Sequence[dict[str, Any]]) -> None:
-    (folder / name).mkdir(exist_ok=True)
-    with (folder / name / WINDOWS_NAME).open("a") as file:
-        file.writelines(f"{json.dumps(line)}\n" for line in lines)
-
-
-def test_all_processes_count(tmp_path: Path) -> None:
-    """One process has errors only, the other none: half of all answers."""
-    for limit, is_stopped in ((0.4, True), (0.6, False)):
-        run = tmp_path / str(limit)
-        (run / "proc_0_gpu_0").mkdir(parents=True)
-        watch = ErrorWatch(limit, 10 * S, run / "proc_0_gpu_0")
-        for second in range(12):
-            others(run, "proc_1_gpu_0", [window(second, 100, 0)])
-            watch.add(window(second, 0, 100))
-        assert (watch.reason() is not None) == is_stopped
-
-
-def test_a_warm_up_of_another_process_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / "proc_0_gpu_0").mkdir()
-    watch = ErrorWatch(0.4, 10 * S, tmp_path / "proc_0_gpu_0")
-    warming = [{"kind": "phase", "index": 0, "is_warmup": True}, *(window(second, 0, 500) for second in range(12))]
-    others(tmp_path, "proc_1_gpu_0", warming)
-    for second in range(12):
-        watch.add(window(second, 100, 0, phase=1))
-    assert watch.reason() is None

@@ -17,14 +17,11 @@ import aiohttp
 import psutil
 import pytest
 import trustme
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perfharness.errors import LaunchError, UsageError
 from perfharness.load.profile import profile_of
 from perfharness.load.request import Answer, LoadRequest
 from perfharness.load.stress import plan_stress
-from perfharness.load.targets.http.expect import Received, parse_expectations
 from perfharness.load.targets.http.settings import HttpInput, HttpSettings, http_settings
 from perfharness.load.targets.http.target import HttpTarget, http_target
 from perfharness.load.windows import _memory_by_search, memory_bytes_below
@@ -82,7 +79,7 @@ def test_planted_errors_resets_and_wrong_answers_are_counted_by_kind(tmp_path: P
     arguments = ("--errors", 0.2, "--resets", 0.2, "--wrong", 0.2, "--seed", 3)
     names = {"error": "http-500", "reset": "reset", "wrong": "wrong-answer", None: None}
     with serving(*arguments) as url:
-        found = ask(HttpSettings(url=f"{url}/", expect=("json:result.value=42",)), 60, checked=False)
+        found = ask(HttpSettings(url=f"{url}/", expect_text="42"), 60, checked=False)
         served = counts(url)
     assert kinds(found) == [names[draws(options, index)] for index in range(60)]
     assert served["requests"] == 60  # a GET that was reset is not sent again
@@ -238,8 +235,8 @@ def test_an_answer_that_does_not_come_is_a_timeout() -> None:
 def test_a_request_that_the_server_refuses_is_told_before_the_run(server: str) -> None:
     with pytest.raises(UsageError, match="404"):
         ask(HttpSettings(url=f"{server}/nowhere"))
-    assert kinds(ask(HttpSettings(url=f"{server}/nowhere", expect=("status=404",)))) == [None]
-    assert kinds(ask(HttpSettings(url=f"{server}/", expect=("status=404",)), checked=False)) == ["wrong-answer"]
+    assert kinds(ask(HttpSettings(url=f"{server}/nowhere", expect_status=404))) == [None]
+    assert kinds(ask(HttpSettings(url=f"{server}/", expect_status=404), checked=False)) == ["wrong-answer"]
 
 
 # ---- protocols ----
@@ -249,22 +246,22 @@ def test_what_a_plain_request_sends(server: str, tmp_path: Path) -> None:
     body = tmp_path / "request.json"
     body.write_text('{"a": 1}')
     settings = HttpSettings(
-        url=f"{server}/", body=body, inputs={"long": HttpInput(text="x" * 3_000_000)}, expect=("json:result.bytes=8",)
+        url=f"{server}/", body=body, inputs={"long": HttpInput(text="x" * 3_000_000)}, expect_text='"bytes": 8}'
     )
     assert kinds(ask(settings)) == [None]
     assert kinds(ask(settings, name="long")) == ["wrong-answer"]
-    longer = settings.model_copy(update={"expect": ("json:result.bytes=3000000",)})
+    longer = settings.model_copy(update={"expect_text": '"bytes": 3000000}'})
     assert kinds(ask(longer, name="long")) == [None]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_tokens_of_a_stream_and_of_a_whole_answer(path: str) -> None:
     with serving("--service-ms", 30, "--token-ms", 20) as url:
-        settings = HttpSettings(url=f"{url}{path}", protocol="openai", max_tokens=5, expect=("contains=yes yes",))
+        settings = HttpSettings(url=f"{url}{path}", protocol="openai", max_tokens=5, expect_text="yes yes")
         begun = time.perf_counter_ns()
         (streamed,) = ask(settings)
         (whole,) = ask(settings.model_copy(update={"stream": False}))
-        (wrong,) = ask(settings.model_copy(update={"expect": ("length=3",)}))
+        (wrong,) = ask(settings.model_copy(update={"expect_text": "no"}))
     assert (streamed.error, streamed.tokens, whole.error, whole.tokens) == (None, 5, None, 5)
     assert whole.first_token_ns is None  # nothing was streamed
     assert wrong.error == "wrong-answer"
@@ -364,18 +361,10 @@ def streamed_answer(body: bytes, **settings: Any) -> Answer:
 # ---- expectations and settings ----
 
 
-@given(st.binary(max_size=60), st.sampled_from(["json:a[0].b=1", "text=x", "contains=x", "length>3"]))
-def test_no_answer_breaks_an_expectation(body: bytes, text: str) -> None:
-    found = parse_expectations([text]).problem(Received(200, body))
-    assert found is None or found
-
-
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
         ("http://h/predict", "plain"),
-        ("http://h/v2/models/m", "kserve"),
-        ("http://h/v2/models/m/versions/3/infer", "kserve"),
         ("https://h:1/v1/chat/completions", "openai"),
         ("http://h/v1/completions/", "openai"),
     ],
@@ -414,13 +403,13 @@ def test_the_table_of_a_profile(tmp_path: Path) -> None:
         [target]
         body = "a.json"
         connect-timeout = 2
-        inputs.b = {input-file = "b.npz"}
-        expect = ["status=200"]
+        inputs.b = {body = "b.json"}
+        expect-status = 200
     """)
-    found = http_settings("http://h/", file, {"expect": ("status=404",), "stream": None})
+    found = http_settings("http://h/", file, {"expect_status": 404, "stream": None})
     assert found.body == tmp_path / "a.json"
-    assert found.input_of("b").input_file == tmp_path / "b.npz"
-    assert (found.connect_timeout_s, found.expect, found.stream) == (2.0, ("status=404",), True)
+    assert found.input_of("b").body == tmp_path / "b.json"
+    assert (found.connect_timeout_s, found.expect_status, found.stream) == (2.0, 404, True)
     for wrong in ("boddy = 1", "max-tokens = 0", 'text = "a"\nbody = "b"', "inputs.b = {url = 1}"):
         file.write_text(f"[target]\n{wrong}")
         with pytest.raises(UsageError, match="target"):
@@ -436,8 +425,6 @@ def test_an_input_of_the_mix_replaces_what_the_target_sends(tmp_path: Path) -> N
     assert both.input_of("c") == HttpInput(body=tmp_path / "c.json", max_tokens=7)
     with pytest.raises(UsageError, match="inputs"):
         settings.with_inputs({"a": tmp_path / "c.json"})
-    kserve = HttpSettings(url="http://h/v2/models/m").with_inputs({"c": tmp_path / "c.npz"})
-    assert kserve.input_of("c").input_file == tmp_path / "c.npz"
     assert settings.input_of("a") == HttpInput(body=tmp_path, max_tokens=7)
     assert settings.input_of("b") == HttpInput(text="all", max_tokens=9)
 
@@ -448,7 +435,7 @@ def test_an_input_of_the_mix_replaces_what_the_target_sends(tmp_path: Path) -> N
         ({"rate": 5}, 1000),
         ({"rate": 5, "concurrency": 3}, 3),
         ({}, 1),  # a closed loop of one user
-        ({"knee": {}, "objective": "p99<=20ms"}, 1000),
+        ({"rates": "5,10"}, 1000),
     ],
 )
 def test_an_open_loop_has_as_many_connections_as_it_takes(settings: dict[str, Any], connections: int) -> None:

@@ -38,39 +38,24 @@ def test_bursts_arrive_together_at_the_rate() -> None:
 
 
 def test_a_ramp_has_as_many_as_its_area() -> None:
-    found = times(duration_s=10, rate=10, rate_to=30, shape="ramp")
+    found = times(duration_s=10, rate=10, rate_to=30)
     assert len(found) == 200
     # 10 t + t^2 arrivals up to t
     np.testing.assert_allclose(10 * found + found**2, np.arange(200), atol=0.01)
 
 
-def test_steps_and_days_follow_their_rates() -> None:
-    steps = times(duration_s=6, rate=10, rate_to=30, shape="steps", steps=3)
-    assert np.histogram(steps, 3, (0, 6))[0].tolist() == [20, 40, 60]
-    day = times(duration_s=4, rate=10, shape="daily", day=(1, 0, 2, 1))
-    assert np.histogram(day, 4, (0, 4))[0].tolist() == [10, 0, 20, 10]
+def test_a_file_has_the_times_of_arrivals(tmp_path: Path) -> None:
+    file = tmp_path / "times.txt"
+    file.write_text("0.5\n0.25\n\n3\n")
+    assert read_arrivals(file).tolist() == [0.25, 0.5, 3.0]
+    assert times(duration_s=1, times_file=file).tolist() == [0.25, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.csv", "time_s,what\n0.5,x\n0.25,y\n3,z\n"),
-        ("a.jsonl", '0.5\n{"time_s": 0.25}\n\n3\n'),
-        ("b.csv", 'id,"time_s"\n7,0.5\n8,0.25\n9,3\n'),
-        ("c.csv", "\ufeff0.5\n0.25\n3\n"),
-        ("a.txt", "0.25\n0.5\n3"),
-    ],
-)
-def test_a_replay_has_the_times_of_its_file(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    assert read_arrivals(tmp_path / name).tolist() == [0.25, 0.5, 3.0]
-    assert times(duration_s=1, replay=tmp_path / name, speed=2).tolist() == [0.125, 0.25]
-
-
-def test_a_file_that_has_no_times_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("1\nsoon\n")
-    with pytest.raises(UsageError, match=r"a\.csv"):
-        read_arrivals(tmp_path / "a.csv")
+@pytest.mark.parametrize("text", ["1\nsoon\n", "", "-1\n", "nan\n"])
+def test_a_file_that_has_no_times_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(UsageError, match=r"a\.txt"):
+        read_arrivals(tmp_path / "a.txt")
 
 
 @given(st.integers(1, 5), st.integers(0, 10_000))
@@ -122,7 +107,6 @@ ONE = "[[load.phases]]\nduration = 1\n"
         ('load.phases = ["a"]', "phases 1"),
         ("[load]", "phases"),
         (ONE + "rat = 5", "rat"),
-        (ONE + "[knee]\nprecision = 0.2", "knee"),
         ("load.mix = 3\n" + ONE, "mix"),
         ("load.seed = -1\n" + ONE, "seed"),
         ("load.seed = true\n" + ONE, "seed"),
@@ -130,12 +114,11 @@ ONE = "[[load.phases]]\nduration = 1\n"
         ("load.objective = 5\n" + ONE, "objective"),
         ("load.objective = {latency_ms = -5}\n" + ONE, "latency_ms"),
         ("load.objective = {latency_ms = 5, percentile = 200}\n" + ONE, "percentile"),
-        (ONE + "steps = 3", "steps"),
-        (ONE + "rate = 2\nday = [1, 2]", "day"),
         (ONE + "rate = 2\nburst = 3", "burst"),
-        (ONE + "rate = 2\nspeed = 3", "speed"),
-        (ONE + 'think-times = "exponential"', "think-times"),
-        (ONE + 'replay = "a"\nshape = "daily"', "shape"),
+        (ONE + "rate-to = 3", "rate-to"),
+        (ONE + 'times-file = "a"\nrate = 2', "times-file"),
+        (ONE + 'times-file = "a"\narrivals = "poisson"', "arrivals"),
+        (ONE + 'times-file = "a"\nconcurrency = 1', "concurrency"),
         ('[[load.mix]]\nname = "a"\nweight = -1\n' + ONE, "weight"),
     ],
 )
@@ -147,7 +130,7 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, named: str)
 
 def test_what_cannot_be_sent_is_found_before_anything_starts(tmp_path: Path) -> None:
     wrong: list[dict[str, Any]] = [
-        {"rate": 1e9}, {"rate": 1.0, "rate_to": 1e9, "shape": "ramp"}, {"replay": str(tmp_path / "none.csv")},
+        {"rate": 1e9}, {"rate": 1.0, "rate_to": 1e9}, {"times_file": str(tmp_path / "none.txt")},
     ]  # fmt: skip
     for phase in wrong:
         with pytest.raises(UsageError):
@@ -163,9 +146,48 @@ def test_what_cannot_be_sent_is_found_before_anything_starts(tmp_path: Path) -> 
         {"arrivals": "poisson"},  # needs a rate
         {"objective": "fast"},
         {"max_error_rate": 2.0},
-        {"rate": 5.0, "think_s": "1s"},
+        {"rate": 5.0, "rates": "5,10"},
+        {"rates": "5,5"},
+        {"rates": "5,fast"},
+        {"rates": ""},
     ],
 )
 def test_what_cannot_be_meant_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         profile_of(values)
+
+
+@pytest.mark.parametrize("rates", ["10,20,40", [10, 20, 40]])
+def test_several_rates_are_phases(rates: Any) -> None:
+    profile = profile_of({"rates": rates, "arrivals": "poisson", "duration_s": "5s", "warmup_s": "1s"})
+    assert [(one.name, one.rate, one.duration_s, one.arrivals) for one in profile.phases] == [
+        ("warm-up", 10, 1, "poisson"),
+        ("10/s", 10, 5, "poisson"),
+        ("20/s", 20, 5, "poisson"),
+        ("40/s", 40, 5, "poisson"),
+    ]
+    assert profile.uncounted == {"warm-up"}
+
+
+@pytest.mark.parametrize(
+    ("text", "limit_ms", "percentile", "errors"),
+    [
+        ("50ms", 50.0, 99.0, None),
+        ("p99<=20ms", 20.0, 99.0, None),
+        ("p99.9 < 1s, errors<=0.5%", 1000.0, 99.9, 0.005),
+        ("p50=10ms,errors=0", 10.0, 50.0, 0.0),
+    ],
+)
+def test_objectives(text: str, limit_ms: float, percentile: float, errors: float | None) -> None:
+    found = profile_of({"objective": text}).objective
+    assert found is not None
+    assert (found.latency_ms, found.percentile) == (limit_ms, percentile)
+    assert found.max_error_rate == (None if errors is None else pytest.approx(errors))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "p99", "p100<=1ms", "p0<=1ms", "p99<=1ms,p50<=1ms", "errors<=1%", "p9<=0ms", "1ms,errors<=100%"]
+)
+def test_objectives_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError):
+        profile_of({"objective": text})

@@ -11,7 +11,7 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.load.profile import checked_profile
-from perfharness.load.reported import load_report, report_of
+from perfharness.load.reported import load_report, phase_verdict, report_of
 from perfharness.load.result import load_result
 from perfharness.model.load import LOAD_NAME, WINDOWS_NAME, LoadResult, Objective, TargetRecord
 from perfharness.model.load_judgement import LoadFigure
@@ -62,7 +62,7 @@ def lines_of(seconds: int = 30, warmup: int = 3, name: str = "load") -> tuple[Lo
         "phases": [{"name": "warm", "duration": warmup, "rate": 10, "warmup": True},
                    {"name": name, "duration": seconds, "rate": RATE}],
     })  # fmt: skip
-    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START, "capacity": {"rate": 800.0, "is_limit": True}}]
+    lines: list[dict[str, Any]] = [{"kind": "run", "start_ns": START}]
     for phase, begin, length in ((0, 0, warmup), (1, warmup, seconds)):
         lines.append({
             "kind": "phase", "index": phase, "start_ns": START + begin * S, "end_ns": START + (begin + length) * S,
@@ -120,6 +120,31 @@ def test_a_percentile_is_over_as_many_seconds_as_it_needs() -> None:
     # of 10 seconds with 1, 2 … 10 ms, 100 of each, rank 990 is in the last one
     assert [point.ms for point in hundredths[1:]] == pytest.approx([10, 20, 30], rel=1e-3)
     assert all(one.of != "p99_9" for one in load.curves)
+
+
+@pytest.mark.parametrize(
+    ("p95", "changes", "verdict"),
+    [
+        ((20, 18, 24), {}, "meets"),
+        ((60, 55, 70), {}, "misses"),
+        ((48, 45, 52), {}, "undecided"),
+        ((20, None, None), {}, "undecided"),  # no interval
+        ((20, 18, 24), {"ok": 940, "errors": {"refused": 60}}, "misses"),  # more than may be late
+        ((20, 18, 24), {"ok": 960, "errors": {"refused": 40}}, "meets"),
+        ((20, 18, 24), {"asked_rate": 400.0}, "misses"),  # it does not keep up
+    ],
+)
+def test_whether_a_phase_met_the_objective(
+    p95: tuple[float, float | None, float | None], changes: dict[str, Any], verdict: str
+) -> None:
+    result, _ = lines_of()
+    warm, phase = result.phases
+    value, low, high = p95
+    latency = phase.latency.model_copy(update={"p95": LoadFigure(value=value, low=low, high=high)})
+    asked = phase.model_copy(update={"latency": latency, **changes})
+    result = result.model_copy(update={"phases": [warm, asked], "windows": []})
+    assert phase_verdict(result, asked) == verdict
+    assert phase_verdict(result, warm) is None
 
 
 def test_what_had_no_answer_is_slower_than_all() -> None:
@@ -328,5 +353,4 @@ def hostile_loadgen(folder: Path) -> Path:
     """Names of the model, the metric and of what LoadGen says that try to break out of the page."""
     metric = {"name": HOSTILE, "unit": "ms", "value": 1.0}
     said = {"metric": metric, "invalid_reasons": [HOSTILE], "recommendations": [HOSTILE]}
-    accuracy = {HOSTILE: {"value": None, "reason": HOSTILE}}
-    return loadgen_folder(folder, model=HOSTILE, backend=HOSTILE, validity="INVALID", accuracy=accuracy, **said)
+    return loadgen_folder(folder, model=HOSTILE, backend=HOSTILE, validity="INVALID", **said)

@@ -79,7 +79,7 @@ def run(folder: Path, make: Callable[[], AnyTarget], **profile: Any) -> LoadResu
     workers = workers_for(make, asked.concurrency)
     workers.open()
     log = WindowLog(folder, None if objective is None else round(objective.latency_ms * 1e6), table.add)
-    made = LoadRun(asked, workers, log, error_watch=ErrorWatch.of(asked, folder))
+    made = LoadRun(asked, workers, log, error_watch=ErrorWatch.of(asked))
     made.run()
     table.write(folder)
     log.close(made.status, made.reason, requests_kept=table.kept)
@@ -167,7 +167,12 @@ def test_a_stall_counts_for_all_that_were_due_and_a_closed_loop_hides_it(tmp_pat
     assert opened.phases[0].latency.p50.value == pytest.approx(waits[49], rel=0.002)
     assert opened.phases[0].latency.p90.value == pytest.approx(waits[89], rel=0.002)
     assert waits[89] >= 290  # the 11th longest of the waits of 0.4, 0.39, 0.38, ... s
-    closed = run(tmp_path / "closed", lambda: Target(stalls), phases=[{"duration": "1s", "think": "5ms"}])
+
+    def takes_5_ms(request: LoadRequest) -> Answer:
+        sleep(0.005)
+        return stalls(request)
+
+    closed = run(tmp_path / "closed", lambda: Target(takes_5_ms), phases=[{"duration": "1s"}])
     assert closed.phases[0].latency.max.value is not None
     assert closed.phases[0].latency.max.value >= 400
     rows = pq.read_table(tmp_path / "closed" / REQUESTS_NAME).to_pylist()
@@ -333,8 +338,10 @@ def test_of_a_run_that_was_ended_the_rate_is_of_the_time_in_which_it_sent(tmp_pa
     ],
 )
 def test_the_moment_after_the_last_window_is_none(
-    until_ms: float, answered_ms: float, lengths_ms: list[float], tmp_path: Path
+    until_ms: float, answered_ms: float, lengths_ms: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now_ns = 0
+    monkeypatch.setattr("perfharness.load.windows.perf_counter_ns", lambda: now_ns)
     log, due = WindowLog(tmp_path), np.array([500 * MS, 1500 * MS], np.int64)
     answered = [501 * MS, round(answered_ms * MS)]
     records = [
@@ -342,7 +349,11 @@ def test_the_moment_after_the_last_window_is_none(
         for number, (at, done) in enumerate(zip(due, answered, strict=True))
     ]
     log.begin(0)
-    log.count_phase(0, "load", 0, 2000 * MS, due, records, round(until_ms * MS), loop="open")
+    log.begin_phase(0, "load", 0, 2000 * MS, due, loop="open")
+    for record in records:
+        log.add(record)
+    now_ns = round(until_ms * MS)
+    log.end_phase()
     log.close("ok")
     found = [line for line in read_lines(tmp_path / WINDOWS_NAME) if line["kind"] == "window"]
     assert [(line["end_ns"] - line["start_ns"]) / MS for line in found] == pytest.approx(lengths_ms)
@@ -381,7 +392,7 @@ def steady(duration_s: int, answers: list[int], rate: int = 10, **phase: Any) ->
         (steady(10, [8] * 12 + [4]), False),
         (steady(10, [0, 0, *[8] * 12, 4]), False),  # 2 s each, and at most 8 at a time
         (steady(20, [9] * 22 + [2]), False),
-        (steady(10, [10] * 9 + [0, 10], shape="steps"), False),
+        (steady(10, [10] * 9 + [0, 10], **{"rate-to": 10}), False),
     ],
 )  # fmt: skip
 def test_answers_that_take_long_are_no_rate_that_is_not_achieved(result: LoadResult, is_kept: bool) -> None:

@@ -58,12 +58,11 @@ def loadgen(**more: Any) -> MlperfResult:
     ]
     made = {
         "created": "2026-01-01T00:00:00+00:00", "command": [], "status": "ok", "scenario": "Server",
-        "mode": "performance", "model": "models/net.onnx", "backend": "onnxruntime",
+        "model": "models/net.onnx", "backend": "onnxruntime",
         "asked": {"model": "models/net.onnx", "backend": "onnxruntime", "max_batch": 4, "target_qps": 500.0},
         "sut": None, "validity": "VALID", "invalid_reasons": [], "recommendations": [], "early_stopping": [],
         "metric": {"name": "Completed samples per second", "unit": "samples per second", "value": 499.5},
         "queries": 1000, "percentiles": percentiles, "mean_latency_ms": 2.5, "over_latency": 10,
-        "accuracy": {}, "accuracy_samples": None,
         "settings": {"target_qps": 500.0, "min_duration_ms": 600, "samples_per_query": 1}, "reported": {},
         "loadgen_errors": [], "loadgen_warnings": [], "logs": {},
     }  # fmt: skip
@@ -116,7 +115,7 @@ def test_what_is_sent_over_http_is_a_part_of_the_load() -> None:
     assert asked(**{"max-tokens": 64}).load != asked(**{"max-tokens": 256}).load
     assert asked(inputs={"a": {"text": "x"}}).load != asked(inputs={"a": {"text": "y"}}).load
     assert asked(body="here/a.json", model="m").load == asked(body="/there/a.json", model="n").load
-    assert asked(expect=["contains=ok"]).load == stress_test(load(target={"kind": "http", "name": "http://h/v1"})).load
+    assert asked(**{"expect-text": "ok"}).load == stress_test(load(target={"kind": "http", "name": "http://h/v1"})).load
     assert asked(model="m").arguments == ["model=m"]
 
 
@@ -167,7 +166,6 @@ def test_figures_of_loadgen_are_its_own() -> None:
         ({}, "VALID", 0, False),
         (INVALID, "INVALID", 0, True),
         ({"validity": None}, "no verdict", 0, True),
-        ({"validity": None, "mode": "accuracy", "metric": None, "percentiles": []}, "ok", 0, False),
         ({"status": "failed", "validity": None}, "failed", 1, False),
     ],
 )
@@ -184,7 +182,6 @@ def test_the_verdict_of_loadgen(more: dict[str, Any], verdict: str, code: int, i
         ({"backend": "torch"}, True),
         ({"settings": {**loadgen().settings, "target_qps": 501.0}}, False),
         ({"settings": {**loadgen().settings, "min_duration_ms": 601}}, False),
-        ({"mode": "accuracy"}, False),
         ({"asked": {"dataset": "other.npz"}}, False),
     ],
 )

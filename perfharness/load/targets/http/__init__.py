@@ -1,1 +1,1 @@
-"""HTTP targets: plain requests, KServe v2 (Triton) and OpenAI-style servers."""
+"""HTTP targets: plain requests and OpenAI-style servers."""

@@ -13,7 +13,6 @@ import orjson
 from perfharness.errors import UsageError
 from perfharness.load.request import Answer, LoadRequest
 from perfharness.load.targets.http.client import Client, CutOffError, InvalidResponseError, Message, StreamError
-from perfharness.load.targets.http.expect import Received
 from perfharness.load.targets.http.protocol import JSON, HttpProtocol, read_body
 
 CHAT = "/chat/completions"
@@ -60,20 +59,20 @@ class OpenAiProtocol(HttpProtocol):
             content |= {"stream": True, "stream_options": {"include_usage": True}}
         return Message("POST", self.url, orjson.dumps(content | self.settings.parameters), {"Content-Type": JSON})
 
-    async def read(self, response: aiohttp.ClientResponse, answer: Answer, request: LoadRequest) -> Received:
+    async def read(self, response: aiohttp.ClientResponse, answer: Answer, request: LoadRequest) -> bytes:
         """Count tokens: as the server's usage says, else one for each part of the stream that has text."""
         if response.content_type == "text/event-stream":
             return await self._read_stream(response, answer)
-        received = await super().read(response, answer, request)
-        content = _parsed(received.body)
+        body = await super().read(response, answer, request)
+        content = _parsed(body)
         try:
             text = _text_of(content["choices"][0])
             answer.tokens = _tokens(content["usage"]) if content.get("usage") else None
         except (LookupError, TypeError, AttributeError):
-            raise InvalidResponseError(f"no completion: {received.body[:_SHOWN]!r}") from None
-        return Received(received.status, received.body, text)
+            raise InvalidResponseError(f"no completion: {body[:_SHOWN]!r}") from None
+        return text.encode()
 
-    async def _read_stream(self, response: aiohttp.ClientResponse, answer: Answer) -> Received:
+    async def _read_stream(self, response: aiohttp.ClientResponse, answer: Answer) -> bytes:
         texts: list[str] = []
         times: list[int] = []
         counted: int | None = None
@@ -107,7 +106,7 @@ class OpenAiProtocol(HttpProtocol):
         answer.first_token_ns = times[0] if times else None
         answer.token_gaps_ns = [after - before for before, after in itertools.pairwise(times)]
         answer.tokens = counted if counted is not None else len(times)
-        return Received(response.status, "".join(texts).encode(), "".join(texts))
+        return "".join(texts).encode()
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes, int, bool]]:

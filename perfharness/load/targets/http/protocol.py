@@ -12,7 +12,6 @@ from yarl import URL
 from perfharness.errors import UsageError
 from perfharness.load.request import Answer, LoadRequest
 from perfharness.load.targets.http.client import Client, Message
-from perfharness.load.targets.http.expect import Received
 from perfharness.load.targets.http.settings import HttpSettings
 
 JSON = "application/json"
@@ -25,9 +24,6 @@ class HttpProtocol(ABC):
         self.settings = settings
         self.url = URL(settings.url)
         self._messages: dict[tuple[str | None, int], Message] = {}
-
-    ready_path: str | None = None
-    """What answers well when the server is ready; None: whatever answers at the URL itself."""
 
     async def prepare(self, client: Client) -> None:
         """Ask the server what has to be known before the first request. Raises `UsageError`, and what `send` raises."""
@@ -45,14 +41,14 @@ class HttpProtocol(ABC):
             found = self._messages[key] = self.make_message(*key)
         return found
 
-    async def read(self, response: aiohttp.ClientResponse, answer: Answer, request: LoadRequest) -> Received:
+    async def read(self, response: aiohttp.ClientResponse, answer: Answer, request: LoadRequest) -> bytes:
         """Read an answer that has a good status, and note in `answer` what the protocol shows: `done_ns` too, where its
-        end is not that of the body.
+        end is not that of the body. Returns the body, or the text that was generated.
 
         Raises `InvalidResponseError` where it is not one of the protocol.
         """
         del answer, request
-        return Received(response.status, await response.read())
+        return await response.read()
 
 
 class PlainProtocol(HttpProtocol):

@@ -15,15 +15,13 @@ from typing_extensions import Self
 
 from perfharness.errors import ToolNotFoundError, UsageError
 from perfharness.files import read_toml
-from perfharness.load.targets.http.expect import parse_expectations
 from perfharness.model.checks import refuse_booleans
 from perfharness.model.distribution import install_command
 from perfharness.model.secrets import is_secret
 
-Kind = Literal["plain", "kserve", "openai"]
+Kind = Literal["plain", "openai"]
 
 TABLE = "target"
-KSERVE_PATH = re.compile(r"(?P<model>/v2/models/[^/]+(?:/versions/[^/]+)?)(?:/infer)?/?")
 OPENAI_PATHS = ("/chat/completions", "/completions")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -50,13 +48,11 @@ class HttpInput(_Settings):
     Args:
         body: a file that is sent as it is.
         text: the same, written out; of OpenAI-style servers the prompt.
-        input_file: KServe: `.npz` with arrays by input name, of one item or of a batch.
         max_tokens: OpenAI.
     """
 
     body: Path | None = None
     text: str | None = None
-    input_file: Path | None = None
     max_tokens: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
@@ -70,27 +66,26 @@ class HttpSettings(HttpInput):
     """An HTTP endpoint and what it is sent.
 
     Args:
-        url: of the requests; of a KServe model `http://HOST/v2/models/NAME`.
+        url: of the requests.
         protocol: None: by the path of the URL.
         method: of plain requests; None: POST where there is a body, else GET.
         headers: by name; `${NAME}` in a value stands for an environment variable, so that no file holds a secret.
         headers_file: a header a line, as `Name: value`.
         inputs: what is sent for the entries of the mix, by their names.
-        shapes: KServe: of inputs whose dimensions are open, the first being the batch, as `x = ["batch", 3, 224]`.
-        binary: KServe: tensors as bytes behind the JSON (Triton's extension).
         model: OpenAI: its name; None: the first that the server lists.
         stream: OpenAI: ask for a stream, which shows when each token came.
         done: OpenAI: a stream ends with [DONE]; without it an answer with a finish_reason is whole too.
-        parameters: OpenAI, KServe: more members of the JSON that is sent.
-        expect: what a right answer is, as in `--expect`.
-        ready: answers well when a server that was started is ready; a URL or a path; None: by the protocol.
+        parameters: OpenAI: more members of the JSON that is sent.
+        expect_status: of a right answer; None: 2xx.
+        expect_text: occurs in a right answer; of OpenAI-style servers in the generated text.
+        ready: answers well when a server that was started is ready; a URL or a path; None: whatever answers at the URL
+            itself.
         ready_timeout_s: how long that may take.
         connect_timeout_s: for a connection to be there; the time-out of a whole request is the profile's.
         read_timeout_s: between two parts of an answer.
         keep_alive_s: an idle connection is closed then, before the server does (uvicorn: after 5 s).
         ca_file: certificates that sign the server's, in PEM; None: those that this machine trusts.
         verify_tls: whether the server's certificate is checked.
-        seed: of generated inputs.
     """
 
     url: str
@@ -99,13 +94,12 @@ class HttpSettings(HttpInput):
     headers: dict[str, str] = Field(default_factory=dict)
     headers_file: Path | None = None
     inputs: dict[str, HttpInput] = Field(default_factory=dict)
-    shapes: dict[str, tuple[int | str, ...]] = Field(default_factory=dict)
-    binary: bool = False
     model: str | None = None
     stream: bool = True
     done: bool = True
     parameters: dict[str, Any] = Field(default_factory=dict)
-    expect: tuple[str, ...] = ()
+    expect_status: int | None = Field(default=None, ge=100, le=599)
+    expect_text: str | None = None
     ready: str | None = None
     ready_timeout_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     connect_timeout_s: float = Field(default=5.0, gt=0, allow_inf_nan=False)
@@ -113,7 +107,6 @@ class HttpSettings(HttpInput):
     keep_alive_s: float = Field(default=4.0, gt=0, allow_inf_nan=False)
     ca_file: Path | None = None
     verify_tls: bool = True
-    seed: int = 0
 
     def input_of(self, name: str | None) -> HttpInput:
         """What is sent for an entry of the mix; None: there is no mix."""
@@ -150,12 +143,10 @@ class HttpSettings(HttpInput):
         if self.protocol is not None:
             return self.protocol
         path = urlsplit(self.url).path.rstrip("/")
-        if KSERVE_PATH.search(path):
-            return "kserve"
         return "openai" if path.endswith(OPENAI_PATHS) else "plain"
 
     def with_inputs(self, files: Mapping[str, Path]) -> HttpSettings:
-        """The same with files that the mix names: arrays of a KServe model, else what is sent as it is.
+        """The same with files that the mix names, each sent as it is.
 
         Raises `UsageError` where a file is no request.
         """
@@ -164,8 +155,7 @@ class HttpSettings(HttpInput):
                 raise UsageError(f"the mix gives {name} the input {path}, and so does [target] inputs; leave one away")
             if self.kind == "openai" and path.suffix != ".json":
                 raise UsageError(f"the input {path} of {name}: an OpenAI request is a .json; text in [target] a prompt")
-        kind = "input_file" if self.kind == "kserve" else "body"
-        added = {name: HttpInput.model_validate({kind: path}) for name, path in files.items()}
+        added = {name: HttpInput(body=path) for name, path in files.items()}
         return self.model_copy(update={"inputs": {**self.inputs, **added}})
 
     def all_headers(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -199,8 +189,10 @@ def http_settings(url: str, file: Path | None = None, given: Mapping[str, Any] |
     where = f"{file} [{TABLE}]" if table else "the target"
     values = {name: value for name, value in (given or {}).items() if value is not None}
     folder = Path() if file is None else file.parent
+    names = {field.alias: name for name, field in HttpSettings.model_fields.items()}
+    of_table = {names.get(key, key): value for key, value in table.items()}
     try:
-        found = HttpSettings.model_validate({**table, **values, "url": url})
+        found = HttpSettings.model_validate({**of_table, **values, "url": url})
     except ValidationError as error:
         raise UsageError("\n".join(f"{where}: {_sentence(problem)}" for problem in error.errors())) from None
     of_file = {name: _in_folder(value, folder) for name, value in found if name not in values}
@@ -211,7 +203,6 @@ def check_http(settings: HttpSettings) -> None:
     """Raises `UsageError` for what is wrong with settings, and `ToolNotFoundError` without the client."""
     if importlib.util.find_spec("aiohttp") is None:
         raise ToolNotFoundError(f"load over HTTP needs aiohttp, which is not installed; {install_command('load')}")
-    parse_expectations(settings.expect)
     settings.all_headers()
 
 

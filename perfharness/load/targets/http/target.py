@@ -28,13 +28,11 @@ from perfharness.load.targets.http.client import (
     kind_of_failure,
     speaks_tls,
 )
-from perfharness.load.targets.http.expect import Expectation, parse_expectations
-from perfharness.load.targets.http.kserve import KserveProtocol
 from perfharness.load.targets.http.openai import OpenAiProtocol
 from perfharness.load.targets.http.protocol import HttpProtocol, PlainProtocol
 from perfharness.load.targets.http.settings import HttpSettings
 
-PROTOCOLS: dict[str, type[HttpProtocol]] = {"plain": PlainProtocol, "kserve": KserveProtocol, "openai": OpenAiProtocol}
+PROTOCOLS: dict[str, type[HttpProtocol]] = {"plain": PlainProtocol, "openai": OpenAiProtocol}
 READY_POLL_S = 0.1
 CHECK_S = 60.0
 """How long the answer to a request before the run may take."""
@@ -48,7 +46,6 @@ class HttpTarget:
 
     protocol: HttpProtocol
     client: Client
-    expectation: Expectation
 
     is_async = True
 
@@ -63,7 +60,7 @@ class HttpTarget:
 
     async def _ask(self, request: LoadRequest, headers: dict[str, str]) -> Answer:
         answer, has_begun = Answer(), False
-        wanted = self.expectation.status
+        wanted, text = self.protocol.settings.expect_status, self.protocol.settings.expect_text
         try:
             async with self.client.send(self.protocol.message(request), headers) as response:
                 status, has_begun = response.status, True
@@ -83,9 +80,9 @@ class HttpTarget:
             answer.error = CUT_OFF if has_begun and kind == RESET else kind
             answer.message = f"{type(error).__name__}: {error}{self._hint(error)}"
             return answer
-        problem = self.expectation.problem(received)
-        if problem is not None:
-            answer.error, answer.message = WRONG_ANSWER, problem
+        if text is not None and text.encode() not in received:
+            shown = received[:_SHOWN].decode(errors="replace")
+            answer.error, answer.message = WRONG_ANSWER, f"{shown!r} does not contain {text!r}"
         return answer
 
     def _hint(self, error: Exception) -> str:
@@ -105,7 +102,7 @@ class HttpTarget:
     async def wait_ready(self) -> None:
         """Wait until a server that was started answers. Raises `LaunchError` where it does not in time."""
         settings = self.protocol.settings
-        path = settings.ready or self.protocol.ready_path
+        path = settings.ready
         url = self.protocol.url.join(URL(path)) if path is not None else self.protocol.url
         deadline = time.monotonic() + settings.ready_timeout_s
         last = "nothing was tried"
@@ -176,7 +173,7 @@ class HttpTarget:
 
 def http_target(settings: HttpSettings) -> HttpTarget:
     """The target of all workers. Raises `UsageError` where the settings are wrong."""
-    return HttpTarget(PROTOCOLS[settings.kind](settings), Client(settings), parse_expectations(settings.expect))
+    return HttpTarget(PROTOCOLS[settings.kind](settings), Client(settings))
 
 
 def http_targets(settings: HttpSettings, inputs: Mapping[str | None, int], *, is_started: bool) -> MakeTarget:
