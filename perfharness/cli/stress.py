@@ -466,15 +466,13 @@ def show_replicas(asked: ReplicasAsked, output: Output) -> int:
             if one.error is not None:
                 say(output.errors, str(one.error))
     found = run.result
-    is_written = run.write()
+    run.write()
     if output.is_json:
         output.json(found.model_dump(mode="json"))
     else:
         print_replicas(output.results, found)
     findings = [record.to_finding() for record in found.findings]
     output.findings(findings)
-    if not is_written:
-        output.message(f"{out} keeps the results of an earlier comparison: nothing was measured in this one")
     output.message(f"results: {out.absolute()}")
     if interrupted or found.best is None:
         return EXIT_FAILED

@@ -220,9 +220,10 @@ def test_an_old_run_is_replaced_as_a_whole_and_foreign_files_stay(script: Path, 
     (out / "telemetry.parquet").write_text("of the old run")
     assert launch("-np", 1, "--tracer", "none", "-o", out, script).returncode == 0
     assert sorted(path.name for path in out.iterdir()) == [
-        "benchmark_mean.json", "manifest.json", "notes.txt", "proc_0_gpu_0",
+        "benchmark_mean.json", "manifest.json", "notes.txt", "previous", "proc_0_gpu_0",
     ]  # fmt: skip
     assert not (out / "proc_0_gpu_0" / "extra").exists()
+    assert (out / "previous" / "proc_0_gpu_0" / "extra").exists()
 
 
 def test_where_nothing_was_started_the_old_run_stays(tmp_path: Path, script: Path) -> None:

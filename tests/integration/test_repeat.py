@@ -67,8 +67,6 @@ def test_three_launches(script: Path, tmp_path: Path) -> None:
     assert batch.low < (batch.mean or 0)
     assert f"{BATCH}/work" in repeat.stages
 
-    refused = run_to_the_end(("--repeat", 2, "-o", out / "launch_0", *QUICK, script), environment())
-    assert refused.returncode == 2
     together = run_to_the_end(("--repeat", 2, "--np-sweep", "1,2", "-o", tmp_path / "x", script), environment())
     assert together.returncode == 2
 

@@ -14,6 +14,7 @@ import numpy as np
 from perfharness.analysis.comparison.launches import mean_of_launches
 from perfharness.analysis.load.choice import Choice, Contender, Placed, choose, without_nulls
 from perfharness.errors import LaunchError, UsageError
+from perfharness.files import write_model
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.replicas.plan import SHARINGS, PlannedCase, plan_replicas
 from perfharness.load.replicas.result import REPLICAS_NAME, ReplicaCase, Replicas, Sharing
@@ -22,7 +23,6 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.load import PhaseResult, TargetRecord
 from perfharness.model.manifest import FindingRecord
 from perfharness.runs.launch import LaunchResult, Observe, unobserved
-from perfharness.runs.series.file import write_series
 from perfharness.runs.series.repeat import (
     RepeatCase,
     RepeatedLaunch,
@@ -122,10 +122,10 @@ class ReplicaRun:
             **judged,
         )
 
-    def write(self) -> bool:
-        """Write the file; False where an earlier one stays, for this has no number. Raises `ResultError`."""
+    def write(self) -> None:
+        """Write the file. Raises `ResultError`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return write_series(self.folder / REPLICAS_NAME, self.result, lambda found: found.best is not None)
+        write_model(self.folder / REPLICAS_NAME, self.result)
 
     def _counted(self, repeat: RepeatCase) -> dict[str, MeasuredLaunch]:
         """The launches whose figures count, by their folders."""

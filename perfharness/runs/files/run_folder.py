@@ -43,7 +43,6 @@ from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace, TraceMeta
-from perfharness.run_swap import settle
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.explain import (
     FAILED,
@@ -66,6 +65,7 @@ from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe
 from perfharness_launcher.measured import with_measured
+from perfharness_launcher.staging import has_numbers
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,7 @@ class RunSummary:
     results: dict[str, ProcessResult]
     findings: list[Finding]
     not_written: str | None = None
-    """Why the files could not be written, in a sentence; None where they were, or earlier results are better."""
-
-    is_kept: bool = False
-    """Whether earlier results stayed, for they were made from more than exists now."""
+    """Why the files could not be written, in a sentence; None where they were."""
 
     failed: Mapping[str, str] = field(default_factory=dict)
     sharing: Sharing = ALL_SEPARATE
@@ -138,7 +135,6 @@ class Analysed:
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """The run folder, in which no other command writes meanwhile. Raises `ResultError` where one does."""
-    settle(folder)
     try:
         with locked(folder):
             yield
@@ -147,13 +143,12 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def read_manifest(folder: Path) -> RunManifest:
-    """The run's manifest; what a killed command left half done in the folder is finished first.
+    """The run's manifest.
 
     Of a run whose launcher was killed, it lists the traces that exist and marks the run as cut off.
 
     Raises `ResultError` where the folder holds none, it cannot be read, or it leads out of the folder.
     """
-    settle(folder)
     path = folder / MANIFEST_NAME
     try:
         manifest = RunManifest.model_validate_json(read_regular(path, follow=False))
@@ -261,8 +256,8 @@ def analyze_run(
 ) -> RunSummary:
     """Recompute both kinds of JSON files of a run.
 
-    Processes without a readable trace get no benchmark.json; the others' are written nevertheless. All files are put in
-    place together, at the end; results that were made from more than exists now stay (`results-kept`).
+    Processes without a readable trace get no benchmark.json; the others' are written nevertheless. Where nothing can be
+    read, results that are there stay.
 
     Args:
         write: False: only read. The files stay as they are, and the mean has no `mean_all_batches`.
@@ -294,9 +289,11 @@ def analyze_run(
     nsys_bytes = {name: one.trace_bytes for name, one in all_analysed.items() if one.trace_meta.tracer == "nsys"}
     machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled, nsys_bytes=nsys_bytes)
     findings.extend(machine.findings)
-    files = ResultFiles(run_dir, [process.folder for process in manifest.measured_processes]) if write else None
+    files = ResultFiles(run_dir) if write and (results or not has_numbers(run_dir)) else None
     for process in manifest.measured_processes:
         if (analysed := all_analysed.get(process.folder)) is None:
+            if files is not None:
+                files.remove(f"{process.folder}/{BENCHMARK_NAME}")
             continue
         own = [finding for finding in findings if finding.process == process.folder]
         meta = process_meta(
@@ -325,21 +322,7 @@ def analyze_run(
     if files is None:
         return summary
     files.write(BENCHMARK_MEAN_NAME, mean)
-    losses = list(files.losses({folder: analysed.trace_bytes for folder, analysed in all_analysed.items()}))
-    if losses:
-        files.discard()
-        findings.append(
-            Finding(
-                "results-kept",
-                Severity.ERROR,
-                f"The results in {run_dir} stay as they were, for they were made of more than is there now: "
-                f"{'; '.join(losses)}.",
-                f"Bring it back; or remove {BENCHMARK_MEAN_NAME} and every {BENCHMARK_NAME}, and analyze again.",
-            )
-        )
-    else:
-        files.put_in_place()
-    return replace(summary, not_written=files.problem, is_kept=bool(losses))
+    return replace(summary, not_written=files.problem)
 
 
 def _analyze_explaining(

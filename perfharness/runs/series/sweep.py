@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
+from perfharness.files import write_model
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, Tree, path_text
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import check_folder, read_series, write_series
+from perfharness.runs.series.file import read_series
 from perfharness.runs.series.scaling import (
     SCALING_NAME,
     GpuPoint,
@@ -27,9 +28,9 @@ from perfharness.runs.series.scaling import (
 )
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness.runs.store.register import Series, StoreSettings, register_series
-from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
-from perfharness_launcher.staging import writing_to
+from perfharness_launcher.staging import series_folder
 
 POWER_FIGURES = ("power_sample_w", "power_instant_w", "power_average_w")
 """The finest first."""
@@ -44,14 +45,12 @@ class ProcessSweep:
 
     Attributes:
         folder: of `scaling.json` and of the runs.
-        is_kept: whether an earlier sweep's `scaling.json` stayed, for that has numbers and this one has none.
         store_findings: why it is not in the run store, where it should be.
     """
 
     scaling: Scaling
     launches: Sequence[SeriesLaunch[ScalingRow]]
     folder: Path
-    is_kept: bool
     store_findings: Sequence[Finding] = ()
 
 
@@ -60,7 +59,6 @@ def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[Launch
     if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 1:
         given = ",".join(map(str, numbers))
         raise UsageError(f"--np-sweep {given}: must be different numbers of processes, as in 1,2,4,8")
-    check_folder(options.output_dir, "--np-sweep", SCALING_NAME)
     if options.explain:
         raise UsageError(
             "--explain explains one launch, and --np-sweep makes several; give --no-explain, and explain one of them "
@@ -95,7 +93,9 @@ def sweep_processes(
     options, _ = launch_options(script, script_arguments, settings, config)
     command = command_of(options, "--np-sweep", ",".join(map(str, numbers)))
     plans = plan_launches(sweep_options(options, numbers))
-    return summarize_sweep(options, plans, list(run_sweep(plans, command)), command)
+    with series_folder(options.output_dir, folders_of(plans)) as series:
+        swept = summarize_sweep(options, plans, list(run_sweep(plans, command)), command)
+    return replace(swept, folder=series.path)
 
 
 def run_sweep(
@@ -104,16 +104,7 @@ def run_sweep(
     """Run all plans, one after the other, each when it is requested.
 
     A launch that fails is a row with the reason, and the sweep goes on; an interrupt ends it.
-
-    Raises `LaunchError` where another command writes to the folder of the sweep.
     """
-    with writing_to(plans[0].options.output_dir.parent):
-        yield from _run_sweep(plans, command, observe)
-
-
-def _run_sweep(
-    plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe
-) -> Iterator[SeriesLaunch[ScalingRow]]:
     interrupted = False
     for plan in plans:
         number = plan.options.num_processes
@@ -155,7 +146,7 @@ def summarize_sweep(
         **_curve([one.row for one in launches], loops),
     )
     options.output_dir.mkdir(parents=True, exist_ok=True)
-    is_written = write_series(options.output_dir / SCALING_NAME, scaling, _has_numbers)
+    write_model(options.output_dir / SCALING_NAME, scaling)
     series = Series(
         "sweep",
         options.output_dir,
@@ -167,7 +158,7 @@ def summarize_sweep(
         exit_code=sweep_exit_code(launches),
     )
     found = register_series(series, StoreSettings(options.store, stored=options.stored))
-    return ProcessSweep(scaling, launches, options.output_dir, is_kept=not is_written, store_findings=found)
+    return ProcessSweep(scaling, launches, options.output_dir, store_findings=found)
 
 
 def sweep_exit_code(launches: Sequence[SeriesLaunch[ScalingRow]]) -> int:
@@ -193,9 +184,8 @@ def update_scaling(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | N
     rows = [_updated_row(point.row, by_folder.get(point.row.folder)) for point in before.points]
     loops = [loop_path(summary.results) for summary in summaries]
     updated = before.model_copy(update=_curve(rows, loops))
-    if not any(summary.is_kept for summary in summaries):
-        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
-            write_series(folder / SCALING_NAME, updated, _has_numbers)
+    with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
+        write_model(folder / SCALING_NAME, updated)
     return updated
 
 
@@ -287,7 +277,3 @@ def _gpus(mean: Tree) -> tuple[list[GpuPoint], str | None]:
 def _power(figures: dict[str, Any]) -> float | None:
     means = [figures[name]["mean"] for name in POWER_FIGURES if name in figures]
     return next((value for value in means if value is not None), None)
-
-
-def _has_numbers(scaling: Scaling) -> bool:
-    return any(point.row.items_per_second is not None for point in scaling.points)
