@@ -159,7 +159,6 @@ def _runs_in(folder: Path) -> tuple[Path, ...]:
         (int(match[2] or -1), match[1] or "", child)
         for child in folder.iterdir()
         if (match := RUN_OF_SERIES.fullmatch(child.name))
-        and not child.is_symlink()
         and (child / MANIFEST_NAME).is_file()
         and (not listed or child.name in listed)
     ]

@@ -6,12 +6,11 @@ Needs no GPU, CUDA, nsys or torch: everything is recomputed from what is on disk
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
@@ -147,7 +146,7 @@ def read_manifest(folder: Path) -> RunManifest:
 
     Of a run whose launcher was killed, it lists the traces that exist and marks the run as cut off.
 
-    Raises `ResultError` where the folder holds none, it cannot be read, or it leads out of the folder.
+    Raises `ResultError` where the folder holds none, or it cannot be read.
     """
     path = folder / MANIFEST_NAME
     try:
@@ -161,8 +160,6 @@ def read_manifest(folder: Path) -> RunManifest:
         raise ResultError(
             f"{path} cannot be read ({_why(error)}); it was written by another program, or is damaged."
         ) from error
-    for process in [*manifest.processes, *manifest.measured_processes]:
-        _refuse_links(folder, process)
     manifest = _with_imported_logs(folder, manifest)
     return manifest if manifest.complete else _cut_off(folder, manifest)
 
@@ -173,19 +170,6 @@ def _why(error: OSError | ValidationError) -> str:
         return reason_of(error)
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
-
-
-def _refuse_links(folder: Path, process: ProcessRecord) -> None:
-    """A run folder may come from anybody: nothing is read or written where a link in it leads to."""
-    parts = PurePosixPath(process.folder)
-    for part in (*parts.parents, parts):
-        if os.path.lexists(folder / part) and not (str(part) == "." or is_plain_folder(folder / part)):
-            raise ResultError(f"{folder / part} is no folder but a link or a file; no launch writes that.")
-    if (trace := process.trace_path(folder)) is None:
-        return
-    for file in trace.iterdir() if is_plain_folder(trace) else [trace]:
-        if os.path.lexists(file) and not is_plain(file):
-            raise ResultError(f"{file} is no regular file; no launch writes that.")
 
 
 def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:

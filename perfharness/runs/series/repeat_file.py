@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from perfharness.errors import ResultError
-from perfharness.files import is_plain_folder
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord
 from perfharness.runs.files.run_folder import read_manifest
@@ -202,8 +201,7 @@ def repeated_launches(folder: Path) -> tuple[Path, ...]:
 
 
 def _is_run(folder: Path, name: str) -> bool:
-    path = folder / name
-    return is_plain_folder(path) and (path / MANIFEST_NAME).is_file()
+    return (folder / name / MANIFEST_NAME).is_file()
 
 
 def _is_that_run(folder: Path, row: RepeatRow) -> bool:

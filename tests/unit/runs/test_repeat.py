@@ -275,18 +275,6 @@ def test_a_damaged_file_is_refused(change: dict[str, Any], tmp_path: Path, capsy
     assert (captured.out, len(captured.err.splitlines())) == ("", 1)
 
 
-def test_launches_behind_links_do_not_count(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    repeated(tmp_path / "other", 1)
-    (tmp_path / "rep").mkdir()
-    (tmp_path / "rep" / "launch_0").symlink_to(tmp_path / "other" / "launch_0")
-    assert repeated_launches(tmp_path / "rep") == ()
-    (tmp_path / "rep" / "repeat.json").write_text((tmp_path / "other" / "repeat.json").read_text())
-    assert repeated_launches(tmp_path / "rep") == ()
-    (tmp_path / "link").symlink_to(tmp_path / "other")
-    assert repeated_launches(tmp_path / "link") == (tmp_path / "link" / "launch_0",)
-
-
 def test_a_launch_that_failed_is_listed_and_not_counted(tmp_path: Path) -> None:
     case = repeated(tmp_path, 2)
     case.add(RepeatRow(folder="launch_2", place=2, status="failed", reason="it broke"))
