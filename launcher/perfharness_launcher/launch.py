@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,7 +39,7 @@ from perfharness_launcher.processes.outcome import (
 )
 from perfharness_launcher.processes.spawn import planned_command
 from perfharness_launcher.processes.supervise import Observer, Patience, Supervisor
-from perfharness_launcher.staging import Staging, staging, unfinished_runs
+from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
 
 ALMOST_FULL_BYTES = 1 << 20
 """With less space than this at the end of a run, something was perhaps not written."""
@@ -85,11 +84,8 @@ class FinishedRun:
         self.manifest = self.manifest.model_copy(update=values)
         self._stage.write_manifest(self.manifest)
 
-    def put_in_place(self, *, whole: bool) -> Path:
+    def put_in_place(self) -> Path:
         """Put it into the output folder, or next to an earlier run there that has numbers where this one has none.
-
-        Args:
-            whole: all that was measured was read and written.
 
         Returns:
             The folder that it is in now.
@@ -98,13 +94,8 @@ class FinishedRun:
             LaunchError: it could not be moved.
         """
         self._interrupts.note_only()
-        self.placed = self._stage.finish(whole=whole)
+        self.placed = self._stage.finish()
         return self.placed
-
-
-def new_run_id() -> str:
-    """Unique; sorts by time."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
 def companions_for(plan: LaunchPlan, say: Callable[[str], None]) -> list[Companion]:
@@ -141,7 +132,7 @@ def launch(
     """Run a plan; the `with` block reads the run, writes its results and puts it in place.
 
     While the block runs, the output folder is locked, and an interrupt raises `KeyboardInterrupt`. Whatever the block
-    raises, what was measured is kept: in place of the earlier run, or next to it where that has numbers.
+    raises, what was measured is kept: in place of the earlier run, or next to it where only that has numbers.
 
     Args:
         command: the command line of perfharness itself, for the manifest.
@@ -156,7 +147,7 @@ def launch(
     output_dir = written_to or plan.options.output_dir.absolute()
     run_id = new_run_id()
     plan = _with_gpu_metrics(plan)
-    with noting_interrupts() as interrupts, staging(output_dir, run_id) as stage:
+    with noting_interrupts() as interrupts, staging(output_dir, run_id, observer.stage) as stage:
         manifest = _measure(plan, command, run_id, stage, interrupts, observer, companions, patience or Patience())
         run = FinishedRun(manifest, stage.path, stage, interrupts)
         try:
@@ -165,9 +156,9 @@ def launch(
         except BaseException as error:
             if run.placed is not None:
                 raise
-            raise _with_location(error, stage.finish(whole=False), observer) from error
+            raise _with_location(error, stage.finish(), observer) from error
         if run.placed is None:
-            run.put_in_place(whole=False)
+            run.put_in_place()
 
 
 def _with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
@@ -253,7 +244,7 @@ def _measure(
     except BaseException as error:
         running.stop()
         if supervisor.has_measured:
-            raise _with_location(error, stage.finish(whole=False), observer) from error
+            raise _with_location(error, stage.finish(), observer) from error
         stage.discard()
         if isinstance(error, PerfHarnessError) and (running.findings or interrupts):
             kind = LaunchInterruptedError if interrupts else type(error)

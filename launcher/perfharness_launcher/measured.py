@@ -29,10 +29,6 @@ from perfharness.tracer.output import CHILD_TRACE
 UNFOLLOWED = ".unfollowed_"
 """How the notes begin that `perfharness/boot/follow/sitecustomize.py` leaves."""
 
-_LARGEST_GAP = 1 << 14
-"""So many pids are not given within a tick; the smallest limit of pids (/proc/sys/kernel/pid_max) is twice that."""
-
-
 _Key = tuple[int, int]
 """The pid that a trace has of a process, and how many processes of that pid were found before it."""
 
@@ -300,26 +296,15 @@ def _names(measured: Mapping[_Key, _Process], ranks: Mapping[_Key, RankRecord]) 
 
 
 def _in_order_of_start(processes: Mapping[_Key, _Process]) -> list[_Key]:
-    """A process stamps itself once it runs, so of two that start within milliseconds either may be first.
-
-    The kernel counts their starts in ticks of 10 ms, and gives pids in turn to those of one tick. The processes of
-    which that is known are in this order among themselves, the others by their stamps.
-    """
+    """By the kernel's count of 10 ms where it is known, for a process stamps itself only once it runs."""
     order = sorted(processes, key=lambda key: (processes[key].started_ns or 0, key))
-    ticks: dict[int, list[_Key]] = {}
-    for key in order:
-        if (tick := processes[key].start_ticks) is not None:
-            ticks.setdefault(tick, []).append(key)
-    known = iter([key for tick in sorted(ticks) for key in _in_turn(ticks[tick])])
+    known = iter(
+        sorted(
+            (key for key in order if processes[key].start_ticks is not None),
+            key=lambda key: (processes[key].start_ticks, key),
+        )
+    )
     return [key if processes[key].start_ticks is None else next(known) for key in order]
-
-
-def _in_turn(keys: Collection[_Key]) -> list[_Key]:
-    """As the kernel gave their pids within a tick: the smallest may follow the largest that there is."""
-    ordered = sorted(keys)
-    pids = [pid for pid, _ in ordered]
-    first = next((place for place in range(1, len(pids)) if pids[place] - pids[place - 1] > _LARGEST_GAP), 0)
-    return ordered[first:] + ordered[:first]
 
 
 def _trace_name(folder: Path, name: str, process: _Process) -> str | None:

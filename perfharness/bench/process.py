@@ -27,11 +27,11 @@ from perfharness.bench.spec import (
 from perfharness.model import environment
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.launch import new_run_id
 from perfharness_launcher.nsys.command_line import TRACER_LOG
 from perfharness_launcher.processes.outcome import last_lines, log_tail, signal_name
 from perfharness_launcher.processes.spawn import STDERR_LOG, ProcessGroup, ProcessSpec, RunningProcess
 from perfharness_launcher.processes.supervise import Observer, Patience, Phase, Supervisor, Watched
+from perfharness_launcher.staging import new_run_id
 
 SEARCHED_LINES = 100
 """Lines at the end of the log that are searched for out-of-memory messages; a stack trace follows these."""

@@ -66,9 +66,8 @@ def analyze(
 ) -> None:
     """Recompute benchmark.json and benchmark_mean.json of runs from the traces in them; or read bare traces.
 
-    Needs no GPU, CUDA, nsys or torch. Exits with 3 where a trace is incomplete, nothing could be measured, or the
-    results in a run folder were made of more than is there now, and stay; with 1 where they cannot be written, after
-    they were printed.
+    Needs no GPU, CUDA, nsys or torch. Exits with 3 if a trace is incomplete or nothing could be measured; with 1 if
+    results cannot be written, after they were printed.
     """
     located = [locate(run, nsys) for run in runs]
     traces = [one for one in located if one.trace is not None]

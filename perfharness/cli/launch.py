@@ -32,8 +32,8 @@ from perfharness.render.charts.drawing import require_charts
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
-from perfharness.runs.series.repeat_file import DEFAULT_COUNT, RepeatRequest
-from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness.runs.series.repeat_file import DEFAULT_COUNT, TRACED, UNTRACED, RepeatRequest
+from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
 from perfharness_launcher.plan.options import (
     PROJECT_NAME,
     SETTINGS_NAME,
@@ -45,6 +45,7 @@ from perfharness_launcher.plan.options import (
 from perfharness_launcher.plan.ranks import own_arguments
 from perfharness_launcher.processes.orphans import adopting_orphans
 from perfharness_launcher.processes.supervise import Observer
+from perfharness_launcher.staging import series_folder
 
 SERIES = "Several launches"
 """A group of options in the help."""
@@ -346,7 +347,7 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
     output, findings, interrupted = shown.output, [], False
     missing: Sequence[Finding] = ()  # from the history: reported once
     (case,) = plan_repeats([options], request, [command_line()], [plans])
-    for one in run_repeats([case], shown.watching_one):
+    for one in run_repeats([case], shown.watching_one, output.message):
         interrupted = interrupted or one.interrupted
         if one.error is not None:
             say(output.errors, str(one.error))
@@ -366,8 +367,6 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
         print_repeat(output.results, repeat)
     findings += [*(record.to_finding() for record in repeat.findings), *missing]
     output.findings(findings)
-    if case.is_kept:
-        output.message(f"{case.folder} keeps the results of an earlier repeat: nothing was measured in this one")
     output.message(f"results: {case.folder.absolute()}")
     if interrupted or not repeat.measured:
         return EXIT_FAILED
@@ -381,26 +380,25 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
     was measured of one kind, or it was interrupted.
     """
     from perfharness.render.terminal.overhead import print_overhead
-    from perfharness.runs.series.overhead import overhead_cases, run_overhead, summarize_overhead
-    from perfharness.runs.series.repeat import plan_repeats
+    from perfharness.runs.series.overhead import overhead_cases, summarize_overhead
+    from perfharness.runs.series.repeat import plan_repeats, run_repeats
 
     output, interrupted = shown.output, False
     of_each = [plans[: request.count], plans[request.count :]]
     cases = plan_repeats(overhead_cases(options), request, [command_line()] * 2, of_each)
-    for one in run_overhead(options, cases, shown.watching_one):
-        interrupted = interrupted or one.interrupted
-        if one.error is not None:
-            say(output.errors, str(one.error))
-    measured, is_kept = summarize_overhead(options, cases, command_line())
+    with series_folder(options.output_dir, (TRACED, UNTRACED), output.message) as series:
+        for one in run_repeats(cases, shown.watching_one):
+            interrupted = interrupted or one.interrupted
+            if one.error is not None:
+                say(output.errors, str(one.error))
+        measured = summarize_overhead(options, cases, command_line())
     if output.is_json:
         output.json(measured.model_dump(mode="json"))
     else:
         print_overhead(output.results, measured)
     findings = [record.to_finding() for record in measured.findings]
     output.findings(findings)
-    if is_kept:
-        output.message(f"{options.output_dir} keeps the results of an earlier measurement: this one measured nothing")
-    output.message(f"results: {options.output_dir.absolute()}")
+    output.message(f"results: {series.path.absolute()}")
     if interrupted or not all(case.launches for case in cases):
         return EXIT_FAILED
     is_short = any(len(case.launches) < len(case.rows) for case in cases)
@@ -418,26 +416,24 @@ def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown
     from perfharness.runs.series.sweep import run_sweep, summarize_sweep, sweep_exit_code
 
     output, launches = shown.output, []
-    for one in run_sweep(plans, command_line(), shown.watching_one):
-        launches.append(one)
-        if one.error is not None:
-            say(output.errors, str(one.error))
-        if one.result is not None:
-            shown.draw(one.result)
-            output.findings([*one.result.summary.findings, *one.result.history_findings])
-    swept = summarize_sweep(options, plans, launches, command_line())
-    if output.is_json:
-        output.json(swept.scaling.model_dump(mode="json"))
-    else:
-        print_scaling(output.results, swept.scaling)
-    if swept.is_kept:
-        output.message(f"{swept.folder} keeps the results of an earlier sweep: nothing was measured in this one")
-    else:
+    with series_folder(options.output_dir, folders_of(plans), output.message) as series:
+        for one in run_sweep(plans, command_line(), shown.watching_one):
+            launches.append(one)
+            if one.error is not None:
+                say(output.errors, str(one.error))
+            if one.result is not None:
+                shown.draw(one.result)
+                output.findings([*one.result.summary.findings, *one.result.history_findings])
+        swept = summarize_sweep(options, plans, launches, command_line())
         try:
             draw_pictures([scaling_picture(swept.scaling)], swept.folder, SCALING_PAGE)
         except PerfHarnessError as error:
             output.message(str(error))
-        output.message(f"results: {swept.folder.absolute()}")
+    if output.is_json:
+        output.json(swept.scaling.model_dump(mode="json"))
+    else:
+        print_scaling(output.results, swept.scaling)
+    output.message(f"results: {series.path.absolute()}")
     return sweep_exit_code(launches)
 
 
@@ -447,18 +443,17 @@ def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: 
     from perfharness.runs.series.cold_start import cold_start_exit_code, run_cold_start, summarize_cold_start
 
     output, launches = shown.output, []
-    for one in run_cold_start(plans, command_line(), shown.watching_one):
-        launches.append(one)
-        if one.result is not None:
-            shown.draw(one.result)
-    measured = summarize_cold_start(options, plans, launches, command_line())
-    if measured.is_kept:
-        output.message(f"{measured.folder} keeps the results of an earlier launch: nothing was measured in this one")
+    with series_folder(options.output_dir, folders_of(plans), output.message) as series:
+        for one in run_cold_start(plans, command_line(), shown.watching_one):
+            launches.append(one)
+            if one.result is not None:
+                shown.draw(one.result)
+        measured = summarize_cold_start(options, plans, launches, command_line())
     if output.is_json:
         output.json(measured.found.model_dump(mode="json"))
     else:
         print_cold_start(output.results, measured.found)
-    output.message(f"results: {measured.folder.absolute()}")
+    output.message(f"results: {series.path.absolute()}")
     return cold_start_exit_code(measured.found, is_complete=measured.is_complete)
 
 

@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfharness.files import read_regular, replacing
+from perfharness.files import is_plain, is_plain_folder, read_regular, replacing
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, MANIFEST_NAME, ProcessRecord, RunManifest
-from perfharness.run_swap import is_explaining_pass
 
 if TYPE_CHECKING:
     from perfharness.analysis.diagnosis.passes import Pass
@@ -31,7 +30,8 @@ OWN_DOING = frozenset({"cpu-contention", "cpu-quota", "cpu-steal"})
 def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
     """The folder of the run's explaining pass, or None where it has none."""
     folder = run_dir / EXPLAIN_NAME
-    return folder if not manifest.explaining and is_explaining_pass(folder) else None
+    is_there = is_plain_folder(folder) and is_plain(folder / MANIFEST_NAME)  # a user may have a folder of that name
+    return folder if is_there and not manifest.explaining else None
 
 
 def mark_explained(run_dir: Path, manifest: RunManifest) -> RunManifest:

@@ -74,8 +74,7 @@ class LaunchResult:
                 Finding(
                     "earlier-run-kept",
                     Severity.ERROR,
-                    f"{self.folder.parent} keeps its earlier run, for that has numbers and this one has none, or "
-                    f"not all; this one lies in {self.folder}",
+                    f"Kept the previous results in {self.folder.parent}; this incomplete run is in {self.folder}.",
                 )
             )
         return found
@@ -155,7 +154,7 @@ def run_plan(
 
         summary = analyze_run(run.folder, run.manifest)
         complete(run)
-        place = run.put_in_place(whole=summary.not_written is None)
+        place = run.put_in_place()
     is_aside = place != plan.options.output_dir.absolute()
     result = LaunchResult(run.manifest, place, summary, is_aside, explaining_interrupted=explaining_interrupted)
     if not plan.options.history:
@@ -183,8 +182,8 @@ def explain_run(run_dir: Path, second: LaunchPlan, command: Sequence[str], obser
         _check_same_plan(run_dir, manifest, second)
         folder = second.options.output_dir.absolute()
         with measure(second, command, observer, companions=companions_for(second, observer.stage)) as explaining:
-            whole = analyze_run(explaining.folder, explaining.manifest).not_written is None
-            is_aside = explaining.put_in_place(whole=whole) != folder
+            analyze_run(explaining.folder, explaining.manifest)
+            is_aside = explaining.put_in_place() != folder
         manifest = mark_explained(run_dir, manifest)
         observer.stage("reading the traces")
         summary = analyze_run(run_dir, manifest)
@@ -237,7 +236,7 @@ def _explain(
         with measure(
             second, command, observer, companions=companions_for(second, observer.stage), written_to=folder
         ) as explaining:
-            explaining.put_in_place(whole=True)
+            explaining.put_in_place()
         run.mark_explained()
     except PerfHarnessError as error:
         with suppress(OSError):

@@ -63,7 +63,6 @@ def test_two_launches(script: Path, tmp_path: Path) -> None:
     assert batch.low < (batch.mean or 0)
     assert f"{BATCH}/work" in repeat.stages
     refused = ["launch", *QUICK, "--repeat", "2"]
-    assert run([*refused, "-o", str(out / "launch_0"), str(script)]) == 2
     assert run([*refused, "--np-sweep", "1,2", "-o", str(tmp_path / "x"), str(script)]) == 2
 
 

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.launch import new_run_id
 from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing
 from perfharness_launcher.processes import child, guard
 from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE, adopting_orphans
 from perfharness_launcher.processes.spawn import ProcessGroup, ProcessSpec, RunningProcess
 from perfharness_launcher.processes.supervise import Observer, Patience, Phase, Supervisor, Watched
+from perfharness_launcher.staging import new_run_id
 from tests.integration.launches import PATIENCE_S, processes_naming, wait_for
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"

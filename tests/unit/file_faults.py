@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,10 +73,3 @@ def fault(folder: Path, at: int, error: int | None) -> Iterator[_Faults]:
     finally:
         _faults.folder = None
         os.fsync = _fsync
-
-
-def count_operations(folder: Path, act: Callable[[], object]) -> int:
-    """How many there are."""
-    with fault(folder, 0, None) as faults:
-        act()
-    return faults.count

@@ -34,7 +34,7 @@ class CompanionContext:
     Args:
         gpus: those that the run uses.
         run_dir: where the run is being written; what belongs to the run goes in here, under a name that is in
-            `run_swap.RUN_FILES`. The folder moves when the run is put in place, after `stop`.
+            `staging.has_name_of_a_run`. The folder moves when the run is put in place, after `stop`.
         run_id: of the run, as in the manifest.
         interrupted: whether the user has asked the launch to end; a `start` that takes long asks it.
     """

@@ -55,6 +55,11 @@ class LaunchPlan:
         return ProcessGroup(self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s)
 
 
+def folders_of(plans: Sequence[LaunchPlan]) -> list[str]:
+    """Names of the folders of the launches of a series."""
+    return [plan.options.output_dir.name for plan in plans]
+
+
 def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
     """The plan of a launch.
 

@@ -17,7 +17,6 @@ from perfharness.boot import ASK_INTERPRETER
 from perfharness.model.annotations import Annotations
 from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord
 from perfharness.model.version import VERSION
-from perfharness.run_swap import is_explaining_pass, series_in
 from perfharness_launcher.nsys.command_line import NsysInstall
 from perfharness_launcher.nsys.probe import Pair, dotted, find_nsys, pair, try_nsys
 from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotations
@@ -26,6 +25,7 @@ from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import CpuTopology, GpuLocality, gpu_localities, read_topology
 from perfharness_launcher.plan.program import Program, find_program
 from perfharness_launcher.plan.source import file_of_target, find_source
+from perfharness_launcher.staging import is_run
 
 INTERPRETER_TIMEOUT_S = 60
 
@@ -213,8 +213,6 @@ def _output_problem(output_dir: Path) -> str | None:
         return f"-o {output_dir.absolute()} is not UTF-8, which the files of the results have to be named in"
     if output_dir.exists() and not output_dir.is_dir():
         return f"-o {output_dir} is a file, not a folder"
-    if series := series_in(output_dir):
-        return f"-o {output_dir} holds {series}, and a single launch in it would be read instead; name another -o"
     nearest = next(folder for folder in (output_dir.absolute(), *output_dir.absolute().parents) if folder.exists())
     if not nearest.is_dir():
         return f"-o {output_dir}: {nearest} is a file, not a folder"
@@ -225,7 +223,7 @@ def _output_problem(output_dir: Path) -> str | None:
 
 def _explain_folder_problem(options: LaunchOptions) -> str | None:
     folder = options.output_dir / EXPLAIN_NAME
-    if not options.explain or not os.path.lexists(folder) or is_explaining_pass(folder):
+    if not options.explain or not os.path.lexists(folder) or is_run(folder):
         return None
     return f"{folder} is not of a run, and --explain writes there; name another -o"
 

@@ -16,9 +16,10 @@ from perfharness.bench.suite.matrix import plan_suite
 from perfharness.bench.suite.store import measuring
 from perfharness.bench.suite.suite import Suite
 from perfharness.errors import UsageError
+from perfharness.files import write_model
 from perfharness.model.bench import CaseResult
-from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
-from perfharness.runs.series.cold_start import prepare_cache, process_names, summarized, write_cold_start
+from perfharness.model.cold_start import COLD_START_NAME, CacheState, ColdStart, ColdStartRow
+from perfharness.runs.series.cold_start import prepare_cache, process_names, summarized
 from perfharness_launcher.companions.page_cache import drop_page_cache
 from perfharness_launcher.interrupts import Interrupts
 
@@ -95,7 +96,7 @@ def run_startup(
             if name == "first" and row.status != "ok":
                 break
     found = summarized(rows, command, planned[0].case_id, figures=FIGURES)
-    write_cold_start(found, output_dir)
+    write_model(output_dir / COLD_START_NAME, found)
     return found
 
 

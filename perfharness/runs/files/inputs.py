@@ -16,7 +16,6 @@ from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.measured import is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.telemetry import TELEMETRY_NAME
-from perfharness.run_swap import STAGING_PREFIX, settle
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, repeated_launches
@@ -29,6 +28,7 @@ from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys.collect import REPORT_SUFFIX, collect, sqlite_of
 from perfharness_launcher.nsys.command_line import REPORT_STEM
 from perfharness_launcher.nsys.probe import find_nsys
+from perfharness_launcher.staging import unfinished_runs
 
 REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
@@ -102,7 +102,6 @@ def locate(path: Path, nsys: Path | None = None) -> Located:
     if not path.is_dir():
         trace = sqlite_of(path, lambda: find_nsys(nsys, os.environ)) if _is_report(path) else path
         return Located(path, trace=trace, name=path.stem)
-    settle(path)  # of a run that was being replaced when its launcher was killed, the manifest comes last
     if (path / MANIFEST_NAME).is_file():
         return Located(path, runs=(path,), name=path.name)
     if (path / OVERHEAD_NAME).is_file() and is_plain_folder(path / TRACED):
@@ -117,7 +116,7 @@ def locate(path: Path, nsys: Path | None = None) -> Located:
         return Located(path, runs=runs, name=path.name)
     if cases := [child.name for child in sorted(path.iterdir()) if is_plain_folder(child) and repeated_launches(child)]:
         raise ResultError(f"{path} holds the launches of several cases; name one of them, as {path / cases[0]}.")
-    if unfinished := sorted(filter(is_plain_folder, path.glob(f"{STAGING_PREFIX}*"))):
+    if unfinished := unfinished_runs(path):
         raise ResultError(
             f"{path} holds no run yet: a launch is writing there, or was killed; wait until it is done, or read what a "
             f"killed one left: perfharness analyze {unfinished[-1]}."
@@ -160,7 +159,6 @@ def _runs_in(folder: Path) -> tuple[Path, ...]:
         (int(match[2] or -1), match[1] or "", child)
         for child in folder.iterdir()
         if (match := RUN_OF_SERIES.fullmatch(child.name))
-        and not child.is_symlink()
         and (child / MANIFEST_NAME).is_file()
         and (not listed or child.name in listed)
     ]

@@ -6,12 +6,11 @@ Needs no GPU, CUDA, nsys or torch: everything is recomputed from what is on disk
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
@@ -43,7 +42,6 @@ from perfharness.model.nsys_schema import TRACE_NAME
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.model.telemetry import ClockTieRecord
 from perfharness.model.trace import Trace, TraceMeta
-from perfharness.run_swap import settle
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.explain import (
     FAILED,
@@ -66,6 +64,7 @@ from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe
 from perfharness_launcher.measured import with_measured
+from perfharness_launcher.staging import has_numbers
 
 
 @dataclass(frozen=True)
@@ -100,10 +99,7 @@ class RunSummary:
     results: dict[str, ProcessResult]
     findings: list[Finding]
     not_written: str | None = None
-    """Why the files could not be written, in a sentence; None where they were, or earlier results are better."""
-
-    is_kept: bool = False
-    """Whether earlier results stayed, for they were made from more than exists now."""
+    """Why the files could not be written, in a sentence; None where they were."""
 
     failed: Mapping[str, str] = field(default_factory=dict)
     sharing: Sharing = ALL_SEPARATE
@@ -138,7 +134,6 @@ class Analysed:
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """The run folder, in which no other command writes meanwhile. Raises `ResultError` where one does."""
-    settle(folder)
     try:
         with locked(folder):
             yield
@@ -147,13 +142,12 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def read_manifest(folder: Path) -> RunManifest:
-    """The run's manifest; what a killed command left half done in the folder is finished first.
+    """The run's manifest.
 
     Of a run whose launcher was killed, it lists the traces that exist and marks the run as cut off.
 
-    Raises `ResultError` where the folder holds none, it cannot be read, or it leads out of the folder.
+    Raises `ResultError` where the folder holds none, or it cannot be read.
     """
-    settle(folder)
     path = folder / MANIFEST_NAME
     try:
         manifest = RunManifest.model_validate_json(read_regular(path, follow=False))
@@ -166,8 +160,6 @@ def read_manifest(folder: Path) -> RunManifest:
         raise ResultError(
             f"{path} cannot be read ({_why(error)}); it was written by another program, or is damaged."
         ) from error
-    for process in [*manifest.processes, *manifest.measured_processes]:
-        _refuse_links(folder, process)
     manifest = _with_imported_logs(folder, manifest)
     return manifest if manifest.complete else _cut_off(folder, manifest)
 
@@ -178,19 +170,6 @@ def _why(error: OSError | ValidationError) -> str:
         return reason_of(error)
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
-
-
-def _refuse_links(folder: Path, process: ProcessRecord) -> None:
-    """A run folder may come from anybody: nothing is read or written where a link in it leads to."""
-    parts = PurePosixPath(process.folder)
-    for part in (*parts.parents, parts):
-        if os.path.lexists(folder / part) and not (str(part) == "." or is_plain_folder(folder / part)):
-            raise ResultError(f"{folder / part} is no folder but a link or a file; no launch writes that.")
-    if (trace := process.trace_path(folder)) is None:
-        return
-    for file in trace.iterdir() if is_plain_folder(trace) else [trace]:
-        if os.path.lexists(file) and not is_plain(file):
-            raise ResultError(f"{file} is no regular file; no launch writes that.")
 
 
 def _with_imported_logs(folder: Path, manifest: RunManifest) -> RunManifest:
@@ -261,8 +240,8 @@ def analyze_run(
 ) -> RunSummary:
     """Recompute both kinds of JSON files of a run.
 
-    Processes without a readable trace get no benchmark.json; the others' are written nevertheless. All files are put in
-    place together, at the end; results that were made from more than exists now stay (`results-kept`).
+    Processes without a readable trace get no benchmark.json; the others' are written nevertheless. Where nothing can be
+    read, results that are there stay.
 
     Args:
         write: False: only read. The files stay as they are, and the mean has no `mean_all_batches`.
@@ -294,9 +273,11 @@ def analyze_run(
     nsys_bytes = {name: one.trace_bytes for name, one in all_analysed.items() if one.trace_meta.tracer == "nsys"}
     machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled, nsys_bytes=nsys_bytes)
     findings.extend(machine.findings)
-    files = ResultFiles(run_dir, [process.folder for process in manifest.measured_processes]) if write else None
+    files = ResultFiles(run_dir) if write and (results or not has_numbers(run_dir)) else None
     for process in manifest.measured_processes:
         if (analysed := all_analysed.get(process.folder)) is None:
+            if files is not None:
+                files.remove(f"{process.folder}/{BENCHMARK_NAME}")
             continue
         own = [finding for finding in findings if finding.process == process.folder]
         meta = process_meta(
@@ -325,21 +306,7 @@ def analyze_run(
     if files is None:
         return summary
     files.write(BENCHMARK_MEAN_NAME, mean)
-    losses = list(files.losses({folder: analysed.trace_bytes for folder, analysed in all_analysed.items()}))
-    if losses:
-        files.discard()
-        findings.append(
-            Finding(
-                "results-kept",
-                Severity.ERROR,
-                f"The results in {run_dir} stay as they were, for they were made of more than is there now: "
-                f"{'; '.join(losses)}.",
-                f"Bring it back; or remove {BENCHMARK_MEAN_NAME} and every {BENCHMARK_NAME}, and analyze again.",
-            )
-        )
-    else:
-        files.put_in_place()
-    return replace(summary, not_written=files.problem, is_kept=bool(losses))
+    return replace(summary, not_written=files.problem)
 
 
 def _analyze_explaining(

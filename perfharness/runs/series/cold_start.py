@@ -5,24 +5,25 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
+from perfharness.files import write_model
 from perfharness.model.cold_start import COLD_START_NAME, Cache, CacheState, ColdStart, ColdStartRow, Spread
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import check_folder, read_series, write_series
+from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import MOST_LAUNCHES
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
-from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
-from perfharness_launcher.staging import writing_to
+from perfharness_launcher.staging import series_folder
 
 FIGURES = (
     "process_to_first_batch_ms",
@@ -41,13 +42,11 @@ class ColdStartResult:
 
     Attributes:
         is_complete: whether every process was run or could not be.
-        is_kept: whether an earlier `cold_start.json` stayed, for that has numbers and this one has none.
     """
 
     found: ColdStart
     folder: Path
     is_complete: bool
-    is_kept: bool
 
 
 def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions]:
@@ -58,7 +57,6 @@ def cold_start_options(options: LaunchOptions, count: int) -> list[LaunchOptions
     """
     if not 1 <= count <= MOST_LAUNCHES:
         raise UsageError(f"--cold-start {count}: must be 1 to {MOST_LAUNCHES} processes")
-    check_folder(options.output_dir, "--cold-start", COLD_START_NAME)
     if options.explain:
         raise UsageError("--explain explains the times of batches, and --cold-start measures none; give --no-explain")
     if options.num_processes != 1 or (options.num_gpus or 1) != 1 or len(options.gpus) > 1:
@@ -99,7 +97,9 @@ def cold_start(
     options, _ = launch_options(script, script_arguments, settings, config)
     command = command_of(options, "--cold-start", str(count))
     plans = plan_launches(cold_start_options(options, count))
-    return summarize_cold_start(options, plans, list(run_cold_start(plans, command)), command)
+    with series_folder(options.output_dir, folders_of(plans)) as series:
+        found = summarize_cold_start(options, plans, list(run_cold_start(plans, command)), command)
+    return replace(found, folder=series.path)
 
 
 def run_cold_start(
@@ -108,15 +108,8 @@ def run_cold_start(
     """Run the plans of `cold_start_options`, each when it is requested; an interrupt ends it.
 
     The first process shows which files are read, and fills the cache. Where the cache cannot be emptied, only warm ones
-    are run. Raises `LaunchError` where another command writes to the folder.
+    are run.
     """
-    with writing_to(plans[0].options.output_dir.parent):
-        yield from _run_all(plans, command, observe)
-
-
-def _run_all(
-    plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe
-) -> Iterator[SeriesLaunch[ColdStartRow]]:
     files: set[Path] = set()
     for plan in plans:
         row = prepare_cache(plan.options.output_dir.name, partial(drop_page_cache, files))
@@ -163,9 +156,9 @@ def summarize_cold_start(
     rows = [one.row for one in launches]
     found = summarized(rows, command, options.script, options.script_arguments, plans[0].tracer.kind)
     options.output_dir.mkdir(parents=True, exist_ok=True)
-    is_written = write_cold_start(found, options.output_dir)
+    write_model(options.output_dir / COLD_START_NAME, found)
     is_complete = len(rows) == len(plans)
-    return ColdStartResult(found, options.output_dir, is_complete, is_kept=not is_written)
+    return ColdStartResult(found, options.output_dir, is_complete)
 
 
 def cold_start_exit_code(found: ColdStart, *, is_complete: bool) -> int:
@@ -215,9 +208,8 @@ def update_cold_start(folder: Path, summaries: Sequence[RunSummary]) -> ColdStar
         for row in before.rows
     ]
     updated = before.model_copy(update={"rows": rows, "cold": spreads(rows, "cold"), "warm": spreads(rows, "warm")})
-    if not any(summary.is_kept for summary in summaries):
-        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
-            write_cold_start(updated, folder)
+    with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
+        write_model(folder / COLD_START_NAME, updated)
     return updated
 
 
@@ -231,12 +223,3 @@ def _spread(values: Sequence[float]) -> Spread:
     if not values:
         return Spread(count=0)
     return Spread(count=len(values), median=statistics.median(values), min=min(values), max=max(values))
-
-
-def write_cold_start(found: ColdStart, folder: Path) -> bool:
-    """Write `cold_start.json`; not where it has no number and an earlier one has. Raises `ResultError`."""
-    return write_series(folder / COLD_START_NAME, found, _has_numbers)
-
-
-def _has_numbers(found: ColdStart) -> bool:
-    return any(row.startup is not None for row in found.rows)

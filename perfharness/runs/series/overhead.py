@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from math import isfinite
 from pathlib import Path
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from perfharness.analysis.comparison.launches import mean_of_launches
 from perfharness.analysis.comparison.verdicts import ALPHA, Judgement, Pair, Reason, Rule, compare
 from perfharness.errors import UsageError
+from perfharness.files import write_model
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, TracerRecord
@@ -21,10 +22,8 @@ from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import QUANTILES
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.launch import Observe, unobserved
-from perfharness.runs.series.file import check_folder, write_series
 from perfharness.runs.series.repeat import (
     RepeatCase,
-    RepeatedLaunch,
     plan_repeats,
     repeat_options,
     repeat_request,
@@ -33,7 +32,7 @@ from perfharness.runs.series.repeat import (
 from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, UNTRACED, OverLaunches, Repeat, RepeatRequest
 from perfharness.runs.series.repeat_numbers import over_launches
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
-from perfharness_launcher.staging import writing_to
+from perfharness_launcher.staging import series_folder
 
 OVERHEAD_VERSION = 1
 
@@ -121,7 +120,6 @@ def overhead_cases(options: LaunchOptions) -> list[LaunchOptions]:
         )
     if options.explain:
         raise UsageError("--overhead measures a launch in one pass, and --explain makes two; leave one of them away")
-    check_folder(options.output_dir, "--overhead", OVERHEAD_NAME)
     untraced = {"tracer": "ranges", "nsys": None, "trace_os": False, "history": False}  # no run of the script as it is
     return [
         options.model_copy(update={"output_dir": options.output_dir / TRACED}),
@@ -157,23 +155,14 @@ def measure_overhead(
     request = repeat_request(count, seed)
     command = command_of(options, "--overhead", "--repeat", str(request.count))
     cases = plan_repeats(overhead_cases(options), request, [command, command])
-    for _ in run_overhead(options, cases, observe):
-        pass
-    return summarize_overhead(options, cases, command)[0]
+    with series_folder(options.output_dir, (TRACED, UNTRACED)):
+        for _ in run_repeats(cases, observe):
+            pass
+        return summarize_overhead(options, cases, command)
 
 
-def run_overhead(
-    options: LaunchOptions, cases: Sequence[RepeatCase], observe: Observe = unobserved
-) -> Iterator[RepeatedLaunch]:
-    """The traced and the untraced launches in turns. Raises as `run_repeats`."""
-    with writing_to(options.output_dir):
-        yield from run_repeats(cases, observe)
-
-
-def summarize_overhead(
-    options: LaunchOptions, cases: Sequence[RepeatCase], command: Sequence[str]
-) -> tuple[Overhead, bool]:
-    """What tracing costs, written to `overhead.json`; and whether an earlier file stayed, for this has no number.
+def summarize_overhead(options: LaunchOptions, cases: Sequence[RepeatCase], command: Sequence[str]) -> Overhead:
+    """What tracing costs, written to `overhead.json`.
 
     Args:
         cases: the traced and the untraced launches, run.
@@ -217,8 +206,8 @@ def summarize_overhead(
         ],
     )
     options.output_dir.mkdir(parents=True, exist_ok=True)
-    is_written = write_series(options.output_dir / OVERHEAD_NAME, overhead, _has_numbers)
-    return overhead, not is_written
+    write_model(options.output_dir / OVERHEAD_NAME, overhead)
+    return overhead
 
 
 def _metric(stages: Mapping[str, Mapping[str, OverLaunches]], path: str, time: str) -> OverLaunches | None:
@@ -344,7 +333,3 @@ def _findings(stages: Mapping[str, OverheadRow]) -> list[Finding]:
 
 def _figure(value: float | None) -> float | None:
     return None if value is None else figure(value)
-
-
-def _has_numbers(found: Overhead) -> bool:
-    return any(row.overhead is not None for row in found.stages.values())

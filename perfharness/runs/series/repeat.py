@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
+from perfharness.files import write_model
 from perfharness.model.findings import Severity
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import check_folder, write_series
 from perfharness.runs.series.repeat_file import (
     DEFAULT_COUNT,
     LAUNCH_FOLDER,
@@ -33,10 +33,10 @@ from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness.runs.series.sweep import why_it_failed
 from perfharness_launcher.companions.cool_down import as_cool_as_first
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
-from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.processes.supervise import Observer
-from perfharness_launcher.staging import writing_to
+from perfharness_launcher.staging import series_folder
 
 INTERRUPTED = "the repeat was interrupted"
 NO_NUMBERS = "nothing was measured in it"
@@ -48,7 +48,8 @@ class RepeatCase:
 
     Attributes:
         options: its `output_dir` is the folder of `repeat.json` and of the launches.
-        is_kept: whether an earlier repeat's `repeat.json` stayed, for that has numbers and this one has none yet.
+        run: makes a launch.
+        needs_stages: whether a launch without times of a stage measured nothing.
     """
 
     options: LaunchOptions
@@ -60,12 +61,13 @@ class RepeatCase:
     numbers: list[LaunchNumbers] = field(default_factory=list)
     """Of the rows whose status is `ok`."""
 
-    is_kept: bool = False
+    placed: Path | None = None
+    """Its folder, where an earlier run kept its place in the output folder."""
 
     @property
     def folder(self) -> Path:
         """Of `repeat.json`."""
-        return self.options.output_dir
+        return self.placed or self.options.output_dir
 
     @property
     def launches(self) -> list[Path]:
@@ -93,7 +95,7 @@ class RepeatCase:
         if row.status == "ok" and numbers is not None:
             self.numbers.append(numbers)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.is_kept = not write_series(self.folder / REPEAT_NAME, self.repeat, _has_numbers)
+        write_model(self.folder / REPEAT_NAME, self.repeat)
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,6 @@ def repeat_options(options: LaunchOptions, request: RepeatRequest) -> list[Launc
             "--explain explains one launch, and --repeat makes several; give --no-explain, and explain one of them "
             "with `perfharness explain`"
         )
-    check_folder(options.output_dir, "--repeat", REPEAT_NAME)
     return [
         options.model_copy(update={"output_dir": options.output_dir / LAUNCH_FOLDER.format(number)})
         for number in range(request.count)
@@ -178,19 +179,25 @@ def plan_repeats(
     return repeats
 
 
-def run_repeats(cases: Sequence[RepeatCase], observe: Observe = unobserved) -> Iterator[RepeatedLaunch]:
+def run_repeats(
+    cases: Sequence[RepeatCase], observe: Observe = unobserved, say: Callable[[str], None] = lambda line: None
+) -> Iterator[RepeatedLaunch]:
     """Launch all, one after the other, each when it is requested; `repeat.json` is written after each.
 
     A launch that fails is a row with the reason, and the others go on; an interrupt ends them.
+
+    Args:
+        say: called with a line where an earlier run is moved.
 
     Raises:
         LaunchError: another command writes to the folder of a case.
         ResultError: `repeat.json` cannot be written.
     """
     with ExitStack() as stack:
-        for case in cases:
-            stack.enter_context(writing_to(case.folder))
+        folders = [stack.enter_context(series_folder(case.folder, folders_of(case.plans), say)) for case in cases]
         yield from _run_repeats(cases, observe)
+    for case, folder in zip(cases, folders, strict=True):
+        case.placed = folder.path
 
 
 def _run_repeats(cases: Sequence[RepeatCase], observe: Observe) -> Iterator[RepeatedLaunch]:
@@ -281,9 +288,8 @@ def update_repeat(folder: Path, summaries: Sequence[RunSummary]) -> Repeat | Non
     ]
     updated = before.model_copy(update=numbers_of_repeat(numbers))
     updated = updated.model_copy(update={"findings": findings_of_repeat(updated, numbers)})
-    if not any(summary.is_kept for summary in summaries):
-        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
-            write_series(folder / REPEAT_NAME, updated, _has_numbers)
+    with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
+        write_model(folder / REPEAT_NAME, updated)
     return updated
 
 
@@ -340,7 +346,3 @@ def _row(case: RepeatCase, place: int, result: LaunchResult, numbers: LaunchNumb
         exit_codes=[process.exit_code for process in manifest.processes],
         findings=sorted({finding.code for finding in result.findings if finding.severity is not Severity.NOTE}),
     )
-
-
-def _has_numbers(found: Repeat) -> bool:
-    return bool(found.stages)

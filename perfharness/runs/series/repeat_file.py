@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from perfharness.errors import ResultError
-from perfharness.files import is_plain_folder
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord
 from perfharness.runs.files.run_folder import read_manifest
@@ -22,7 +21,7 @@ REPEAT_NAME = "repeat.json"
 REPEAT_VERSION = 1
 
 LAUNCH_FOLDER = "launch_{}"
-LAUNCH_OF_REPEAT = re.compile(r"(launch_(\d{1,9}))(/run-[\w.-]{1,100})?", re.ASCII)
+LAUNCH_OF_REPEAT = re.compile(r"launch_(\d{1,9})", re.ASCII)
 
 OVERHEAD_NAME = "overhead.json"
 TRACED, UNTRACED = "traced", "untraced"
@@ -74,7 +73,7 @@ class RepeatRow(_Model):
     """One launch."""
 
     folder: Annotated[str, AfterValidator(_launch_folder)]
-    """Of its run, next to this file; of one that did not replace an earlier one, in the folder of that."""
+    """Of its run, next to this file."""
 
     place: int
     """In the order of all launches of the measurement, those of other cases included, from 0."""
@@ -192,7 +191,7 @@ def repeated_launches(folder: Path) -> tuple[Path, ...]:
     repeat = read_repeat(folder)
     if repeat is None:
         numbers = [
-            (int(match[2]), child)
+            (int(match[1]), child)
             for child in folder.iterdir()
             if (match := LAUNCH_OF_REPEAT.fullmatch(child.name)) and _is_run(folder, child.name)
         ]
@@ -202,10 +201,7 @@ def repeated_launches(folder: Path) -> tuple[Path, ...]:
 
 
 def _is_run(folder: Path, name: str) -> bool:
-    """Whether there is a run below the folder, behind no link; the folder itself may be one."""
-    path = folder / name
-    above = [folder / part for part in Path(name).parents if part != Path()]
-    return all(map(is_plain_folder, [path, *above])) and (path / MANIFEST_NAME).is_file()
+    return (folder / name / MANIFEST_NAME).is_file()
 
 
 def _is_that_run(folder: Path, row: RepeatRow) -> bool:

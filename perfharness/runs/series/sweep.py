@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
+from perfharness.files import write_model
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, Tree, path_text
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
-from perfharness.runs.series.file import check_folder, read_series, write_series
+from perfharness.runs.series.file import read_series
 from perfharness.runs.series.scaling import (
     SCALING_NAME,
     GpuPoint,
@@ -26,9 +27,9 @@ from perfharness.runs.series.scaling import (
     scaling_points,
 )
 from perfharness.runs.series.series_launch import SeriesLaunch
-from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
-from perfharness_launcher.staging import writing_to
+from perfharness_launcher.staging import series_folder
 
 POWER_FIGURES = ("power_sample_w", "power_instant_w", "power_average_w")
 """The finest first."""
@@ -43,13 +44,11 @@ class ProcessSweep:
 
     Attributes:
         folder: of `scaling.json` and of the runs.
-        is_kept: whether an earlier sweep's `scaling.json` stayed, for that has numbers and this one has none.
     """
 
     scaling: Scaling
     launches: Sequence[SeriesLaunch[ScalingRow]]
     folder: Path
-    is_kept: bool
 
 
 def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[LaunchOptions]:
@@ -57,7 +56,6 @@ def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[Launch
     if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 1:
         given = ",".join(map(str, numbers))
         raise UsageError(f"--np-sweep {given}: must be different numbers of processes, as in 1,2,4,8")
-    check_folder(options.output_dir, "--np-sweep", SCALING_NAME)
     if options.explain:
         raise UsageError(
             "--explain explains one launch, and --np-sweep makes several; give --no-explain, and explain one of them "
@@ -92,7 +90,9 @@ def sweep_processes(
     options, _ = launch_options(script, script_arguments, settings, config)
     command = command_of(options, "--np-sweep", ",".join(map(str, numbers)))
     plans = plan_launches(sweep_options(options, numbers))
-    return summarize_sweep(options, plans, list(run_sweep(plans, command)), command)
+    with series_folder(options.output_dir, folders_of(plans)) as series:
+        swept = summarize_sweep(options, plans, list(run_sweep(plans, command)), command)
+    return replace(swept, folder=series.path)
 
 
 def run_sweep(
@@ -101,16 +101,7 @@ def run_sweep(
     """Run all plans, one after the other, each when it is requested.
 
     A launch that fails is a row with the reason, and the sweep goes on; an interrupt ends it.
-
-    Raises `LaunchError` where another command writes to the folder of the sweep.
     """
-    with writing_to(plans[0].options.output_dir.parent):
-        yield from _run_sweep(plans, command, observe)
-
-
-def _run_sweep(
-    plans: Sequence[LaunchPlan], command: Sequence[str], observe: Observe
-) -> Iterator[SeriesLaunch[ScalingRow]]:
     interrupted = False
     for plan in plans:
         number = plan.options.num_processes
@@ -152,8 +143,8 @@ def summarize_sweep(
         **_curve([one.row for one in launches], loops),
     )
     options.output_dir.mkdir(parents=True, exist_ok=True)
-    is_written = write_series(options.output_dir / SCALING_NAME, scaling, _has_numbers)
-    return ProcessSweep(scaling, launches, options.output_dir, is_kept=not is_written)
+    write_model(options.output_dir / SCALING_NAME, scaling)
+    return ProcessSweep(scaling, launches, options.output_dir)
 
 
 def sweep_exit_code(launches: Sequence[SeriesLaunch[ScalingRow]]) -> int:
@@ -179,9 +170,8 @@ def update_scaling(folder: Path, summaries: Sequence[RunSummary]) -> Scaling | N
     rows = [_updated_row(point.row, by_folder.get(point.row.folder)) for point in before.points]
     loops = [loop_path(summary.results) for summary in summaries]
     updated = before.model_copy(update=_curve(rows, loops))
-    if not any(summary.is_kept for summary in summaries):
-        with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
-            write_series(folder / SCALING_NAME, updated, _has_numbers)
+    with suppress(ResultError):  # where nothing can be written, the analysis of the runs has reported it
+        write_model(folder / SCALING_NAME, updated)
     return updated
 
 
@@ -273,7 +263,3 @@ def _gpus(mean: Tree) -> tuple[list[GpuPoint], str | None]:
 def _power(figures: dict[str, Any]) -> float | None:
     means = [figures[name]["mean"] for name in POWER_FIGURES if name in figures]
     return next((value for value in means if value is not None), None)
-
-
-def _has_numbers(scaling: Scaling) -> bool:
-    return any(point.row.items_per_second is not None for point in scaling.points)

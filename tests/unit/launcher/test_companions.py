@@ -82,7 +82,7 @@ def run(
     with launch(plan, ["perfharness"], observer or Observer(), companions=companions) as finished:
         if told is not None:
             told.append("analysis")
-        finished.put_in_place(whole=True)
+        finished.put_in_place()
     return finished.manifest
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from perfharness.cli.support.live import LogMirror
 from perfharness.model.findings import Severity
-from perfharness.run_swap import belongs_to_a_run
 from perfharness_launcher.nsys.collect import log_lines, tracer_findings, without_import
 from perfharness_launcher.processes.outcome import log_tail
+from perfharness_launcher.staging import has_name_of_a_run
 
 WELL = (
     "Generating '/tmp/nsys-report-1d12.qdstrm'\n"
@@ -89,7 +89,7 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
 def test_names_that_a_run_makes() -> None:
     others = ["proc_0_gpu_0.bak", "my_proc_0_gpu_0", "benchmark.json", "notes.txt", "proc_a_gpu_0"]
     own = ["proc_0_gpu_0", "proc_12_gpu_7", "benchmark_mean.json", "manifest.json"]
-    assert list(filter(belongs_to_a_run, others + own)) == own
+    assert list(filter(has_name_of_a_run, others + own)) == own
 
 
 def test_a_log_is_mirrored_by_whole_lines(tmp_path: Path) -> None:

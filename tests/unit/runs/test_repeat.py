@@ -104,9 +104,6 @@ def test_folders_and_what_does_not_go_together(tmp_path: Path) -> None:
     assert [one.output_dir.name for one in repeat_options(options, request)] == ["launch_0", "launch_1"]
     with pytest.raises(UsageError, match="--explain"):
         repeat_options(options.model_copy(update={"explain": True}), request)
-    (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(UsageError, match="single launch"):
-        repeat_options(options, request)
 
 
 def test_the_file_by_hand(tmp_path: Path) -> None:

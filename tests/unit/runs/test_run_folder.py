@@ -25,10 +25,11 @@ from perfharness.model.manifest import (
 )
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.range_log import OP_BITS, POP, RangeAttributes, RangeLog
-from perfharness.run_swap import has_numbers
 from perfharness.runs.files import json_files as files
+from perfharness.runs.files import process_traces
 from perfharness.runs.files.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.runs.run import open_run
+from perfharness.trace import open_trace
 from tests.schemas import valid
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.file_faults import fault
@@ -99,7 +100,6 @@ def test_a_table_too_long_for_json_is_a_parquet_file(tmp_path: Path, monkeypatch
     assert [row["key"] for row in rows if row["parent"] == 0] == list(whole["data"]["toy"])[-5:]
     (batch,) = (row for row in rows if row["key"] == "batch_2")
     assert (batch["depth"], batch["cpu_time"], batch["total_items"], batch["warmup"]) == (1, 20.0, 4, False)
-    assert has_numbers(tmp_path / "proc_1_gpu_0" / "benchmark.json")
     assert summary.results["proc_1_gpu_0"].data == whole["data"]
     monkeypatch.undo()
     analyze_run(tmp_path, manifest)
@@ -343,11 +343,8 @@ RECORDS: dict[str, dict[str, Any]] = {
 }
 """Records of a process that lead out of the run folder, or hold what no launch writes."""
 
-MOVED = ("linked proc_0_gpu_0", "linked proc_0_gpu_0/trace.sqlite", "linked manifest.json")
-FIFOS = ("fifo proc_0_gpu_0/trace.sqlite", "fifo manifest.json")
 
-
-@pytest.mark.parametrize("name", [*RECORDS, *MOVED, *FIFOS])
+@pytest.mark.parametrize("name", RECORDS)
 def test_what_leads_out_of_a_run_folder_is_refused(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,16 +353,9 @@ def test_what_leads_out_of_a_run_folder_is_refused(
     (outside / "benchmark.json").write_text("mine")
     write_trace(out / "proc_0_gpu_0")
     tree = json.loads(manifest_of(process(0)).model_dump_json())
-    changes = RECORDS.get(name, {})
+    changes = RECORDS[name]
     tree["processes"][0] |= {key: str(outside) if value == "{outside}" else value for key, value in changes.items()}
     (out / "manifest.json").write_text(json.dumps(tree))
-    place = name.partition(" ")[2]
-    if name in MOVED:
-        (out / place).rename(tmp_path / "moved")
-        (out / place).symlink_to(tmp_path / "moved")
-    elif name in FIFOS:
-        (out / place).unlink()
-        os.mkfifo(out / place)
     before = sorted(tmp_path.rglob("*"))
     for verb in (["analyze", str(out)], ["diagnose", str(out)], ["export", str(out), "-o", str(tmp_path / "made")]):
         assert run(verb) == 1
@@ -463,3 +453,34 @@ def test_what_was_not_measured_is_null_next_to_any_value(other: object) -> None:
     text = files.json_bytes(content).decode()
     assert "NaN" not in text
     assert json.loads(text) == {"other": other, "time": None, "mean": None, "count": 3}
+
+
+def test_results_stay_while_traces_are_read_and_where_none_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "manifest.json").write_text(whole_run(tmp_path).model_dump_json())
+    assert run(["analyze", str(tmp_path)]) == 0
+    traces = sorted(tmp_path.glob("proc_*/trace.sqlite"))
+
+    def results() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("benchmark*.json")}
+
+    before, read = results(), []
+
+    def interrupted(path: Path, *args: Any, **kwargs: Any) -> Any:
+        read.append(path)
+        if len(read) == 2:
+            raise KeyboardInterrupt
+        return open_trace(path, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process_traces, "open_trace", interrupted)
+        assert run(["analyze", str(tmp_path), "-w", "2"]) == 1
+    assert results() == before
+    traces[1].unlink()
+    assert run(["analyze", str(tmp_path)]) == 3
+    assert set(before) - set(results()) == {traces[1].with_name("benchmark.json")}
+    left = results()
+    traces[0].write_bytes(b"")
+    assert run(["analyze", str(tmp_path)]) == 3
+    assert results() == left

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +13,10 @@ from hypothesis import strategies as st
 
 from perfharness.cli.launch import parse_numbers
 from perfharness.errors import UsageError
-from perfharness.model.cold_start import COLD_START_NAME
 from perfharness.render.charts.drawing import Picture
 from perfharness.render.charts.scaling import scaling_picture
-from perfharness.run_swap import SERIES_FILES
-from perfharness.runs.series.cold_start import cold_start_options
-from perfharness.runs.series.overhead import overhead_cases
-from perfharness.runs.series.repeat import repeat_options, repeat_request
-from perfharness.runs.series.repeat_file import OVERHEAD_NAME, REPEAT_NAME
 from perfharness.runs.series.scaling import (
     MARGINAL_EFFICIENCY,
-    SCALING_NAME,
     GpuPoint,
     Scaling,
     ScalingRow,
@@ -36,7 +27,6 @@ from perfharness.runs.series.scaling import (
     total_power_w,
 )
 from perfharness.runs.series.sweep import sweep_options
-from perfharness_launcher.plan.machine import _output_problem
 from perfharness_launcher.plan.options import LaunchOptions
 from tests.integration.launches import environment, run_to_the_end
 from tests.schemas import valid
@@ -104,25 +94,6 @@ def test_the_number_of_processes_is_the_sweep_s() -> None:
     assert [(each.num_processes, str(each.output_dir)) for each in swept] == [(1, "out/np_1"), (2, "out/np_2")]
     with pytest.raises(UsageError, match="-np"):
         sweep_options(LaunchOptions(script="x.py", num_processes=2), (1, 2))
-
-
-@pytest.mark.parametrize("file", ["manifest.json", *SERIES_FILES])
-def test_what_is_in_the_folder_is_not_mixed_with_a_series(tmp_path: Path, file: str) -> None:
-    """A folder has one series of one kind, or a single launch: it is read as one of them."""
-    (tmp_path / file).write_text("{}")
-    options = LaunchOptions(script="x.py", output_dir=tmp_path)
-    kinds: dict[str, Callable[[], object]] = {
-        SCALING_NAME: lambda: sweep_options(options, (1, 2)),
-        COLD_START_NAME: lambda: cold_start_options(options, 1),
-        REPEAT_NAME: lambda: repeat_options(options, repeat_request(2)),
-        OVERHEAD_NAME: lambda: overhead_cases(options),
-    }
-    assert set(kinds) == set(SERIES_FILES)
-    for own, launches in kinds.items():
-        with contextlib.nullcontext() if own == file else pytest.raises(UsageError, match="name another -o"):
-            launches()
-    problem = _output_problem(tmp_path)
-    assert (problem is None) == (file == "manifest.json")
 
 
 def scaling_of(rates: dict[int, float | None], **more: Any) -> Scaling:
