@@ -6,7 +6,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from traceback import clear_frames
@@ -267,9 +267,6 @@ class FunctionSession(Session, ABC):
     framework may read them in place.
     """
 
-    compiles = True
-    """Whether `_compile` does work that later calls reuse."""
-
     def __init__(self, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> None:
         super().__init__(inputs, outputs)
         self._on_device: list[Any] = []
@@ -298,7 +295,7 @@ class FunctionSession(Session, ABC):
 
     def _allocate(self, shapes: dict[str, Shape]) -> None:
         arrays = {spec.name: aligned_zeros(shapes[spec.name], spec.dtype) for spec in self.inputs}
-        with self.building() if self.compiles else nullcontext():
+        with self.building():
             self._compile(list(arrays.values()))
         self._host = arrays
         self._on_device = self._put(arrays.values())

@@ -86,7 +86,7 @@ def stream_problem(spec: CaseSpec, sessions: Sequence[Session]) -> str | None:
     if None in streams:
         return (
             f"{spec.case.backend} does not report a CUDA stream for each session (Session.stream_pointer); TensorFlow "
-            "and JAX put the work of all sessions into one, so measure several instances"
+            "puts the work of all sessions into one, so measure several instances"
         )
     if len(set(streams)) < len(streams):
         return f"two of {len(streams)} sessions have the same CUDA stream, for the framework has no more; ask for fewer"

@@ -174,7 +174,7 @@ def test_a_chart_has_every_measured_point_with_its_interval() -> None:
     ((rule, bars),) = [found for found in marks(throughput, "rule") if "y2" in found[0]]
     assert (rule["y"]["field"], rule["y2"]["field"]) == ("y_low", "y_high")
     assert len(bars) == 4 * 7 + 6
-    assert "openvino/plain fp32" not in legend(throughput)
+    assert "keras/plain fp32" not in legend(throughput)
     assert "tensorrt/engine int8 (wrong answers)" in legend(throughput)
     assert curve(found["bench_memory"], "tensorrt/engine fp16", "y")[0] == (pytest.approx(0.65),)
     loss = curve(found["bench_accuracy"], "tensorrt/engine fp16", "x", "y", "x_low")

@@ -437,7 +437,7 @@ def test_a_run_stays_where_its_folder_does_not(
 
 def test_figures_of_a_suite_are_those_of_its_cases() -> None:
     case = made_up("torch", 8, rate=200.0, latency_ms=40.0, memory_bytes=1000, energy_j=0.5)
-    failed = made_up("jax", 8, status="out-of-memory", reason="no room")
+    failed = made_up("keras", 8, status="out-of-memory", reason="no room")
     run = stored_suite(suite_of(case, failed), Path("/bench"), 1)
     found = {(one.path, one.metric): (one.mean, one.reason) for one in run.figures}
     name = case.case.case_id
