@@ -179,13 +179,6 @@ class Session:
         """A timer on the session's stream, or None where there is no device."""
         return None
 
-    def stream_pointer(self) -> int | None:
-        """The CUDA stream (`cudaStream_t`) in which all of a round is, this session's own.
-
-        None where there is no device, or the framework has one stream for all sessions or does not report it.
-        """
-        return None
-
     def threads_problem(self) -> str | None:
         """Why rounds of such sessions in several threads would go one after the other, or None."""
         return None

@@ -182,10 +182,6 @@ class TorchSession(Session):
         """From CUDA events on the session's stream."""
         return None if self._stream is None else EventTimer(self._torch, self._stream)
 
-    def stream_pointer(self) -> int | None:
-        """Of the session's stream."""
-        return None if self._stream is None else int(self._stream.cuda_stream)
-
     def compiled_programs(self) -> tuple[int, int]:
         """Inductor's graphs."""
         with suppress(ImportError, AttributeError):  # versions that do not count them

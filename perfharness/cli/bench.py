@@ -139,7 +139,7 @@ def run(
     raise typer.Exit(suite_exit_code(result))
 
 
-@with_suite_options(*OF_BOTH, "instances", "streams", hides_rare=True)
+@with_suite_options(*OF_BOTH, hides_rare=True)
 def sweep(
     suite: SuiteArgument = None,
     output_dir: OutputDir = Path("sweep_out"),

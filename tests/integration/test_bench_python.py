@@ -73,8 +73,8 @@ def test_passes_of_a_sweep(options: dict[str, object]) -> None:
     del options["measure.passes"]
     assert load_sweep(None, options).measure.passes == ("latency", "telemetry")
     assert load_sweep(None, options, target_ms=5.0).measure.passes == ("latency",)
-    several = load_sweep(None, {**options, "measure.streams": 2, "measure.passes": ["latency"]}, smallest=3)
-    assert (several.measure.passes, several.measure.streams, several.batch_sizes) == (("latency", "streams"), 2, (3,))
+    fast = load_sweep(None, {**options, "measure.passes": ["latency"]}, smallest=3)
+    assert (fast.measure.passes, fast.batch_sizes) == (("latency",), (3,))
 
 
 def test_a_start_up_is_that_of_one_case_in_an_empty_folder(tmp_path: Path, options: dict[str, object]) -> None:

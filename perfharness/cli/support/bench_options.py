@@ -117,8 +117,7 @@ class SuiteOption:
 
 _MODEL = "A file, a SavedModel folder, or module:function. Again for more."
 _SHAPE = "Of an input that the model leaves open, as image=batchx3x224x224. Again for more."
-_PASSES = "latency, telemetry, layers, instances, streams, stages. [default: latency,telemetry]"
-_STREAMS = "So many sessions in one process, each with a stream and a thread, too."
+_PASSES = "latency, telemetry, layers. [default: latency,telemetry]"
 _BASELINE = "What speed-ups are against: BACKEND[/MODE][/PRECISION]. [default: the first]"
 _OWN_METRIC = "Which values of --accuracy-metric are better, where it is your own."
 _AT_MOST = "Recommend only what takes at most that."
@@ -137,8 +136,6 @@ PANELS: dict[str | None, dict[str, SuiteOption]] = {
         "iterations": SuiteOption("latency.iterations", int, None, "Timed iterations of a case. [default: 1000]"),
         "memory_limit": SuiteOption("measure.memory_limit", str, "SIZE", "No case may take more, as 12GB; enforced."),
         "passes": SuiteOption("measure.passes", str, "PASS,…", _PASSES),
-        "instances": SuiteOption("measure.instances", int, None, "So many processes of each case concurrently, too."),
-        "streams": SuiteOption("measure.streams", int, None, _STREAMS),
         "equality": SuiteOption("equality", bool, "--no-equality", "Compare all outputs before any speed is measured."),
         "timeout": SuiteOption("run.timeout_s", float, "S", "Of a process. [default: 1800]"),
     },

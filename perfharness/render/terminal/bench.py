@@ -13,7 +13,6 @@ from perfharness.analysis.suites.bench_figures import (
     accuracy_of,
     baseline_of,
     drift_line,
-    gain,
     gives_wrong_answers,
     in_significant_digits,
     latency_of,
@@ -140,7 +139,6 @@ def _remarks(result: CaseResult) -> Iterator[str]:
     elif equality is not None and equality.equal is None and result.status == "ok":
         yield f"outputs not compared: {equality.reason}"
     yield from unsteady_lines(result)
-    yield from concurrent_lines(result)
 
 
 def unsteady_lines(result: CaseResult) -> Iterator[str]:
@@ -150,23 +148,6 @@ def unsteady_lines(result: CaseResult) -> Iterator[str]:
     if result.latency is not None and result.latency.stable is False:
         yield "its latency had not settled when measuring ended"
     yield from filter(None, (drift_line(result.latency), unsteady_speed(result)))
-
-
-def concurrent_lines(result: CaseResult) -> Iterator[str]:
-    """Throughput of concurrent instances or streams."""
-    for record in (result.instances, result.streams):
-        if record is None:
-            continue
-        if record.items_per_second is None:
-            if result.status == "ok":  # else its reason was printed already
-                yield f"{record.name} at once: not measured: {first_line(record.reason or '')}"
-            continue
-        ratio, latency = gain(result, record), record.latency
-        times = "" if ratio is None else f", {ratio:.2f} times one"
-        together = in_significant_digits(Estimate(value=record.items_per_second))
-        figures = (None, None) if latency is None else (latency.median, latency.p99)
-        p50, p99 = map(in_significant_digits, figures)
-        yield f"{record.name} at once: {together} items/s{times}; p50 {p50} ms, p99 {p99} ms"
 
 
 def notes(suite: BenchSuiteResult) -> Iterator[str]:

@@ -22,11 +22,7 @@ from perfharness.errors import ResultError
 from perfharness.model.bench import (
     CaseResult,
     Estimate,
-    InstancesRecord,
-    LatencyStats,
     MachineRecord,
-    MemoryUse,
-    StreamsRecord,
 )
 from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, CellSweep, Constraints, SweepFile
 from perfharness.render.charts.bench import (
@@ -85,26 +81,6 @@ def test_figures_in_words() -> None:
     assert (in_significant_digits(None), bytes_text(None)) == ("-", "-")
     assert speedup_text(Estimate(value=1.02, low=0.99, high=1.05)) == "1.02x ~"
     assert speedup_text(Estimate(value=1.5, low=1.4, high=1.6)) == "1.50x"
-
-
-def test_several_at_once_are_in_the_rows() -> None:
-    stats = LatencyStats(
-        iterations=400, warmup_iterations=6, mean=Estimate(value=2), std=0.1, median=Estimate(value=1.9), p50=1.9,
-        p90=Estimate(value=2.5), p95=Estimate(value=3), p99=Estimate(value=4), min=1, max=5,
-    )  # fmt: skip
-    streams = StreamsRecord(
-        streams=3, items_per_second=250, window_ms=2000, mean_running=2.9, items_per_second_each=[80, 85, 85],
-        latency=stats, outputs_equal=True, memory=MemoryUse(device_peak_bytes=7),
-    )  # fmt: skip
-    failed = InstancesRecord(instances=2, reason="instance 0 of 2 is failed: it broke\n  log")
-    suite = suite_of(made_up("torch", rate=100, streams=streams, instances=failed), made_up("other", rate=100))
-    row, without = bench_table(suite).to_pylist()
-    assert (row["streams"], row["streams_items_per_second"], row["streams_mean_running"]) == (3, 250, 2.9)
-    assert (row["streams_latency_iterations"], row["streams_latency_p99_ms"]) == (400, 4)
-    assert (row["streams_memory_device_peak_bytes"], row["streams_memory_host_peak_bytes"]) == (7, None)
-    assert (row["instances"], row["instances_items_per_second"]) == (2, None)
-    assert row["instances_reason"] == failed.reason
-    assert {value for name, value in without.items() if name.startswith(("streams", "instances"))} == {None}
 
 
 # ---- files ----
