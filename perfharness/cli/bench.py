@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
         help="Models over backends, precisions and batch sizes: speed, memory, energy, accuracy.",
         context_settings=CONTEXT,
     )
-    for name, function in {RUN: run, "sweep": sweep, "start-up": start_up, "show": show, "merge": merge}.items():
+    for name, function in {RUN: run, "sweep": sweep, "start-up": start_up, "show": show}.items():
         verb.command(name, cls=GroupedCommand, context_settings=CONTEXT)(function)
     app.add_typer(verb, name="bench")
 
@@ -97,7 +97,7 @@ def run(
 
     Also: `perfharness bench sweep` (batch sizes until memory ends, or the largest within a latency target),
     `perfharness bench start-up` (cold and warm starts), `perfharness bench show DIR` (results again, under other
-    constraints), `perfharness bench merge A B -o DIR` (several machines side by side).
+    constraints).
 
     Exit codes: 0 every case was measured or cannot run here; 1 a case failed, or the suite was interrupted; 2 the suite
     is wrong; 3 none could be measured, some gave wrong answers, or none meets the constraints.
@@ -306,42 +306,3 @@ def show(
     if charts:
         say_drawn(messages, lambda: bench_pictures(result), place, BENCH_PAGE)
     raise typer.Exit(EXIT_CHECK_FAILED if is_any_unmet(result) else EXIT_OK)
-
-
-def merge(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="Results of `perfharness bench`, two at least.", show_default=False),
-    ],
-    output_dir: Annotated[
-        Path, typer.Option("-o", "--output-dir", help="Folder of the comparison.", show_default=False)
-    ],
-    charts: Charts = None,
-) -> None:
-    """Put results of several machines side by side: the same cases in one row, each machine against its own baseline.
-
-    Of several suites a machine it says which machine is faster, as `perfharness compare` does.
-
-    Exit codes: 0 done; 2 fewer than two results; 3 done, and versions or models differ.
-    """
-    from perfharness.bench import compare_machines, merge_results
-    from perfharness.files import write_model
-    from perfharness.render.charts.bench import MERGED_PAGE, merged_pictures
-    from perfharness.render.comparison.terminal import print_comparison
-    from perfharness.render.terminal.bench import print_merged
-    from perfharness.runs.comparison.result import COMPARISON_NAME
-
-    check_charts(charts)
-    merged = merge_results(folders, output_dir)
-    messages = Console(stderr=True)
-    print_merged(Console(), merged)
-    comparison = compare_machines(folders, merged)
-    if comparison is not None and any(side.used > 1 for side in comparison.sides):
-        print_comparison(Console(), comparison)
-        write_model(output_dir / COMPARISON_NAME, comparison)
-    elif comparison is not None:
-        say(messages, "one suite a machine shows no spread; of several each, this says which machine is faster")
-    if charts is not False:
-        say_drawn(messages, lambda: merged_pictures(merged), output_dir, MERGED_PAGE)
-    say(messages, f"results: {output_dir.absolute()}")
-    raise typer.Exit(EXIT_CHECK_FAILED if merged.differences else EXIT_OK)

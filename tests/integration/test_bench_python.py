@@ -1,4 +1,4 @@
-"""Suites, sweeps, start-ups and merges from Python give what the commands give."""
+"""Suites, sweeps and start-ups from Python give what the commands give."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.bench import load_suite, load_sweep, merge_results, recommend_again, run_startup, run_suite, run_sweep
+from perfharness.bench import load_suite, load_sweep, recommend_again, run_startup, run_suite, run_sweep
 from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.errors import UsageError
@@ -55,8 +55,6 @@ def test_a_suite(tmp_path: Path, options: dict[str, object]) -> None:
     assert run_suite(suite, out, resume=True).cases == found.cases
     assert recommend_again(found, max_latency_ms=1e-6).recommendations[0].best is None
     assert found.recommendations[0].best is not None
-    merged = merge_results([out, out], tmp_path / "both")
-    assert [cell.result for cell in merged.rows[0].cells] == [found.cases[0]] * 2
 
 
 @pytest.mark.slow

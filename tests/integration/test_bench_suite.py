@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from perfharness import report
 from perfharness.cli.main import run
 from perfharness.model.bench_suite import BenchSuiteResult
 from perfharness.runs.store.folders import holds
@@ -69,20 +69,23 @@ def test_a_suite_is_in_the_run_store(measured: tuple[Path, str]) -> None:
         assert (latency.count, latency.mean, latency.p50) == (120, expected.mean.value, expected.p50)
 
 
-def test_show_under_other_constraints_and_merge(
-    measured: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, two = measured[0], tmp_path / "two"
+def test_show_under_other_constraints(measured: tuple[Path, str]) -> None:
+    one = measured[0]
     assert run(["bench", "show", str(one), "--max-latency-ms", "0.000001"]) == 3
     assert run(["bench", "show", str(one), "--baseline", "tensorflow"]) == 2
+
+
+def test_suites_are_reported_side_by_side(measured: tuple[Path, str], tmp_path: Path) -> None:
+    one, two, page = measured[0], tmp_path / "two", tmp_path / "page.md"
     two.mkdir()
-    other = BenchSuiteResult.model_validate({**suite_in(one).model_dump(), "settings": {"latency.iterations": 130}})
+    settings = {"latency.iterations": 130}
+    other = BenchSuiteResult.model_validate({**suite_in(one).model_dump(), "settings": settings})
     (two / "bench.json").write_text(other.model_dump_json())
-    assert run(["bench", "merge", str(one), str(two), "-o", str(tmp_path / "merged"), "--no-charts"]) == 3
-    assert "latency.iterations" in capsys.readouterr().out
-    rows = json.loads((tmp_path / "merged" / "bench_merged.json").read_text())["rows"]
-    assert [len(row["cells"]) for row in rows] == [2] * 4
-    assert run(["bench", "merge", str(one), "-o", str(tmp_path / "x")]) == 2
+    (merged,) = report(one, two).merged
+    assert [len(row.cells) for row in merged.merged.rows] == [2] * 4
+    assert report(one).merged == []
+    assert run(["report", str(one), str(two), "-o", str(page)]) == 0
+    assert "latency.iterations" in page.read_text()
 
 
 def test_results_are_not_mixed_with_others(measured: tuple[Path, str], tmp_path: Path) -> None:

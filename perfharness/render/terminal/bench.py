@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from rich.console import Console
 from rich.text import Text
@@ -26,7 +25,6 @@ from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyPerc
 from perfharness.model.bench_suite import (
     BenchMergedResult,
     BenchSuiteResult,
-    MergedCell,
     MergedRow,
     Recommendation,
 )
@@ -217,24 +215,6 @@ def _cases(count: int) -> str:
     return f"{count} case" if count == 1 else f"{count} cases"
 
 
-def print_merged(console: Console, merged: BenchMergedResult) -> None:
-    """Print one row per case, for each run its median, items/s and speed-up against its own baseline."""
-    columns = [Column(name, is_text=True, is_whole=True) for name in ("model", "backend/mode", "precision")]
-    columns.append(Column("batch"))
-    for run in merged.runs:
-        columns += [Column(f"{run.name}\np50 ms"), Column("items/s"), Column("speed-up")]
-    rows = [
-        [row.model, _backend(row), row.precision, str(row.batch_size), *chain.from_iterable(map(_parts, row.cells))]
-        for row in merged.rows
-    ]
-    print_table(console, columns, rows)
-    say(console, side_by_side(merged))
-    for line in merged_remarks(merged):
-        say(console, line)
-    for difference in merged.differences:
-        say(console, f"not the same: {difference}")
-
-
 def merged_remarks(merged: BenchMergedResult) -> Iterator[str]:
     """Each run's machine and baseline, and cases without a number."""
     for run in merged.runs:
@@ -259,18 +239,6 @@ def _missing(merged: BenchMergedResult) -> Iterator[str]:
 
 def _backend(row: MergedRow) -> str:
     return " ".join(part for part in (f"{short_backend(row.backend)}/{row.mode}", row.device, row.variant) if part)
-
-
-def _parts(cell: MergedCell) -> tuple[str, str, str]:
-    result = cell.result
-    if result is None or result.status != "ok":
-        return NOT_MEASURED, NOT_MEASURED, NOT_MEASURED
-    mark = WRONG if gives_wrong_answers(result) else ""
-    return (
-        in_significant_digits(latency_of(result, "p50")),
-        mark + in_significant_digits(result.items_per_second),
-        mark + speedup_text(cell.speedup),
-    )
 
 
 # ---- text that charts and progress lines share ----

@@ -28,7 +28,6 @@ from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, CellSwee
 from perfharness.render.charts.bench import (
     BENCH_PAGE,
     CHARTS,
-    MERGED_PAGE,
     SWEEP_PAGE,
     bench_pictures,
     merged_pictures,
@@ -37,7 +36,6 @@ from perfharness.render.charts.bench import (
 from perfharness.render.charts.drawing import Picture, draw
 from perfharness.render.terminal.bench import (
     bytes_text,
-    print_merged,
     print_suite,
     speedup_text,
 )
@@ -227,7 +225,7 @@ def test_charts_of_a_sweep_show_what_ended_it(tmp_path: Path) -> None:
     assert made[0].rows["sweep_throughput_end_8"] == [{"x": 8}]
 
 
-# ---- merge ----
+# ---- side by side ----
 
 
 def test_the_same_cases_in_one_row_each_against_its_own_baseline() -> None:
@@ -249,7 +247,6 @@ def test_the_same_cases_in_one_row_each_against_its_own_baseline() -> None:
     assert (cells["only"][1].result, bool(cells["only"][1].reason)) == (None, True)
     assert any("complete" in line for line in merged.differences)
     assert any("3.12" in line for line in merged.differences)
-    assert "laptop: i7" in text_of(print_merged, merged)
 
 
 def test_versions_and_models_that_differ_are_told() -> None:
@@ -318,7 +315,7 @@ def test_charts_take_any_name(tmp_path: Path, name: str) -> None:
     suite = suite_of(*cases, made_up("a", model="b"), hostname=name, constraints=limits, baseline=f"torch/{name}/fp32")
     written = draw(bench_pictures(suite), tmp_path, BENCH_PAGE)
     assert len({path.name for path in written if path.parent == tmp_path}) == len(CHARTS) + 2 + 1
-    assert len(draw(merged_pictures(merge_suites([("a", suite), (name, suite)])), tmp_path, MERGED_PAGE)) == 3
+    assert len(draw(merged_pictures(merge_suites([("a", suite), (name, suite)])), tmp_path, "page")) == 3
 
 
 def test_a_batch_size_that_one_machine_lacks_breaks_its_curve(tmp_path: Path) -> None:
@@ -326,8 +323,8 @@ def test_a_batch_size_that_one_machine_lacks_breaks_its_curve(tmp_path: Path) ->
     two = suite_of(*(made_up("m:Own", size) for size in (1, 4)), hostname="laptop")
     merged = merge_suites([("a", one), ("b", two)])
     (chart,) = merged_pictures(merged)
-    assert [path.name for path in draw([chart], tmp_path, MERGED_PAGE)] == [
-        "bench_merged_throughput.png", "bench_merged_charts.html",
+    assert [path.name for path in draw([chart], tmp_path, BENCH_PAGE)] == [
+        "bench_merged_throughput.png", "bench_charts.html",
     ]  # fmt: skip
     assert {name: curve(chart, name, "x", "y") for name in legend(chart)} == {
         "rack1, Own/plain fp32": [(1, 100), (2, 100), (4, 100)],
