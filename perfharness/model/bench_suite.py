@@ -204,7 +204,7 @@ class CellSweep(_Model):
 
 
 class SweepFile(_Model):
-    """`sweep.json` of `perfharness bench sweep`, written after every case.
+    """`sweep.json` of `perfharness bench --find-batch`, written after every case.
 
     Args:
         complete: whether every cell came to its end.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
@@ -69,10 +70,14 @@ def test_a_suite_is_in_the_run_store(measured: tuple[Path, str]) -> None:
         assert (latency.count, latency.mean, latency.p50) == (120, expected.mean.value, expected.p50)
 
 
-def test_show_under_other_constraints(measured: tuple[Path, str]) -> None:
-    one = measured[0]
-    assert run(["bench", "show", str(one), "--max-latency-ms", "0.000001"]) == 3
-    assert run(["bench", "show", str(one), "--baseline", "tensorflow"]) == 2
+def test_the_results_under_other_constraints(measured: tuple[Path, str], tmp_path: Path) -> None:
+    """Nothing is measured again."""
+    out = Path(shutil.copytree(measured[0], tmp_path / "out"))
+    again = ["bench", str(measured[0].parent / "suite.toml"), "-o", str(out), "--resume", "--no-charts", "--no-store"]
+    assert run([*again, "--max-latency-ms", "0.000001"]) == 3
+    assert cases_in(out) == cases_in(measured[0])
+    assert suite_in(out).recommendations[0].best is None
+    assert run([*again, "--baseline", "tensorflow"]) == 2
 
 
 def test_suites_are_reported_side_by_side(measured: tuple[Path, str], tmp_path: Path) -> None:
