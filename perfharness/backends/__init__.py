@@ -30,10 +30,8 @@ __all__ = [
 ]
 
 BACKENDS: dict[str, str] = {
-    "jax": "perfharness.backends.jax:JaxBackend",
     "keras": "perfharness.backends.keras:KerasBackend",
     "onnxruntime": "perfharness.backends.onnxruntime:OnnxRuntimeBackend",
-    "openvino": "perfharness.backends.openvino:OpenVinoBackend",
     "tensorflow": "perfharness.backends.tensorflow:TensorFlowBackend",
     "tensorrt": "perfharness.backends.tensorrt.backend:TensorRTBackend",
     "tensorrt-lean": "perfharness.backends.tensorrt.backend:TensorRTLeanBackend",

@@ -224,10 +224,6 @@ class BufferSession(Session):
         """Events in the session's stream."""
         return None if self._stream is None else self._stream.timer()
 
-    def stream_pointer(self) -> int | None:
-        """Of the session's stream."""
-        return None if self._stream is None else self._stream.pointer
-
     def threads_problem(self) -> str | None:
         """A problem with waiting for the stream; the frameworks release the GIL."""
         version = str(getattr(import_module("cuda.bindings"), "__version__", "before 12.9")) if self._stream else None

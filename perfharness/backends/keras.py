@@ -1,97 +1,72 @@
-"""Keras 3 on its TensorFlow, JAX and PyTorch backends, one per process."""
+"""Keras 3 on TensorFlow, as a graph (`keras`) or compiled by XLA (`kerasxla`)."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
-from perfharness.backends import jax as jax_backend
 from perfharness.backends import tensorflow as tensorflow_backend
 from perfharness.backends.base import Backend, BackendOptions, imported
-from perfharness.backends.models import (
-    HALF_DTYPES,
-    FactoryModel,
-    ModelSource,
-    call_factory,
-    named_outputs,
-    specs_of,
-    with_size,
-)
-from perfharness.backends.session import Array, FunctionSession, Session, translated
+from perfharness.backends.models import HALF_DTYPES, FactoryModel, ModelSource, call_factory
+from perfharness.backends.session import Session, translated
 from perfharness.errors import BackendError, BackendUnavailableError
 from perfharness.model.bench import TensorSpec
 from perfharness.model.distribution import install_command
 
+FRAMEWORK = "tensorflow"
+MODES = {"keras": False, "kerasxla": True}
+"""Mode -> whether XLA compiles the model."""
 
-class Mode(NamedTuple):
-    """The framework below Keras, and whether XLA compiles the model."""
-
-    framework: str
-    xla: bool
-
-
-MODES = {
-    "keras": Mode("tensorflow", xla=False),
-    "kerasxla": Mode("tensorflow", xla=True),
-    "kerasxla-jax": Mode("jax", xla=True),
-    "keras-torch": Mode("torch", xla=False),
-}
-"""There is no Keras without XLA on JAX: each operation would be compiled by XLA separately."""
-
-PACKAGES = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",)}
+PACKAGES = {"keras": ("keras",), FRAMEWORK: ("tensorflow", "tensorflow-cpu")}
+"""Module -> the packages that install it."""
 
 
 class KerasBackend(Backend):
     """`.keras` files, and functions that return a `keras.Model` (in a `FactoryModel` where it has no `Input`s).
 
-    The model is called as one function that TensorFlow or JAX compiles, as `Model.predict` does it; on PyTorch it is
-    called as it is. In fp16 and bf16 every layer gets that dtype policy.
+    The model is called as one function that TensorFlow compiles, as `Model.predict` does it. In fp16 and bf16 every
+    layer gets that dtype policy.
     """
 
     name = "keras"
     modes = tuple(MODES)
     precisions = ("fp32", "tf32", "fp16", "bf16")
     suffixes = (".keras",)
-    install = f"{install_command('keras')}, and tensorflow, jax or torch for it to compute with"
+    install = f"{install_command('keras')}, and tensorflow for it to compute with"
 
     def versions(self) -> dict[str, str]:
-        """Of keras, and of the framework in use, or of all installed ones while none is in use."""
-        found = {"keras": _version(("keras",))}
+        """Of keras, and of TensorFlow where it is installed."""
+        found = {module: _version(packages) for module, packages in PACKAGES.items()}
         if found["keras"] is None:
             raise BackendUnavailableError(f"keras is not installed: {self.install}")
-        loaded = _loaded_framework()
-        for framework in (loaded,) if loaded is not None else PACKAGES:
-            found[framework] = _version(PACKAGES[framework])
         return {package: text for package, text in found.items() if text is not None}
 
     def unsupported(self, options: BackendOptions) -> str | None:
-        """No framework below, no GPU, or Keras is in use here on another framework."""
-        framework = _mode(options).framework
-        for package in ("keras", framework):
-            if package not in sys.modules and find_spec(package) is None:
-                return f"{package} is not installed: {self.install}"
-        if (loaded := _loaded_framework()) not in (None, framework):
+        """No TensorFlow, no GPU, or Keras is in use here on another framework."""
+        for module in PACKAGES:
+            if module not in sys.modules and find_spec(module) is None:
+                return f"{module} is not installed: {self.install}"
+        if (loaded := _loaded_framework()) not in (None, FRAMEWORK):
             return (
-                f"Keras was imported with its {loaded} backend in this process, and cannot change to {framework}; run "
+                f"Keras was imported with its {loaded} backend in this process, and cannot change to {FRAMEWORK}; run "
                 "it in a process of its own, as perfharness bench does"
             )
         if options.device == "cpu" and options.threads is None:
             return None  # nothing that needs the framework: importing it takes seconds
-        return _framework_problem(framework, options)
+        return tensorflow_backend.configured(options)
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
         """Load the file or call the factory; it is compiled in `allocate`."""
-        mode = _mode(options)
-        os.environ["KERAS_BACKEND"] = mode.framework  # read once, when keras is imported
+        os.environ["KERAS_BACKEND"] = FRAMEWORK  # read once, when keras is imported
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        keras = imported("keras", self.install, f"keras on {mode.framework}")
-        if (problem := _framework_problem(mode.framework, options)) is not None:
+        keras = imported("keras", self.install, f"keras on {FRAMEWORK}")
+        if (problem := tensorflow_backend.configured(options)) is not None:
             raise BackendUnavailableError(f"{self.name}: {problem}")
         if model.path is not None:
             with translated(f"{model.path} cannot be loaded"):
@@ -106,7 +81,7 @@ class KerasBackend(Backend):
         made = FactoryModel(
             network, given.inputs or _inputs(network, model.name), given.outputs or _output_names(network)
         )
-        return _session(keras, mode, model.name, made, options)
+        return _session(keras, model.name, made, options)
 
 
 def in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
@@ -124,97 +99,25 @@ def in_precision(keras: Any, network: Any, options: BackendOptions) -> Any:
     return copy
 
 
-def _session(keras: Any, mode: Mode, name: str, made: FactoryModel, options: BackendOptions) -> Session:
-    """A session of the framework below, with the model as its function."""
+def _session(keras: Any, name: str, made: FactoryModel, options: BackendOptions) -> Session:
+    """A session of TensorFlow, with the model as its function."""
     network = made.model
 
     def called(*values: Any) -> Any:
         return network(_packed(keras, network, values), training=False)
 
-    def stateless(variables: Any, *values: Any) -> Any:
-        outputs, _ = network.stateless_call(*variables, _packed(keras, network, values), training=False)
-        return outputs
-
-    if mode.framework == "tensorflow":
-        return _KerasTensorFlowSession(name, replace(made, model=called), options, mode.xla)
-    if mode.framework == "torch":
-        return KerasTorchSession(name, replace(made, model=called), options)
-    groups = (network.trainable_variables, network.non_trainable_variables)
-    parameters = tuple([each.value for each in group] for group in groups)
-    return _KerasJaxSession(name, replace(made, model=(stateless, parameters)), options)
+    return _KerasSession(name, replace(made, model=called), options, MODES[options.mode or KerasBackend.modes[0]])
 
 
-class _KerasTensorFlowSession(tensorflow_backend.TensorFlowSession):
+class _KerasSession(tensorflow_backend.TensorFlowSession):
     def settings(self) -> dict[str, str]:
-        return {"keras backend": "tensorflow", **super().settings()}
-
-
-class _KerasJaxSession(jax_backend.JaxSession):
-    def settings(self) -> dict[str, str]:
-        return {"keras backend": "jax", **super().settings()}
-
-
-class KerasTorchSession(FunctionSession):
-    """A Keras model on PyTorch, called without gradients."""
-
-    compiles = False
-    no_layer_times = (
-        "Keras does not report the times of its layers; the backend torch does, for a model of PyTorch's own"
-    )
-
-    def __init__(self, name: str, made: FactoryModel, options: BackendOptions) -> None:
-        self._torch = torch = imported("torch", KerasBackend.install)
-        self._names, self._model = made.outputs, made.model
-        if options.threads is not None:
-            torch.set_num_threads(options.threads)
-        with translated(f"{name} could not be called"):
-            few, more = (self._call(self._zeros(made.inputs, size)) for size in (1, 2))
-        super().__init__(made.inputs, specs_of(self._names, few, more))
-
-    def settings(self) -> dict[str, str]:
-        """Settings of PyTorch."""
-        return {"keras backend": "torch", "num_threads": str(self._torch.get_num_threads())}
-
-    def _zeros(self, inputs: Sequence[TensorSpec], size: int) -> list[Any]:
-        torch = self._torch
-        return [torch.zeros(with_size(spec.shape, size), dtype=getattr(torch, spec.dtype)) for spec in inputs]
-
-    def _compile(self, arrays: list[Array]) -> None:
-        self._call(self._put(arrays))
-
-    def _put(self, arrays: Iterable[Array]) -> list[Any]:
-        return [self._torch.from_numpy(array) for array in arrays]
-
-    def _call(self, inputs: list[Any]) -> list[Any]:
-        with self._torch.inference_mode():
-            self._names, values = named_outputs(self._model(*inputs), self._names)
-            halves = (self._torch.float16, self._torch.bfloat16)
-            return [value.float() if value.dtype in halves else value for value in values]
-
-    def _release(self) -> None:
-        self._model = None
-
-
-def _mode(options: BackendOptions) -> Mode:
-    return MODES[options.mode or KerasBackend.modes[0]]
+        return {"keras backend": FRAMEWORK, **super().settings()}
 
 
 def _loaded_framework() -> str | None:
     """The framework that Keras runs on in this process, or None while it is not imported."""
     keras = sys.modules.get("keras")
     return None if keras is None else str(keras.backend.backend())
-
-
-def _framework_problem(framework: str, options: BackendOptions) -> str | None:
-    """Why the framework below does not support the options here, or None; also sets threads and memory."""
-    if framework == "torch":
-        if options.device == "cuda":
-            return "Keras on PyTorch is measured on the CPU only; take the backend torch, or keras on another framework"
-        os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
-        return None
-    if framework == "jax":
-        return jax_backend.started(imported("jax", KerasBackend.install), options)
-    return tensorflow_backend.configured(options)
 
 
 def _version(packages: Sequence[str]) -> str | None:

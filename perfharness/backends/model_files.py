@@ -27,8 +27,6 @@ def model_files(model: ModelSource) -> list[Path]:
     if model.suffix == ".onnx":
         with suppress(Exception):  # a file that cannot be read, which loading reports
             companions = onnx_weight_files(model.path)
-    elif model.suffix == ".xml":
-        companions = (model.path.with_suffix(".bin"),)
     return [path for path in (model.path, *companions) if path.is_file()]
 
 

@@ -22,11 +22,11 @@ SAVED_MODEL = "savedmodel"
 HALF_DTYPES: dict[Precision, str] = {"fp16": "float16", "bf16": "bfloat16"}
 """Precision -> the dtype that weights and activations have in it."""
 
-FILE_KINDS = (".onnx", ".engine", ".plan", ".pt2", ".keras", ".xml", SAVED_MODEL)
+FILE_KINDS = (".onnx", ".engine", ".plan", ".pt2", ".keras", SAVED_MODEL)
 """Suffixes of model files."""
 
 _HOW = (
-    "name a file (.onnx, .engine, .plan, .pt2, .keras, .xml), a SavedModel folder, or a function as module:function "
+    "name a file (.onnx, .engine, .plan, .pt2, .keras), a SavedModel folder, or a function as module:function "
     "or file.py:function"
 )
 
@@ -54,7 +54,7 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class FactoryModel:
-    """What a factory returns where a model does not describe itself (an `nn.Module`, a JAX function).
+    """What a factory returns where a model does not describe itself (an `nn.Module`).
 
     Args:
         model: what the backend takes.

@@ -6,7 +6,6 @@ from collections import Counter
 from math import prod
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
 
 from perfharness.backends.models import ModelSource, call_factory
 from perfharness.errors import BackendError
@@ -16,10 +15,8 @@ QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLi
 """Operators of quantised models have one of these in their names."""
 
 
-def onnx_source(
-    model: ModelSource, backend: str, precision: Precision, takes: str, also: tuple[type, ...] = (), asked: str = ""
-) -> Any:
-    """The path of a model, its bytes, or an object of one of the types `also`, as file or function give it.
+def onnx_source(model: ModelSource, backend: str, precision: Precision, takes: str, asked: str = "") -> Path | bytes:
+    """The path of a model, or its bytes, as file or function give it.
 
     Args:
         takes: what the function may return, for the message.
@@ -32,7 +29,7 @@ def onnx_source(
         return Path(made)
     if hasattr(made, "SerializeToString"):
         made = made.SerializeToString()
-    if isinstance(made, (bytes, Path, *also)):
+    if isinstance(made, bytes | Path):
         return made
     raise BackendError(f"{model.factory} returned a {type(made).__name__} for {backend}; it must return {takes}")
 

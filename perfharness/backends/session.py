@@ -6,7 +6,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from traceback import clear_frames
@@ -179,13 +179,6 @@ class Session:
         """A timer on the session's stream, or None where there is no device."""
         return None
 
-    def stream_pointer(self) -> int | None:
-        """The CUDA stream (`cudaStream_t`) in which all of a round is, this session's own.
-
-        None where there is no device, or the framework has one stream for all sessions or does not report it.
-        """
-        return None
-
     def threads_problem(self) -> str | None:
         """Why rounds of such sessions in several threads would go one after the other, or None."""
         return None
@@ -267,9 +260,6 @@ class FunctionSession(Session, ABC):
     framework may read them in place.
     """
 
-    compiles = True
-    """Whether `_compile` does work that later calls reuse."""
-
     def __init__(self, inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> None:
         super().__init__(inputs, outputs)
         self._on_device: list[Any] = []
@@ -298,7 +288,7 @@ class FunctionSession(Session, ABC):
 
     def _allocate(self, shapes: dict[str, Shape]) -> None:
         arrays = {spec.name: aligned_zeros(shapes[spec.name], spec.dtype) for spec in self.inputs}
-        with self.building() if self.compiles else nullcontext():
+        with self.building():
             self._compile(list(arrays.values()))
         self._host = arrays
         self._on_device = self._put(arrays.values())

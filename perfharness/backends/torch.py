@@ -1,4 +1,4 @@
-"""PyTorch: eager, torch.compile and CUDA graphs, each also channels-last; fp32, tf32, fp16, bf16, int8 on the CPU.
+"""PyTorch: eager, torch.compile and CUDA graphs; fp32, tf32, fp16, bf16, int8 on the CPU.
 
 Inputs and outputs have the dtypes of the model's description in every precision: a session in fp16 or bf16 casts on the
 device, inside `execute`, as a service with float32 data would.
@@ -23,7 +23,6 @@ from perfharness.backends.torch_program import Program, load_program, tensors
 from perfharness.errors import BackendError
 from perfharness.model.distribution import install_command
 
-CHANNELS_LAST = "channels-last"
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that capture CUDA graphs, on a GPU."""
@@ -46,14 +45,7 @@ class TorchBackend(Backend):
     """Functions that return a `FactoryModel` of an `nn.Module`, and files of `torch.export.save`."""
 
     name = "torch"
-    modes = (
-        "eager",
-        "compile",
-        "cudagraph",
-        CHANNELS_LAST,
-        f"compile+{CHANNELS_LAST}",
-        f"cudagraph+{CHANNELS_LAST}",
-    )
+    modes = ("eager", "compile", "cudagraph")
     precisions = ("fp32", "tf32", "fp16", "bf16", "int8")
     suffixes = (".pt2",)
     install = install_command("torch")
@@ -76,16 +68,16 @@ class TorchBackend(Backend):
             return _gpu_problem(torch, options)
         if options.precision == "int8" and not hasattr(getattr(torch.ao, "quantization", None), "quantize_dynamic"):
             return f"PyTorch {torch.__version__} has no dynamic quantisation any more; install an older one"
-        if mode.startswith("cudagraph"):
+        if mode == "cudagraph":
             return "CUDA graphs need a GPU"
-        if mode.startswith("compile") and options.precision == "int8":
+        if mode == "compile" and options.precision == "int8":
             return "dynamically quantised layers are not compiled; use mode eager"
-        if mode.startswith("compile") and not (which("g++") or which("clang++") or "CXX" in os.environ):
+        if mode == "compile" and not (which("g++") or which("clang++") or "CXX" in os.environ):
             return "torch.compile needs a C++ compiler on the CPU; install g++"
         return None
 
     def open(self, model: ModelSource, options: BackendOptions) -> Session:
-        """Convert the model to precision and layout, and move it to the device."""
+        """Convert the model to the precision, and move it to the device."""
         torch = imported("torch", self.install)
         with translated("the model could not be loaded"):
             return TorchSession(torch, load_program(torch, model, options), options)
@@ -100,8 +92,7 @@ class TorchSession(Session):
     def __init__(self, torch: Any, program: Program, options: BackendOptions) -> None:
         super().__init__(program.inputs, program.outputs)
         self._torch, self._program, self._options = torch, program, options
-        self._mode = (options.mode or "eager").removesuffix(CHANNELS_LAST).rstrip("+") or "eager"
-        self._channels_last = options.mode.endswith(CHANNELS_LAST)
+        self._mode = options.mode or "eager"
         self._on_gpu = options.device == "cuda"
         self._device = torch.device("cuda", torch.cuda.current_device()) if self._on_gpu else torch.device("cpu")
         self._process_settings = ProcessSettings(torch, options)
@@ -114,8 +105,6 @@ class TorchSession(Session):
         try:
             self._stream = _stream(torch, self._device) if self._on_gpu else None
             self._module = program.module.to(self._device)
-            if self._channels_last:
-                self._module = self._module.to(memory_format=torch.channels_last)
             self._call = self._compiled(self._module) if self._mode == "compile" else self._module
         except BaseException:
             self._process_settings.close()
@@ -193,10 +182,6 @@ class TorchSession(Session):
         """From CUDA events on the session's stream."""
         return None if self._stream is None else EventTimer(self._torch, self._stream)
 
-    def stream_pointer(self) -> int | None:
-        """Of the session's stream."""
-        return None if self._stream is None else int(self._stream.cuda_stream)
-
     def compiled_programs(self) -> tuple[int, int]:
         """Inductor's graphs."""
         with suppress(ImportError, AttributeError):  # versions that do not count them
@@ -209,10 +194,8 @@ class TorchSession(Session):
         return int(self._torch.cuda.max_memory_reserved(self._device)) if self._on_gpu else None
 
     def settings(self) -> dict[str, str]:
-        """PyTorch's settings for this session, layout, dtype, and what was compiled or quantised."""
-        settings = {"dtype": self._program.computes_in, "memory_format": "contiguous"}
-        if self._channels_last:
-            settings["memory_format"] = "channels_last"
+        """PyTorch's settings for this session, dtype, and what was compiled or quantised."""
+        settings = {"dtype": self._program.computes_in}
         if self._mode == "compile":
             settings["torch.compile"] = f"mode={self._compile_mode()}, dynamic=False"
         return settings | self._process_settings.described()
@@ -220,7 +203,7 @@ class TorchSession(Session):
     def layer_times(self, rounds: int) -> list[LayerTime] | str:
         """Of each module's own work, by hooks, on the last written inputs."""
         if self._mode != "eager":
-            return f"modules have no times of their own in mode {self._options.mode}; measure them in mode eager"
+            return f"modules have no times of their own in mode {self._mode}; measure them in mode eager"
         if self._program.exported:
             return "an exported program has no modules left that could be timed; measure the model it was exported from"
         self.copy_in()
@@ -278,8 +261,6 @@ class TorchSession(Session):
     def _buffer(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Host memory of zeros, pinned where there is a GPU."""
         made = self._torch.zeros(shape, dtype=getattr(self._torch, dtype))
-        if self._channels_last and len(shape) == 4:
-            made = made.contiguous(memory_format=self._torch.channels_last)
         return made.pin_memory() if self._on_gpu else made
 
     def _activate(self) -> None:

@@ -13,17 +13,14 @@ if TYPE_CHECKING:
     from perfharness.bench.engines.compare import compare_engines
     from perfharness.bench.search.run import load_sweep, run_sweep
     from perfharness.bench.suite.check import load_suite
-    from perfharness.bench.suite.merge import compare_machines, merge_results
     from perfharness.bench.suite.run import recommend_again, run_suite
     from perfharness.bench.suite.startup import run_startup
 
 _MODULES = {
     "compare_engines": "engines.compare",
     "compare_layers": "accuracy.layers",
-    "compare_machines": "suite.merge",
     "load_suite": "suite.check",
     "load_sweep": "search.run",
-    "merge_results": "suite.merge",
     "recommend_again": "suite.run",
     "run_startup": "suite.startup",
     "run_suite": "suite.run",
@@ -32,10 +29,8 @@ _MODULES = {
 __all__ = [
     "compare_engines",
     "compare_layers",
-    "compare_machines",
     "load_suite",
     "load_sweep",
-    "merge_results",
     "recommend_again",
     "run_startup",
     "run_suite",

@@ -129,55 +129,33 @@ def read_arrays(folder: Path) -> dict[str, npt.NDArray[Any]]:
     return found
 
 
-def run_process(spec: CaseSpec, folder: Path, interrupts: Interrupts, **how: Any) -> CaseEnd:
+def run_process(
+    spec: CaseSpec,
+    folder: Path,
+    interrupts: Interrupts,
+    *,
+    timeout_s: float | None = None,
+    poll: Callable[[], None] = lambda: None,
+    entry: str = CASE_ENTRY,
+) -> CaseEnd:
     """Run a case in `folder`, which is created; its `spec.json` and logs are there afterwards.
 
     It sees only the case's GPU, or none, and ends with this process.
 
     Args:
-        how: as in `run_processes`.
-    """
-    return run_processes([spec], [folder], interrupts, **how)[0]
-
-
-def run_processes(
-    specs: Sequence[CaseSpec],
-    folders: Sequence[Path],
-    interrupts: Interrupts,
-    *,
-    timeout_s: float | None = None,
-    barrier_timeout_s: float | None = None,
-    poll: Callable[[], None] = lambda: None,
-    entry: str = CASE_ENTRY,
-) -> list[CaseEnd]:
-    """Run several cases concurrently, in folders of one parent.
-
-    Args:
-        timeout_s: of a whole process; None: as long as it takes.
-        barrier_timeout_s: how long the first process at its timed rounds waits for the others; None: it does not wait.
+        timeout_s: of the whole process; None: as long as it takes.
         poll: called about 20 times a second.
         entry: the module that measures.
     """
-    pairs = list(zip(specs, folders, strict=True))
-    group = ProcessGroup(
-        tuple(_process(number, spec, folder, entry) for number, (spec, folder) in enumerate(pairs)),
-        timeout_s=timeout_s,
-        barrier_timeout_s=barrier_timeout_s,
-    )
-    supervisor = Supervisor(
-        group, folders[0].parent, new_run_id(), interrupts, _SpecWriter(specs, folders, poll), Patience()
-    )
-    endings = supervisor.run()
-    for folder in folders:
-        (folder / TRACER_LOG).unlink(missing_ok=True)
-    return [_end(ending, supervisor.leftovers) for ending in endings]
-
-
-def _process(number: int, spec: CaseSpec, folder: Path, entry: str) -> ProcessSpec:
     gpus = ",".join(spec.telemetry.gpu_uuids) if spec.case.device == "cuda" else ""
     command = (sys.executable, "-m", entry, str(folder.absolute() / SPEC_NAME))
-    variables = {"CUDA_VISIBLE_DEVICES": gpus, environment.PROCESS_INDEX: str(number)}
-    return ProcessSpec(number, (), folder.name, command, variables)
+    variables = {"CUDA_VISIBLE_DEVICES": gpus, environment.PROCESS_INDEX: "0"}
+    group = ProcessGroup((ProcessSpec(0, (), folder.name, command, variables),), timeout_s=timeout_s)
+    writer = _SpecWriter(spec, folder, poll)
+    supervisor = Supervisor(group, folder.parent, new_run_id(), interrupts, writer, Patience())
+    (ending,) = supervisor.run()
+    (folder / TRACER_LOG).unlink(missing_ok=True)
+    return _end(ending, supervisor.leftovers)
 
 
 def _end(ending: Watched, leftovers: Sequence[str]) -> CaseEnd:
@@ -200,21 +178,20 @@ def _end(ending: Watched, leftovers: Sequence[str]) -> CaseEnd:
 
 @dataclass
 class _SpecWriter(Observer):
-    """Writes each spec right before its process starts: start-up time is counted from then."""
+    """Writes the spec right before the process starts: start-up time is counted from then."""
 
-    specs: Sequence[CaseSpec]
-    folders: Sequence[Path]
+    spec: CaseSpec
+    folder: Path
     on_poll: Callable[[], None]
-    _waiting: list[tuple[RunningProcess, CaseSpec, Path]] = field(default_factory=list, init=False)
+    _waiting: list[RunningProcess] = field(default_factory=list, init=False)
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
-        self._waiting = list(zip(processes, self.specs, self.folders, strict=True))
+        self._waiting = list(processes)
 
     def poll(self, phases: Sequence[Phase]) -> None:
         del phases
-        for one in [one for one in self._waiting if one[0].status.ready]:
-            self._waiting.remove(one)
-            _, spec, folder = one
-            spec = spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
-            (folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        if self._waiting and self._waiting[0].status.ready:
+            self._waiting.clear()
+            spec = self.spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
+            (self.folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
         self.on_poll()

@@ -32,7 +32,7 @@ FILES_NAME = "files.json"
 OUTPUTS_NAME = "outputs.npz"
 OUTPUTS_FOLDER = "outputs"
 
-Pass = Literal["latency", "telemetry", "layers", "instances", "streams", "stages", "outputs", "accuracy"]
+Pass = Literal["latency", "telemetry", "layers", "outputs", "accuracy"]
 """Optional passes after start-up, in the order in which they run."""
 
 ARRAYS = {
@@ -102,9 +102,6 @@ class CaseSpec(_Model):
             seeded random values.
         tokens_per_item, tokens_dimension: a number, or the dimension that counts tokens; None: no tokens.
         memory_limit_bytes: of the device, or of the host where the case runs on the CPU.
-        instances: concurrent processes of this case, in the pass `instances`.
-        streams: concurrent sessions in one process, in the pass `streams`.
-        pipeline: a script with PerfRecorder for the pass `stages`; None: preprocess, the engine, postprocess.
         file_cache: its state as known to the parent.
         spawned_unix_ns: when the parent started the process; start-up begins there.
     """
@@ -126,11 +123,7 @@ class CaseSpec(_Model):
     latency: LatencySettings = LatencySettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     layer_rounds: int = 20
-    instances: int = Field(default=1, ge=1)
-    streams: int = Field(default=1, ge=1)
     accuracy: AccuracyPass | None = None
-    pipeline: str | None = None
-    pipeline_arguments: tuple[str, ...] = ()
     file_cache: Literal["cold", "warm", "unknown"] = "unknown"
     spawned_unix_ns: int | None = None
 

@@ -1,7 +1,10 @@
-"""`perfharness bench`: a suite of models, backends, precisions and batch sizes; sweeps, start-up, results again."""
+"""`perfharness bench`: models over backends, modes, precisions and batch sizes."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -28,51 +31,72 @@ from perfharness.cli.support.bench_options import (
     suite_options,
     with_suite_options,
 )
-from perfharness.cli.support.help import FullSummaries, GroupedCommand, HelpAll
-from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_OK, command_line
+from perfharness.cli.support.help import GroupedCommand, HelpAll
+from perfharness.cli.support.options import CONTEXT, EXIT_OK, command_line
 from perfharness.errors import UsageError
 from perfharness.render.terminal.console import Console, say
 
 if TYPE_CHECKING:
+    from perfharness.bench.suite.suite import Suite
     from perfharness.model.bench_suite import TargetFigure
+    from perfharness.render.charts.drawing import Picture
+SIZES = (1, 1024)
+"""Smallest and largest batch size of --find-batch, where --batch-size names no range."""
 
-RUN = "run"
-OF_THE_CASE = ("shape", "device", "gpu", "timeout")
-OF_BOTH = (*OF_THE_CASE, "model", "backend", "precision", "warmup", "iterations", "memory_limit", "passes")
-"""Options of a suite and of a sweep."""
+TARGET = ("max_latency_ms", "latency_percentile")
+OF_A_SUITE = (
+    "dry_run", "equality", "seed", "shuffle", "baseline", *(one for one in PANELS[RECOMMENDATION] if one not in TARGET),
+)  # fmt: skip
+"""Options that only a suite has: --find-batch and --start-up choose their own cases and recommend nothing."""
 
-
-class DefaultsToRun(FullSummaries):
-    """`bench suite.toml` means `bench run suite.toml`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Put the name of the verb in where none is given."""
-        check_utf8(args)
-        if not args or args[0] not in self.commands:
-            args = [RUN, *args]
-        return super().parse_args(ctx, args)
+OF_MANY_ROUNDS = (
+    *OF_A_SUITE, *TARGET, "resume", "retry_failed", "charts", "warmup", "iterations", "memory_limit", "passes",
+    "cool_down", "cool_down_limit",
+)  # fmt: skip
+"""Options that --start-up does not have: it runs one round in each process."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    verb = typer.Typer(
-        cls=DefaultsToRun,
-        help="Models over backends, precisions and batch sizes: speed, memory, energy, accuracy.",
-        context_settings=CONTEXT,
-    )
-    for name, function in {RUN: run, "sweep": sweep, "start-up": start_up, "show": show, "merge": merge}.items():
-        verb.command(name, cls=GroupedCommand, context_settings=CONTEXT)(function)
-    app.add_typer(verb, name="bench")
+    app.command("bench", cls=GroupedCommand, context_settings=CONTEXT)(bench)
 
 
-@with_suite_options(
-    *OF_BOTH, "batch_size", "equality", "cool_down", "cool_down_limit", "seed", "shuffle", "baseline",
-    *(name for name in PANELS[RECOMMENDATION] if name != "max_memory"), hides_rare=True,
-)  # fmt: skip
-def run(
+@dataclass(frozen=True)
+class _Run:
+    """What all three measurements share."""
+
+    out: Path
+    resume: bool
+    retry_failed: bool
+    charts: bool | None
+    history: bool
+
+
+@with_suite_options
+def bench(
     suite: SuiteArgument = None,
     output_dir: OutputDir = Path("bench_out"),
     *,
+    find_batch: Annotated[
+        bool,
+        typer.Option(
+            "--find-batch",
+            help="Double the batch size until memory ends; with --max-latency-ms find the largest batch within it."
+            " --batch-size is the range. [default: 1..1024]",
+            rich_help_panel=CASES,
+        ),
+    ] = False,
+    start_up: Annotated[
+        int | None,
+        typer.Option(
+            "--start-up",
+            metavar="N",
+            min=1,
+            help="Time N cold and N warm starts of one case.",
+            show_default=False,
+            rich_help_panel=MEASURING,
+        ),
+    ] = None,
     resume: Resume = False,
     retry_failed: RetryFailed = False,
     dry_run: Annotated[
@@ -88,95 +112,81 @@ def run(
     help_all: HelpAll = False,
     **options: Any,
 ) -> None:
-    """Measure a model over backends, modes, precisions and batch sizes, each case in a process of its own.
+    """Measure models over backends, modes, precisions and batch sizes, each case in a process of its own.
 
     Options override SUITE.toml. Those that are rarely needed (order, seed, time limit, cooling down, warm-up, other
-    constraints) are its keys; `perfharness bench run --help-all` shows them.
+    constraints) are its keys; `perfharness bench --help-all` shows them.
 
-    Also: `perfharness bench sweep` (batch sizes until memory ends, or the largest within a latency target),
-    `perfharness bench start-up` (cold and warm starts), `perfharness bench show DIR` (results again, under other
-    constraints), `perfharness bench merge A B -o DIR` (several machines side by side).
+    `perfharness report DIR` writes the results as a page, of several suites side by side; `perfharness compare A B`
+    says which cases are faster. With --resume a finished suite is printed again, under other constraints.
 
-    Exit codes: 0 every case was measured or cannot run here; 1 a case failed, or the suite was interrupted; 2 the suite
-    is wrong; 3 none could be measured, some gave wrong answers, or none meets the constraints.
+    Exit codes: 0 every case was measured or cannot run here; 1 a case failed, or it was interrupted; 2 the suite or the
+    command line is wrong; 3 none could be measured, some gave wrong answers, or none meets the constraints.
     """
     del help_all
-    from perfharness.bench import load_suite, run_suite
+    check_utf8(command_line())
+    check_retry(retry_failed=retry_failed, resume=resume)
+    run = _Run(output_dir, resume, retry_failed, charts, history)
+    given = {**options, "dry_run": dry_run or None, "resume": resume or None, "retry_failed": retry_failed or None}
+    if find_batch and start_up is not None:
+        raise UsageError("--find-batch and --start-up measure different things; ask for one of them")
+    if start_up is not None:
+        _refuse(OF_MANY_ROUNDS, {**given, "charts": charts}, "--start-up")
+        raise typer.Exit(_start_up(suite, start_up, options, run))
+    if find_batch:
+        _refuse(OF_A_SUITE, given, "--find-batch")
+        raise typer.Exit(_find_batch(suite, options, run))
+    from perfharness.bench import load_suite
+
+    made = load_suite(suite, suite_options(options))
+    raise typer.Exit(_list_cases(made) if dry_run else _suite(made, run))
+
+
+def _refuse(names: tuple[str, ...], given: Mapping[str, Any], measurement: str) -> None:
+    """Raise `UsageError` where an option was given that a measurement would ignore."""
+    for name in names:
+        if given.get(name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} does not go with {measurement}; leave it out")
+
+
+def _list_cases(made: Suite) -> int:
+    from perfharness.bench.suite.run import case_order
+
+    for case in case_order(made):
+        say(Console(), f"{case.case_id}: {case.refusal}" if case.refusal else case.case_id)
+    return EXIT_OK
+
+
+def _suite(made: Suite, run: _Run) -> int:
+    from perfharness.bench import run_suite
     from perfharness.bench.suite.case_run import RESUME_HINT
-    from perfharness.bench.suite.run import case_order, suite_exit_code
+    from perfharness.bench.suite.run import suite_exit_code
     from perfharness.cli.support.bench_progress import SuiteProgress
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
     from perfharness.render.terminal.bench import print_suite
 
-    made = load_suite(suite, suite_options(options))
-    check_retry(retry_failed=retry_failed, resume=resume)
-    check_charts(charts)
-    console, messages = Console(), Console(stderr=True)
-    if dry_run:
-        for case in case_order(made):
-            say(console, f"{case.case_id}: {case.refusal}" if case.refusal else case.case_id)
-        raise typer.Exit(EXIT_OK)
+    check_charts(run.charts)
+    messages = Console(stderr=True)
     with SuiteProgress(messages) as progress:
         result = run_suite(
             made,
-            output_dir,
-            resume=resume,
-            retry_failed=retry_failed,
+            run.out,
+            resume=run.resume,
+            retry_failed=run.retry_failed,
             observer=progress,
             command=command_line(),
-            history=history,
+            history=run.history,
         )
-    print_suite(console, result)
-    if charts is not False:
-        say_drawn(messages, lambda: bench_pictures(result), output_dir, BENCH_PAGE)
-    say(messages, f"results: {output_dir.absolute()}")
+    print_suite(Console(), result)
+    _draw(run, messages, lambda: bench_pictures(result), BENCH_PAGE)
+    say(messages, f"results: {run.out.absolute()}")
     if not result.complete:
         left = sum(case.status == "not-run" for case in result.cases)
         say(messages, f"interrupted with {left} of {len(result.cases)} cases left; {RESUME_HINT}: {resume_command()}")
-    raise typer.Exit(suite_exit_code(result))
+    return suite_exit_code(result)
 
 
-@with_suite_options(*OF_BOTH, "instances", "streams", hides_rare=True)
-def sweep(
-    suite: SuiteArgument = None,
-    output_dir: OutputDir = Path("sweep_out"),
-    *,
-    smallest: Annotated[int, typer.Option("--smallest", min=1, help="Smallest batch size.", rich_help_panel=CASES)] = 1,
-    largest: Annotated[int, typer.Option("--largest", min=1, help="Largest batch size.", rich_help_panel=CASES)] = 1024,
-    latency_target: Annotated[
-        float | None,
-        typer.Option(
-            "--latency-target",
-            metavar="MS",
-            help="Search for the largest batch whose latency is within it.",
-            rich_help_panel=CASES,
-        ),
-    ] = None,
-    latency_percentile: Annotated[
-        str,
-        typer.Option(
-            "--latency-percentile",
-            metavar="P",
-            help="Of --latency-target: mean, p50, p95 or p99.",
-            rich_help_panel=CASES,
-        ),
-    ] = "p99",
-    resume: Resume = False,
-    retry_failed: RetryFailed = False,
-    charts: Charts = None,
-    history: History = True,
-    help_all: HelpAll = False,
-    **options: Any,
-) -> None:
-    """Measure growing batch sizes, each in a process of its own, until memory, its limit or time ends them.
-
-    With --latency-target: the largest batch size whose latency, with its whole 95 % interval, is within the target;
-    then the telemetry pass is left out unless --passes names it.
-
-    Exit codes: 0 done; 1 a case failed, or the sweep was interrupted; 2 the command line is wrong; 3 nothing could be
-    measured, or no batch size is known to meet the target.
-    """
-    del help_all
+def _find_batch(path: Path | None, options: Mapping[str, Any], run: _Run) -> int:
     from perfharness.bench import load_sweep, run_sweep
     from perfharness.bench.search.run import search_exit_code
     from perfharness.bench.suite.case_run import RESUME_HINT
@@ -185,153 +195,67 @@ def sweep(
     from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
     from perfharness.render.terminal.sweep import print_sweep
 
-    check_retry(retry_failed=retry_failed, resume=resume)
-    if latency_percentile not in get_args(TargetFigure):
-        raise UsageError(f"--latency-percentile {latency_percentile!r} is none of mean, p50, p95, p99")
-    made = load_sweep(suite, suite_options(options), smallest=smallest, target_ms=latency_target)
-    check_charts(charts)
+    target_ms, percentile = options["max_latency_ms"], options["latency_percentile"] or "p99"
+    if target_ms is not None and target_ms <= 0:
+        raise UsageError(f"--max-latency-ms {target_ms:g}: must be more than 0")
+    if percentile not in get_args(TargetFigure):
+        raise UsageError(f"--latency-percentile {percentile!r}: --find-batch takes {', '.join(get_args(TargetFigure))}")
+    smallest, largest = _range_of(options["batch_size"])
+    others = {name: value for name, value in options.items() if name not in ("batch_size", *TARGET)}
+    made = load_sweep(path, suite_options(others), smallest=smallest, target_ms=target_ms)
+    check_charts(run.charts)
     messages = Console(stderr=True)
     found = run_sweep(
         made,
-        output_dir,
+        run.out,
         smallest=smallest,
         largest=largest,
-        target_ms=latency_target,
-        figure=cast("TargetFigure", latency_percentile),
-        resume=resume,
-        retry_failed=retry_failed,
+        target_ms=target_ms,
+        figure=cast("TargetFigure", percentile),
+        resume=run.resume,
+        retry_failed=run.retry_failed,
         observer=SweepProgress(messages),
         command=command_line(),
-        history=history,
+        history=run.history,
     )
     print_sweep(Console(), found)
-    if charts is not False:
-        say_drawn(messages, lambda: sweep_pictures(found), output_dir, SWEEP_PAGE)
-    say(messages, f"results: {output_dir.absolute()}")
+    _draw(run, messages, lambda: sweep_pictures(found), SWEEP_PAGE)
+    say(messages, f"results: {run.out.absolute()}")
     if not found.complete:
         say(messages, f"interrupted; {RESUME_HINT}: {resume_command()}")
-    raise typer.Exit(search_exit_code(found))
+    return search_exit_code(found)
 
 
-@with_suite_options(*OF_THE_CASE)
-def start_up(
-    output_dir: OutputDir = Path("startup_out"),
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="A file, or module:function.", rich_help_panel=CASES)
-    ] = "",
-    backend: Annotated[str, typer.Option("--backend", metavar="NAME[/MODE]", rich_help_panel=CASES)] = "",
-    precision: Annotated[str, typer.Option("--precision", metavar="P", rich_help_panel=CASES)] = "fp32",
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, rich_help_panel=CASES)] = 1,
-    *,
-    count: Annotated[
-        int,
-        typer.Option("--count", min=1, help="Cold ones, and as many warm ones, in turn.", rich_help_panel=MEASURING),
-    ] = 5,
-    **options: Any,
-) -> None:
-    """Import, load or build, allocate, first inference: in fresh processes, with a cold and a warm file cache.
+def _range_of(text: str | None) -> tuple[int, int]:
+    """Smallest and largest of `1..64`. Raises `UsageError`."""
+    if text is None:
+        return SIZES
+    found = re.fullmatch(r"(\d+)\.\.(\d+)", text)
+    if found is None:
+        raise UsageError(f"--batch-size {text}: --find-batch takes a range, as 1..1024")
+    return int(found[1]), int(found[2])
 
-    Exit codes: 0 done; 1 interrupted, or a process failed; 3 there could be no cold ones.
-    """
-    case = {"models": [model], "backends": [backend], "precisions": [precision], "batch_sizes": [batch_size]}
+
+def _start_up(path: Path | None, count: int, options: Mapping[str, Any], run: _Run) -> int:
     from perfharness.bench import load_suite, run_startup
     from perfharness.bench.suite.startup import FIGURES
     from perfharness.render.terminal.series import print_cold_start
 
-    if not model or not backend or backend.endswith("/all"):
-        raise UsageError("name one --model and one --backend, as --backend torch/eager")
     messages = Console(stderr=True)
     found = run_startup(
-        load_suite(None, {**case, **suite_options(options)}),
-        output_dir,
+        load_suite(path, suite_options(options)),
+        run.out,
         count,
         command=command_line(),
         done=lambda row: say(messages, f"{row.folder}: {row.status}"),
     )
     print_cold_start(Console(), found, FIGURES)
-    say(messages, f"results: {output_dir.absolute()}")
+    say(messages, f"results: {run.out.absolute()}")
     impossible = any(row.status == "not_run" for row in found.rows)
     statuses = [row.status for row in found.rows if row.status == "failed" or row.cache != "unknown"]
-    interrupted = len(found.rows) < 2 * count + 1
-    raise typer.Exit(exit_code(statuses, interrupted=interrupted, check_failed=impossible))
+    return exit_code(statuses, interrupted=len(found.rows) < 2 * count + 1, check_failed=impossible)
 
 
-@with_suite_options("baseline", *PANELS[RECOMMENDATION])
-def show(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR", help="What `perfharness bench -o`, or `bench sweep -o`, wrote.", show_default=False
-        ),
-    ],
-    *,
-    charts: Charts = None,
-    **options: Any,
-) -> None:
-    """Print the results of a suite again, under other constraints or against another baseline; or those of a sweep.
-
-    Measures nothing. Exit codes: 0 printed; 3 printed, and no measured case meets the constraints.
-    """
-    from perfharness.analysis.suites.recommendation import is_any_unmet
-    from perfharness.bench import recommend_again
-    from perfharness.bench.suite.store import SUITE, SWEEP
-    from perfharness.render.charts.bench import BENCH_PAGE, SWEEP_PAGE, bench_pictures, sweep_pictures
-    from perfharness.render.terminal.bench import print_suite
-    from perfharness.render.terminal.sweep import print_sweep
-
-    check_charts(charts)
-    asked = {key.rpartition(".")[2]: value for key, value in suite_options(options).items()}
-    console, messages = Console(), Console(stderr=True)
-    place = folder if folder.is_dir() else folder.parent
-    if SWEEP.is_in(folder):
-        if asked:
-            raise UsageError(f"{folder} holds a sweep, which has neither baseline nor constraints; leave them out")
-        found = SWEEP.read(folder)
-        print_sweep(console, found)
-        if charts:
-            say_drawn(messages, lambda: sweep_pictures(found), place, SWEEP_PAGE)
-        raise typer.Exit(EXIT_OK)
-    result = recommend_again(SUITE.read(folder), **asked)
-    print_suite(console, result)
-    if charts:
-        say_drawn(messages, lambda: bench_pictures(result), place, BENCH_PAGE)
-    raise typer.Exit(EXIT_CHECK_FAILED if is_any_unmet(result) else EXIT_OK)
-
-
-def merge(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="Results of `perfharness bench`, two at least.", show_default=False),
-    ],
-    output_dir: Annotated[
-        Path, typer.Option("-o", "--output-dir", help="Folder of the comparison.", show_default=False)
-    ],
-    charts: Charts = None,
-) -> None:
-    """Put results of several machines side by side: the same cases in one row, each machine against its own baseline.
-
-    Of several suites a machine it says which machine is faster, as `perfharness compare` does.
-
-    Exit codes: 0 done; 2 fewer than two results; 3 done, and versions or models differ.
-    """
-    from perfharness.bench import compare_machines, merge_results
-    from perfharness.files import write_model
-    from perfharness.render.charts.bench import MERGED_PAGE, merged_pictures
-    from perfharness.render.comparison.terminal import print_comparison
-    from perfharness.render.terminal.bench import print_merged
-    from perfharness.runs.comparison.result import COMPARISON_NAME
-
-    check_charts(charts)
-    merged = merge_results(folders, output_dir)
-    messages = Console(stderr=True)
-    print_merged(Console(), merged)
-    comparison = compare_machines(folders, merged)
-    if comparison is not None and any(side.used > 1 for side in comparison.sides):
-        print_comparison(Console(), comparison)
-        write_model(output_dir / COMPARISON_NAME, comparison)
-    elif comparison is not None:
-        say(messages, "one suite a machine shows no spread; of several each, this says which machine is faster")
-    if charts is not False:
-        say_drawn(messages, lambda: merged_pictures(merged), output_dir, MERGED_PAGE)
-    say(messages, f"results: {output_dir.absolute()}")
-    raise typer.Exit(EXIT_CHECK_FAILED if merged.differences else EXIT_OK)
+def _draw(run: _Run, messages: Console, make: Callable[[], Sequence[Picture]], page: str) -> None:
+    if run.charts is not False:
+        say_drawn(messages, make, run.out, page)

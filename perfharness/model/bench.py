@@ -95,7 +95,7 @@ class LatencyStats(_Model):
     drift_percent: float | None = None
     """How much the median of the last third is above that of the first.
 
-    None where that may be chance or is below 2 %, and of several loops together.
+    None where that may be chance or is below 2 %.
     """
 
 
@@ -150,53 +150,6 @@ class LayerRecord(_Model):
 
     name: str
     milliseconds: float
-
-
-class _Concurrent(_Model):
-    """What several concurrent measurements of one case on one device finish together; all None where there is a reason.
-
-    Items per second divided by the case's own is what several gain over one.
-    """
-
-    items_per_second: float | None = None
-    """Of all, over the time in which all were in their timed rounds."""
-
-    window_ms: float | None = None
-    mean_running: float | None = None
-    """How many of them were inside a round, on average over the window."""
-
-    items_per_second_each: list[float | None] = Field(default_factory=list)
-    latency: LatencyStats | None = None
-    """Of all rounds of all of them."""
-
-    reason: str | None = None
-
-
-class InstancesRecord(_Concurrent):
-    """Several concurrent processes of one case on one device."""
-
-    instances: int
-
-    @property
-    def name(self) -> str:
-        """As `2 instances`."""
-        return f"{self.instances} instances"
-
-
-class StreamsRecord(_Concurrent):
-    """Several concurrent sessions of one case in one process, each with a stream and a thread of its own."""
-
-    streams: int
-    outputs_equal: bool | None = None
-    """Whether each stream's last outputs are those of its inputs alone; None where these differ from round to round."""
-
-    memory: MemoryUse = Field(default_factory=MemoryUse)
-    """Of the process with all of them."""
-
-    @property
-    def name(self) -> str:
-        """As `2 streams`."""
-        return f"{self.streams} streams"
 
 
 class AccuracyRecord(_Model):
@@ -259,7 +212,7 @@ class CaseResult(_Model):
     """The device's own time of `execute`, from its events."""
 
     items_per_second: Estimate | None = None
-    """One instance, one round after another: batch size / mean latency."""
+    """One round after another: batch size / mean latency."""
 
     tokens_per_second: Estimate | None = None
     telemetry_items_per_second: float | None = None
@@ -271,8 +224,6 @@ class CaseResult(_Model):
     clock_drop_percent: float | None = None
     """By how much the clock of the multiprocessors was lower right after the timed rounds than right before."""
 
-    instances: InstancesRecord | None = None
-    streams: StreamsRecord | None = None
     settings: dict[str, str] = Field(default_factory=dict)
     """What the backend set (`Session.settings`)."""
 
@@ -281,15 +232,6 @@ class CaseResult(_Model):
     layers: list[LayerRecord] = Field(default_factory=list)
     accuracy: AccuracyRecord | None = None
     equality: EqualityRecord | None = None
-    stages_ms: dict[str, float] = Field(default_factory=dict)
-    """Stages of the traced pipeline around the engine, mean per batch on the host, where a pipeline was measured.
-
-    `batch` is the whole; `outside of stages` and `between batches` are what no stage covers.
-    """
-
-    stages_gpu_busy_ms: dict[str, float] = Field(default_factory=dict)
-    """Likewise the time in which the GPU was busy with what the stage started."""
-
     reasons: dict[str, str] = Field(default_factory=dict)
     """Field -> why it is None or empty."""
 

@@ -23,7 +23,6 @@ from perfharness.model.notebook import notebook_html
 
 BENCH_NAME = "bench.json"
 BENCH_TABLE_NAME = "bench.parquet"
-BENCH_MERGED_NAME = "bench_merged.json"
 BENCH_VERSION = 1
 SWEEP_NAME = "sweep.json"
 SWEEP_TABLE_NAME = "sweep.parquet"
@@ -205,7 +204,7 @@ class CellSweep(_Model):
 
 
 class SweepFile(_Model):
-    """`sweep.json` of `perfharness bench sweep`, written after every case.
+    """`sweep.json` of `perfharness bench --find-batch`, written after every case.
 
     Args:
         complete: whether every cell came to its end.
@@ -273,9 +272,8 @@ class MergedRow(_Model):
 
 
 class BenchMergedResult(_Model):
-    """`bench_merged.json`. `differences`: what keeps the runs from being comparable, one sentence each."""
+    """Suites side by side. `differences`: what keeps them from being comparable, one sentence each."""
 
-    schema_version: int = BENCH_VERSION
     runs: list[MergedRun]
     rows: list[MergedRow]
     differences: list[str] = Field(default_factory=list)

@@ -9,7 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from perfharness.analysis.slowest.results import Slowest
 from perfharness.errors import UsageError
-from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, SweepFile
+from perfharness.model.bench_suite import BenchSuiteResult, SweepFile
 from perfharness.model.cold_start import ColdStart
 from perfharness.model.journal import RecorderJournal
 from perfharness.model.load import LoadResult
@@ -28,7 +28,6 @@ KINDS: dict[str, type[BaseModel]] = {
     "manifest": RunManifest,
     "recorder": RecorderJournal,
     "bench": BenchSuiteResult,
-    "bench_merged": BenchMergedResult,
     "sweep": SweepFile,
     "cold_start": ColdStart,
     "comparison": Comparison,

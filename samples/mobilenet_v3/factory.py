@@ -12,10 +12,8 @@ from perfharness.errors import BackendError
 from samples.mobilenet_v3.weights import weights
 
 BUILDERS = {
-    "jax": "samples.mobilenet_v3.jax_model",
     "keras": "samples.mobilenet_v3.keras_model",
     "onnxruntime": "samples.mobilenet_v3.onnx_model",
-    "openvino": "samples.mobilenet_v3.onnx_model",
     "tensorflow": "samples.mobilenet_v3.tensorflow_model",
     "tensorrt": "samples.mobilenet_v3.onnx_model",
     "torch": "samples.mobilenet_v3.torch_model",

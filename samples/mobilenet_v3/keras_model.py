@@ -32,7 +32,7 @@ from samples.mobilenet_v3.weights import weights as all_weights
 ACTIVATIONS = {"relu": "relu", "hardswish": "hard_swish"}
 FORMAT = {"data_format": "channels_last"}
 EMPTY = {"kernel_initializer": "zeros"}
-"""Weights are loaded: random ones would be compiled and drawn first, which takes Keras on JAX a minute."""
+"""Weights are loaded: random ones would be compiled and drawn first, which takes long."""
 
 
 def build(weights: Weights, precision: str) -> keras.Model:

@@ -46,7 +46,7 @@ LIGHT = {"onnxruntime", "torch"}
 
 def of_backend(name: str, *more: str) -> Any:
     """The parameters of a test of one backend."""
-    light = name in LIGHT and not any(mode.startswith("compile") for mode in more)  # compiling takes half a minute
+    light = name in LIGHT and "compile" not in more  # compiling takes half a minute
     return pytest.param(name, *more, id="-".join((name, *more)), marks=() if light else pytest.mark.slow)
 
 
@@ -56,7 +56,7 @@ CASES = [
     for name in BACKENDS
     for mode in backend(name).modes
     for precision in backend(name).precisions
-    if (name, precision) == ("torch", "fp32") or not mode.startswith("compile")  # compiling takes half a minute
+    if (name, precision) == ("torch", "fp32") or mode != "compile"  # compiling takes half a minute
 ]
 """Every mode in every precision; what the machine has not is skipped."""
 
@@ -128,33 +128,31 @@ def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         yield loaded
 
 
-BUILT = {"jax", "keras", "openvino", "tensorflow", "tensorrt", "tensorrt-rtx"}
-"""Backends that make an engine or a program of a model; `keras-torch` does not, and of PyTorch `compile` does."""
+BUILT = {"keras", "tensorflow", "tensorrt", "tensorrt-rtx"}
+"""Backends that make an engine or a program of a model; of PyTorch `compile` does."""
 
 
 @pytest.mark.parametrize(("name", "mode", "precision"), CASES)
 def test_outputs_are_those_of_numpy(name: str, mode: str, precision: str, tmp_path: Path) -> None:
     made, options = options_or_skip(name, mode, precision)
-    if mode.startswith("compile"):
+    if mode == "compile":
         options = replace(options, cache_dir=tmp_path)  # PyTorch has a cache of its own in any case, which is not empty
     arrays = inputs(3)
     with loaded_in(made, options) as session:
         begin = time.perf_counter()
         assert_equal(run(session, arrays), arrays, TOLERANCE[precision])
         taken_ms = 1e3 * (time.perf_counter() - begin)
-        builds = (name in BUILT and mode != "keras-torch") or mode.startswith("compile")
+        builds = name in BUILT or mode == "compile"
         assert (session.build_ms is not None) == builds
         assert 0 <= (session.build_ms or 0) <= taken_ms
-        if mode.startswith("compile"):
+        if mode == "compile":
             assert f"no times of their own in mode {mode}" in str(session.layer_times(3))
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"), [of_backend("torch", "compile"), of_backend("jax", "jit"), of_backend("openvino", "latency")]
-)
-def test_what_a_cache_had_is_no_build(name: str, mode: str, tmp_path: Path) -> None:
+@pytest.mark.slow  # compiling takes half a minute
+def test_what_a_cache_had_is_no_build(tmp_path: Path) -> None:
     """Built once, found twice, and built again where the cache is another."""
-    made, options = options_or_skip(name, mode)
+    made, options = options_or_skip("torch", "compile")
     told = []
     for folder in ("one", "one", "one", "two"):
         with loaded_in(made, replace(options, cache_dir=tmp_path / folder)) as session:
@@ -163,10 +161,6 @@ def test_what_a_cache_had_is_no_build(name: str, mode: str, tmp_path: Path) -> N
     found = (False, "1 of 1 compiled programs came from a cache")
     assert told == [(True, None), found, found, (True, None)]
     assert list((tmp_path / "one").iterdir())
-    with loaded_in(made, options) as session:
-        run(session, inputs(3))
-        if name != "torch":
-            assert (session.build_ms is not None, session.from_cache) == (True, None)
 
 
 def test_what_a_session_reports(session: Session) -> None:
@@ -175,7 +169,7 @@ def test_what_a_session_reports(session: Session) -> None:
     run(session, inputs(2))
     assert all(isinstance(name, str) and isinstance(value, str) for name, value in session.settings().items())
     if (timer := session.device_timer()) is None:  # on the CPU
-        assert (session.stream_pointer(), session.threads_problem(), session.device_memory_bytes()) == (None,) * 3
+        assert (session.threads_problem(), session.device_memory_bytes()) == (None, None)
     else:
         session.copy_in()
         timer.start()
@@ -328,7 +322,7 @@ def test_files_of_another_kind_and_broken_ones(name: str, tmp_path: Path) -> Non
     [
         ("keras", ("keras", "")),
         ("kerasxla", ("keras", "kerasxla")),
-        ("keras/keras-torch", ("keras", "keras-torch")),
+        ("keras/kerasxla", ("keras", "kerasxla")),
         ("tf", ("tensorflow", "tf")),
         ("tfxla", ("tensorflow", "tfxla")),
         ("tensorflow", ("tensorflow", "")),
@@ -347,7 +341,7 @@ def test_no_framework_is_imported_with_the_list() -> None:
         "import sys\n"
         "from perfharness.backends import BACKENDS, backend\n"
         "for name in BACKENDS: backend(name)\n"
-        "heavy = {'torch', 'onnxruntime', 'onnx', 'tensorrt', 'keras', 'tensorflow', 'jax', 'openvino', 'cuda'}\n"
+        "heavy = {'torch', 'onnxruntime', 'onnx', 'tensorrt', 'keras', 'tensorflow', 'cuda'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -39,8 +39,6 @@ def create(backend: str, precision: str) -> Any:
         "torch": torch_model,
         "onnxruntime": onnx_model,
         "tensorrt": onnx_model,
-        "openvino": onnx_model,
-        "jax": jax_model,
         "tensorflow": tensorflow_model,
         "keras": keras_model,
     }
@@ -116,18 +114,6 @@ def quantised_model() -> bytes:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     data: bytes = model.SerializeToString()
     return data
-
-
-def jax_model(precision: str) -> FactoryModel:
-    del precision  # parameters are cast by the session
-    import jax
-
-    def tiny(parameters: tuple[Any, Any], features: Any, shift: Any) -> dict[str, Any]:
-        first, second = parameters
-        hidden = jax.nn.relu(features @ first + shift)
-        return {"hidden": hidden, "logits": hidden @ second}
-
-    return FactoryModel((tiny, weights()), INPUTS, OUTPUTS)
 
 
 def tensorflow_model(precision: str) -> FactoryModel:

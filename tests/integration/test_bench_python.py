@@ -1,4 +1,4 @@
-"""Suites, sweeps, start-ups and merges from Python give what the commands give."""
+"""Suites, sweeps and start-ups from Python give what the commands give."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.bench import load_suite, load_sweep, merge_results, recommend_again, run_startup, run_suite, run_sweep
+from perfharness.bench import load_suite, load_sweep, recommend_again, run_startup, run_suite, run_sweep
 from perfharness.bench.suite.case_run import BenchObserver
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.errors import UsageError
@@ -55,8 +55,6 @@ def test_a_suite(tmp_path: Path, options: dict[str, object]) -> None:
     assert run_suite(suite, out, resume=True).cases == found.cases
     assert recommend_again(found, max_latency_ms=1e-6).recommendations[0].best is None
     assert found.recommendations[0].best is not None
-    merged = merge_results([out, out], tmp_path / "both")
-    assert [cell.result for cell in merged.rows[0].cells] == [found.cases[0]] * 2
 
 
 @pytest.mark.slow
@@ -73,8 +71,8 @@ def test_passes_of_a_sweep(options: dict[str, object]) -> None:
     del options["measure.passes"]
     assert load_sweep(None, options).measure.passes == ("latency", "telemetry")
     assert load_sweep(None, options, target_ms=5.0).measure.passes == ("latency",)
-    several = load_sweep(None, {**options, "measure.streams": 2, "measure.passes": ["latency"]}, smallest=3)
-    assert (several.measure.passes, several.measure.streams, several.batch_sizes) == (("latency", "streams"), 2, (3,))
+    fast = load_sweep(None, {**options, "measure.passes": ["latency"]}, smallest=3)
+    assert (fast.measure.passes, fast.batch_sizes) == (("latency",), (3,))
 
 
 def test_a_start_up_is_that_of_one_case_in_an_empty_folder(tmp_path: Path, options: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""`perfharness bench start-up` with real processes of the fake backend: cold and warm in turn, all parts reported."""
+"""`perfharness bench --start-up` with real processes of the fake backend: cold and warm in turn, all parts reported."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.support.fake_backend import FAKE_BACKEND, FakeScript, write_model
 from tests.unit.bench_results import known, made_up
 
 
-def run(folder: Path, script: FakeScript, *options: str) -> tuple[CompletedProcess[str], ColdStart]:
+def run(folder: Path, script: FakeScript, count: int, *options: str) -> tuple[CompletedProcess[str], ColdStart]:
     model = write_model(folder / "fake_model.py", script)
     chosen = ("--model", model, "--backend", FAKE_BACKEND, "--device", "cpu", "-o", folder / "out")
-    done = bench("start-up", *chosen, *options)
+    done = bench("--start-up", count, *chosen, *options)
     return done, ColdStart.model_validate_json((folder / "out" / COLD_START_NAME).read_text())
 
 
 def test_cold_and_warm_processes_in_turn(tmp_path: Path) -> None:
     script = FakeScript(execute_ms=1, load_ms=120, allocate_ms=60, first_extra_ms=30)
-    done, found = run(tmp_path, script, "--count", "1")
+    done, found = run(tmp_path, script, 1)
     assert [row.folder for row in found.rows] == ["first", "cold_0", "warm_0"]
     assert [row.status for row in found.rows if row.cache != "cold"] == ["ok", "ok"], done.stdout + done.stderr
     cold = found.rows[1]
@@ -38,11 +38,11 @@ def test_cold_and_warm_processes_in_turn(tmp_path: Path) -> None:
 
 
 def test_a_model_that_does_not_load_is_told_once(tmp_path: Path) -> None:
-    done, found = run(tmp_path, FakeScript(unavailable="there is no such chip"), "--count", "3")
+    done, found = run(tmp_path, FakeScript(unavailable="there is no such chip"), 3)
     assert done.returncode == 1
     assert "no such chip" in done.stdout
     assert [row.folder for row in found.rows] == ["first"]
-    again, _ = run(tmp_path, FakeScript())
+    again, _ = run(tmp_path, FakeScript(), 5)
     assert again.returncode == 2
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import signal
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from perfharness import report
 from perfharness.cli.main import run
 from perfharness.model.bench_suite import BenchSuiteResult
 from tests.integration.bench_runs import FAST, bench, cases_in, ended_in_the_middle, suite_in, write_suite
@@ -56,20 +57,27 @@ def test_a_suite_from_its_file_to_its_results(measured: tuple[Path, str]) -> Non
     assert "FakeBackend/fast" in stdout
 
 
-def test_show_under_other_constraints_and_merge(
-    measured: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, two = measured[0], tmp_path / "two"
-    assert run(["bench", "show", str(one), "--max-latency-ms", "0.000001"]) == 3
-    assert run(["bench", "show", str(one), "--baseline", "jax"]) == 2
+def test_the_results_under_other_constraints(measured: tuple[Path, str], tmp_path: Path) -> None:
+    """Nothing is measured again."""
+    out = Path(shutil.copytree(measured[0], tmp_path / "out"))
+    again = ["bench", str(measured[0].parent / "suite.toml"), "-o", str(out), "--resume", "--no-charts", "--no-history"]
+    assert run([*again, "--max-latency-ms", "0.000001"]) == 3
+    assert cases_in(out) == cases_in(measured[0])
+    assert suite_in(out).recommendations[0].best is None
+    assert run([*again, "--baseline", "tensorflow"]) == 2
+
+
+def test_suites_are_reported_side_by_side(measured: tuple[Path, str], tmp_path: Path) -> None:
+    one, two, page = measured[0], tmp_path / "two", tmp_path / "page.md"
     two.mkdir()
-    other = BenchSuiteResult.model_validate({**suite_in(one).model_dump(), "settings": {"latency.iterations": 130}})
+    settings = {"latency.iterations": 130}
+    other = BenchSuiteResult.model_validate({**suite_in(one).model_dump(), "settings": settings})
     (two / "bench.json").write_text(other.model_dump_json())
-    assert run(["bench", "merge", str(one), str(two), "-o", str(tmp_path / "merged"), "--no-charts"]) == 3
-    assert "latency.iterations" in capsys.readouterr().out
-    rows = json.loads((tmp_path / "merged" / "bench_merged.json").read_text())["rows"]
-    assert [len(row["cells"]) for row in rows] == [2] * 4
-    assert run(["bench", "merge", str(one), "-o", str(tmp_path / "x")]) == 2
+    (merged,) = report(one, two).merged
+    assert [len(row.cells) for row in merged.merged.rows] == [2] * 4
+    assert report(one).merged == []
+    assert run(["report", str(one), str(two), "-o", str(page)]) == 0
+    assert "latency.iterations" in page.read_text()
 
 
 def test_results_are_not_mixed_with_others(measured: tuple[Path, str], tmp_path: Path) -> None:

@@ -93,12 +93,7 @@ class FakeScript(BaseModel):
     """Added to consecutive executions, cyclically."""
 
     has_device: bool = False
-    """Whether there is a device timer, device memory, and a stream of its own for each session ..."""
-
-    one_stream: bool = False
-    """... or one for all."""
-
-    threads_problem: str | None = None
+    """Whether there is a device timer, and device memory."""
 
     model_bytes: int = 1_000
     bytes_per_item: int = 0
@@ -256,16 +251,6 @@ class FakeSession(Session):
     def device_timer(self) -> DeviceTimer | None:
         """On the fake device's time, where there is one."""
         return FakeTimer(self) if self.script.has_device else None
-
-    def stream_pointer(self) -> int | None:
-        """Some number, where there is a device."""
-        if not self.script.has_device:
-            return None
-        return 1 if self.script.one_stream else id(self)
-
-    def threads_problem(self) -> str | None:
-        """That of the script."""
-        return self.script.threads_problem
 
     def device_memory_bytes(self) -> int | None:
         """Model and batch."""

@@ -67,7 +67,7 @@ EXIT_CODES = {
     "launch no such tracer": "launch --tracer none-such -o {out}/none {golden}/programs/two_stages.py",
     "launch dry run": "launch --dry-run -o {out}/none {golden}/programs/two_stages.py",
     "explain no such script": "explain {out}/no_such_script.py",
-    "bench no such suite": "bench run {out}/no_such_suite.toml",
+    "bench no such suite": "bench {out}/no_such_suite.toml",
     "stress no such target": "stress {out}/no_such_target.py:answer --duration 1s -o {out}/none",
     "compare one side": "compare {golden}/runs/repeat_base",
     "compare-engines no image": "compare-engines {out}/notes.txt",

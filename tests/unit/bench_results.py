@@ -121,8 +121,8 @@ def whole_suite() -> BenchSuiteResult:
                     reasons={"power_mean_w": "the sampler saw no GPU"} if backend == "onnxruntime" else {},
                 )
             )  # fmt: skip
-    reason = "openvino is not installed; pip install 'perfharness-nvtx[openvino]'"
-    cases += [made_up("openvino", size, status="unavailable", reason=reason) for size in (1, 2, 4, 8, 16, 32, 64)]
+    reason = "keras is not installed; pip install 'perfharness-nvtx[keras]'"
+    cases += [made_up("keras", size, status="unavailable", reason=reason) for size in (1, 2, 4, 8, 16, 32, 64)]
     return suite_of(
         *cases,
         baseline="torch/eager/fp32",

@@ -10,10 +10,8 @@ from perfharness.model.bench import (
     CaseResult,
     Direction,
     Estimate,
-    InstancesRecord,
     LatencyFigure,
     LatencyStats,
-    StreamsRecord,
 )
 from perfharness.model.text import NOT_MEASURED
 
@@ -98,12 +96,6 @@ def deviation_percent(timed: Estimate, again: float) -> float | None:
     inside = timed.interval is not None and timed.interval[0] <= again <= timed.interval[1]
     percent = 100 * (again - timed.value) / timed.value
     return None if inside or abs(percent) <= DEVIATION_PERCENT else round(percent, 3)
-
-
-def gain(result: CaseResult, concurrent: InstancesRecord | StreamsRecord) -> float | None:
-    """How many times the items per second of one that runs alone several have together."""
-    one, all_of_them = result.items_per_second, concurrent.items_per_second
-    return None if one is None or one.value <= 0 or all_of_them is None else all_of_them / one.value
 
 
 def direction_of(metric: str, declared: Direction | None = None) -> Direction | None:

@@ -56,15 +56,12 @@ DRIFT_PERCENT = 2.0
 """A change between first and last third that is reported."""
 
 
-def latency_stats(
-    milliseconds: Float64, warmup_iterations: int, *, stable: bool | None = None, pooled: bool = False
-) -> LatencyStats | None:
+def latency_stats(milliseconds: Float64, warmup_iterations: int, *, stable: bool | None = None) -> LatencyStats | None:
     """All figures of the timed iterations, in their order; None where there are none.
 
     Args:
         milliseconds: of each iteration.
         stable: whether the median had settled; None where that was not asked for.
-        pooled: of several concurrent loops, one after the other; between those is no drift.
     """
     count = len(milliseconds)
     if not count:
@@ -85,7 +82,7 @@ def latency_stats(
         min=_figure(milliseconds.min()),
         max=_figure(milliseconds.max()),
         stable=stable,
-        drift_percent=None if pooled else drift_percent(milliseconds),
+        drift_percent=drift_percent(milliseconds),
     )
 
 

@@ -30,8 +30,7 @@ def load_sweep(
     known = measure.get("passes") if isinstance(measure, dict) else None
     default = ["latency"] if target_ms else ["latency", "telemetry"]
     passes = options.get("measure.passes") or (known if isinstance(known, list) else None) or default
-    more = [name for name in ("instances", "streams") if options.get(f"measure.{name}") and name not in passes]
-    return load_suite(path, {**options, "batch_sizes": [smallest], "measure.passes": [*passes, *more]}, equality=False)
+    return load_suite(path, {**options, "batch_sizes": [smallest], "measure.passes": passes}, equality=False)
 
 
 def run_sweep(

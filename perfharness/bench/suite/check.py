@@ -223,9 +223,6 @@ def _list_problems(suite: Suite) -> Iterator[str]:
         yield "`batch_sizes` is empty"
     if not suite.precisions:
         yield "`precisions` is empty"
-    for name, count in (("instances", suite.measure.instances), ("streams", suite.measure.streams)):
-        if name in suite.measure.passes and count < 2:
-            yield f"the pass `{name}` needs `{name}` of at least 2 in [measure]"
     if "latency" not in suite.measure.passes:
         yield "`passes` lacks `latency`, from which all speeds come"
     if suite.telemetry.gpu_uuids:

@@ -1,4 +1,4 @@
-"""Merge results of several machines: cells are matched, each machine is compared with its own baseline."""
+"""Suites of several machines side by side: cells are matched, each is compared with the baseline of its own suite."""
 
 from __future__ import annotations
 
@@ -8,20 +8,8 @@ from pathlib import Path
 
 from perfharness.analysis.suites.bench_figures import baseline_of, speedup
 from perfharness.analysis.suites.bench_names import short_backend
-from perfharness.bench.suite.store import SUITE
-from perfharness.errors import ResultError, UsageError
-from perfharness.files import write_model
 from perfharness.model.bench import BenchCase, CaseResult, Precision
-from perfharness.model.bench_suite import (
-    BENCH_MERGED_NAME,
-    BenchMergedResult,
-    BenchSuiteResult,
-    MergedCell,
-    MergedRow,
-    MergedRun,
-)
-from perfharness.runs.comparison.compare import CompareOptions, Comparison, SideInput, compare_sides
-from perfharness.runs.comparison.compared_suite import read_suite, suite_file
+from perfharness.model.bench_suite import BenchMergedResult, BenchSuiteResult, MergedCell, MergedRow, MergedRun
 
 Cell = tuple[str, str, str, Precision, str]
 """Model, backend, mode, precision, settings."""
@@ -79,43 +67,6 @@ def merge_suites(suites: Sequence[tuple[str, BenchSuiteResult]]) -> BenchMergedR
         )
     differences = list(_differences(dict(zip(names, whole, strict=True)), dict(zip(names, tables, strict=True))))
     return BenchMergedResult(runs=runs, rows=rows, differences=differences)
-
-
-def merge_results(folders: Sequence[Path], output_dir: Path) -> BenchMergedResult:
-    """Read results of several runs, merge them, write `bench_merged.json`.
-
-    Raises `UsageError` where there are fewer than two, `ResultError` where files cannot be read or written.
-    """
-    if len(folders) < 2:
-        raise UsageError("bench merge needs results of two runs at least")
-    merged = merge_suites([(str(folder), SUITE.read(folder)) for folder in folders])
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResultError(f"{output_dir} cannot be made: {error.strerror}; name another with -o") from error
-    write_model(output_dir / BENCH_MERGED_NAME, merged)
-    return merged
-
-
-def compare_machines(folders: Sequence[Path], merged: BenchMergedResult) -> Comparison | None:
-    """What `perfharness compare` says of the machines: the first with each other one, several suites a machine.
-
-    None where all suites are of one machine and its GPUs. Raises `ResultError` where a file cannot be read.
-    """
-    sides: dict[tuple[int, str], list[Path]] = {}
-    for folder, run in zip(folders, merged.runs, strict=True):
-        sides.setdefault((run.machine_number, ", ".join(run.machine.gpus)), []).append(folder)
-    if len(sides) < 2:
-        return None
-    hosts = {run.machine_number: run.machine.hostname for run in merged.runs}
-    base, *others = [
-        SideInput(
-            f"{hosts[number]} ({gpus})" if gpus else hosts[number],
-            [read_suite(suite_file(folder) or folder) for folder in of],
-        )
-        for (number, gpus), of in sides.items()
-    ]
-    return compare_sides(base, others, CompareOptions(allowed=frozenset({"gpu", "cpu"})))
 
 
 def _names(suites: Sequence[tuple[str, BenchSuiteResult]]) -> list[str]:

@@ -1,17 +1,14 @@
-"""A suite, a sweep or merged suites of `bench`, for a report."""
+"""Suites and sweeps of `bench`, for a report."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from perfharness.bench.suite.merge import merge_suites
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.bench.suite.table import as_suite
-from perfharness.errors import ResultError
-from perfharness.files import read_regular, reason_of
-from perfharness.model.bench_suite import BENCH_MERGED_NAME, BenchMergedResult
 from perfharness.runs.report.model import MergedReport, SuiteReport
 
 
@@ -26,17 +23,10 @@ def suite_report(path: Path) -> SuiteReport | None:
     return None
 
 
-def merged_report(path: Path) -> MergedReport | None:
-    """Suites next to each other; None where the path holds none. Raises `ResultError` where they cannot be read."""
-    file = path / BENCH_MERGED_NAME if path.is_dir() else path
-    if file.name != BENCH_MERGED_NAME or not file.exists():
-        return None
-    try:
-        return MergedReport(name=_name(path), merged=BenchMergedResult.model_validate_json(read_regular(file)))
-    except OSError as error:
-        raise ResultError(f"{file} cannot be read: {reason_of(error)}") from error
-    except ValidationError as error:
-        raise ResultError(f"{file} is no result of perfharness bench merge: {str(error).splitlines()[0]}") from error
+def side_by_side(suites: Mapping[Path, SuiteReport]) -> list[MergedReport]:
+    """The same cases of all suites in one row; none of fewer than two suites."""
+    whole = [(str(path), found.suite) for path, found in suites.items() if found.sweep is None]
+    return [MergedReport(merged=merge_suites(whole))] if len(whole) > 1 else []
 
 
 def _name(path: Path) -> str:

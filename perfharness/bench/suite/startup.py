@@ -77,7 +77,10 @@ def run_startup(
     """
     planned = plan_suite(suite).cases
     if len(planned) != 1:
-        raise UsageError(f"the start-up is that of one case, and there are {len(planned)}")
+        raise UsageError(
+            f"--start-up measures one case, and these are {len(planned)}: name one model, one backend with its mode, "
+            "one precision and one batch size"
+        )
     if planned[0].refusal is not None:
         raise UsageError(planned[0].refusal)
     spec, out, rows = planned[0].spec, output_dir.absolute(), list[ColdStartRow]()

@@ -137,7 +137,7 @@ class Kind(Generic[Result]):
 
 
 SUITE = Kind("a suite", "perfharness bench", BENCH_NAME, BENCH_TABLE_NAME, BenchSuiteResult, BENCH_VERSION)
-SWEEP = Kind("a sweep", "perfharness bench sweep", SWEEP_NAME, SWEEP_TABLE_NAME, SweepFile, SWEEP_VERSION)
+SWEEP = Kind("a sweep", "perfharness bench --find-batch", SWEEP_NAME, SWEEP_TABLE_NAME, SweepFile, SWEEP_VERSION)
 
 
 def running_folder(folder: Path) -> Path:

@@ -122,20 +122,14 @@ class MeasureTable(_Table):
 
     Args:
         seed: of random inputs.
-        instances: for the pass `instances`: number of concurrent processes of a case.
-        streams: for the pass `streams`: number of concurrent sessions in one process.
     """
 
     passes: tuple[Pass, ...] = ("latency", "telemetry")
     threads: int | None = Field(default=None, ge=1)
     memory_limit: Size | None = None
     seed: int = 0
-    instances: int = Field(default=1, ge=1)
-    streams: int = Field(default=1, ge=1)
     layer_rounds: int = Field(default=20, ge=1)
     cache_dir: Path | None = None
-    pipeline: str | None = None
-    pipeline_arguments: tuple[str, ...] = ()
 
 
 class RunTable(_Table):

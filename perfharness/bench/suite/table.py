@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 
 from perfharness.analysis.suites.bench_figures import accuracy_loss, baseline_of, memory_of, speedup
 from perfharness.files import replacing
-from perfharness.model.bench import NO_CASE, CaseResult, Estimate, InstancesRecord, LatencyStats, StreamsRecord
+from perfharness.model.bench import NO_CASE, CaseResult, Estimate, LatencyStats
 from perfharness.model.bench_suite import BenchSuiteResult, Constraints, SweepFile
 
 CELL = ("model", "backend", "mode", "precision", "device", "variant")
 """Fields that identify a cell."""
 
 TEXTS = ("case_id", "hostname", *CELL, "status", "baseline", "startup_file_cache")
-COUNTS = ("batch_size", "instances", "streams", "attempts", "started_unix_ns")
+COUNTS = ("batch_size", "attempts", "started_unix_ns")
 Row = dict[str, Any]
 
 
@@ -60,7 +60,7 @@ def _type_of(column: str) -> pa.DataType:
 
 def _row(result: CaseResult, suite: BenchSuiteResult) -> Row:
     case, base = result.case, baseline_of(result, suite.cases, suite.baseline)
-    limits, streams, equality = suite.constraints, result.streams, result.equality
+    limits, equality = suite.constraints, result.equality
     accuracy = result.accuracy.metrics if result.accuracy else {}
     return {
         "case_id": case.case_id,
@@ -75,12 +75,6 @@ def _row(result: CaseResult, suite: BenchSuiteResult) -> Row:
         **_estimate("tokens_per_second", result.tokens_per_second),
         **_estimate("speedup", speedup(result, base)),
         "baseline": suite.baseline,
-        "instances": result.instances and result.instances.instances,
-        **_concurrent_columns("instances", result.instances),
-        "streams": streams and streams.streams,
-        **_concurrent_columns("streams", streams),
-        "streams_memory_device_peak_bytes": streams and streams.memory.device_peak_bytes,
-        "streams_memory_host_peak_bytes": streams and streams.memory.host_peak_bytes,
         "telemetry_items_per_second": result.telemetry_items_per_second,
         "utilization_percent": result.utilization_percent,
         **_estimate("energy_per_item_j", result.energy_per_item_j),
@@ -108,16 +102,6 @@ def metric_names(suite: BenchSuiteResult) -> list[str]:
 def _estimate(name: str, estimate: Estimate | None, unit: str = "") -> Row:
     ends = {"": "value", "_low": "low", "_high": "high"}
     return {f"{name}{end}{unit}": estimate and getattr(estimate, part) for end, part in ends.items()}
-
-
-def _concurrent_columns(name: str, record: InstancesRecord | StreamsRecord | None) -> Row:
-    """Throughput of concurrent instances or streams; nulls where they were not measured."""
-    return {
-        f"{name}_items_per_second": record and record.items_per_second,
-        f"{name}_mean_running": record and record.mean_running,
-        f"{name}_reason": record and record.reason,
-        **_latency(f"{name}_latency", record.latency if record else None),
-    }
 
 
 def _latency(name: str, stats: LatencyStats | None) -> Row:

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,9 @@ from perfharness.bench.worker.memory import GpuView
 from perfharness.bench.worker.record import CaseRecord
 from perfharness.errors import PerfHarnessError
 from perfharness.model.bench import LatencyStats, LayerRecord
-from perfharness.recorder import barrier
 
 FIELDS = {
     "telemetry": ("telemetry_items_per_second", "utilization_percent", "power_mean_w", "energy_per_item_j"),
-    "stages": ("stages_ms",),
 }
 """Of the result, by pass, where they are not called like it."""
 
@@ -45,14 +42,6 @@ MUCH_AUTOCORRELATION = 0.5
 def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
     """Run all passes of the spec."""
     record.keep_part("startup", file_cache=spec.file_cache)
-    # These start their own processes, which need the device as free as this one does.
-    first = [name for name in ("instances", "streams", "stages") if name in spec.passes]
-    for name in first:
-        record.start_phase(name)
-        with _not_fatal(record, name):
-            record.keep_with_reasons(_of_processes(name, spec, record.folder))
-    if first and spec.file_cache == "cold":
-        record.keep_part("startup", file_cache="warm")
     view = gpu_view(spec, stack)
     watchdog = watched(spec, record, view)
     session = stack.enter_context(loaded(spec, record, view))
@@ -60,7 +49,7 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
     watchdog.stop()
     if "latency" in spec.passes:
         keep_latency(spec, record, session, view, warmup)
-    keep_memory(spec, record, [session], view)
+    keep_memory(spec, record, session, view)
     watchdog.check()
     passes = {"telemetry": _telemetry, "layers": _layers, "outputs": _outputs, "accuracy": _accuracy}
     for done, measure in passes.items():
@@ -68,18 +57,6 @@ def measure_case(spec: CaseSpec, record: CaseRecord, stack: ExitStack) -> None:
             record.start_phase(done)
             with _not_fatal(record, done):
                 measure(spec, record, session)
-
-
-def _of_processes(name: str, spec: CaseSpec, folder: Path) -> dict[str, Any]:
-    """Fields of the result that a pass with processes of its own gives, and their reasons."""
-    if name == "stages":
-        from perfharness.bench.worker.stages import measure_stages
-
-        return measure_stages(spec, folder)
-    from perfharness.bench.worker.concurrent import measure_instances, measure_streams
-
-    found = measure_instances(spec, folder) if name == "instances" else measure_streams(spec, folder)
-    return {name: found, "reasons": {name: found.reason}}
 
 
 def _prepare(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
@@ -106,9 +83,6 @@ def _prepare(spec: CaseSpec, record: CaseRecord, session: Session) -> Timed:
 
 def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None, warmup: Timed) -> Timed:
     """Measure the timed rounds, which are returned, then those with device events."""
-    if (together := barrier.active()) is not None:
-        record.start_phase("waiting for the other instances")
-        together.wait("timed rounds")
     record.start_phase("latency")
     before = view.sm_clock_mhz() if view is not None else None
     timed = measure_latency(session, spec.latency)
@@ -128,22 +102,12 @@ def keep_latency(spec: CaseSpec, record: CaseRecord, session: Session, view: Gpu
         latency="; ".join(_latency_notes(timed, stats, record)) or None,
         tokens_per_second="the case counts no tokens" if tokens is None else None,
     )
-    _compare_with_stages(record, stats.mean.value)
     record.start_phase("device time")
     device_ms = measure_device_time(session, spec.latency)
     record.keep_arrays(as_arrays(warmup, timed, device_ms))
     record.keep(execute_latency=latency_stats(device_ms, len(warmup.wall_ns) + len(timed.wall_ns)))
     record.add_reasons(execute_latency=None if len(device_ms) else "the session has no device with events of its own")
     return timed
-
-
-def _compare_with_stages(record: CaseRecord, engine_ms: float) -> None:
-    """Report how much slower the engine was in the traced pipeline: tracer, cold caches, preprocessing."""
-    traced = record.result.stages_ms.get("engine")
-    if traced is not None:
-        apart = 100 * (traced - engine_ms) / engine_ms
-        said = f"in the traced pipeline the engine takes {traced:.4g} ms, alone {engine_ms:.4g} ms ({apart:+.1f} %)"
-        record.add_reasons(stages_ms=said)
 
 
 def _latency_notes(timed: Timed, stats: LatencyStats, record: CaseRecord) -> Iterator[str]:

@@ -159,13 +159,12 @@ def options_of(spec: CaseSpec) -> BackendOptions:
     )
 
 
-def keep_memory(spec: CaseSpec, record: CaseRecord, sessions: Sequence[Session], view: GpuView | None) -> None:
-    """Record peak memory so far; a framework's allocator belongs to the process, not to a session.
+def keep_memory(spec: CaseSpec, record: CaseRecord, session: Session, view: GpuView | None) -> None:
+    """Record peak memory so far.
 
     Raises `MemoryLimitError` where the peak, which the watchdog may have missed, was over the limit.
     """
-    peaks = [session.device_memory_bytes() for session in sessions]
-    allocator = max((size for size in peaks if size is not None), default=None)
+    allocator = session.device_memory_bytes()
     process = view.used_bytes() if view is not None else None
     known = [size for size in (allocator, process) if size is not None]
     record.keep_part(

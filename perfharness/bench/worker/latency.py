@@ -84,16 +84,11 @@ def warm_up(session: Session, settings: LatencySettings, clock: Clock = time.per
 def measure_latency(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
     """The timed rounds after the warm-up: a number of them, or until the median has settled."""
     with quiet_collector():
-        return timed_rounds(session, settings, clock)
-
-
-def timed_rounds(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Timed:
-    """Like `measure_latency`, inside `quiet_collector`."""
-    if settings.until_stable:
-        return _until_settled(session, settings, clock)
-    if settings.min_seconds:
-        return _for_min_seconds(session, settings, clock)
-    return time_rounds(session, settings.iterations, settings.max_seconds, clock)
+        if settings.until_stable:
+            return _until_settled(session, settings, clock)
+        if settings.min_seconds:
+            return _for_min_seconds(session, settings, clock)
+        return time_rounds(session, settings.iterations, settings.max_seconds, clock)
 
 
 def measure_device_time(session: Session, settings: LatencySettings, clock: Clock = time.perf_counter_ns) -> Float64:

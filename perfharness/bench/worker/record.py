@@ -39,11 +39,6 @@ class CaseRecord:
             self.result = self.result.model_copy(update=fields)
             write_whole(self.folder / RESULT_NAME, self.result.model_dump_json())
 
-    def keep_with_reasons(self, fields: dict[str, Any]) -> None:
-        """Set fields of the result; `reasons` are added to those that there are."""
-        self.add_reasons(**fields.pop("reasons", {}))
-        self.keep(**fields)
-
     def keep_part(self, part: str, **fields: Any) -> None:
         """Set fields of `memory` or `startup`."""
         self.keep(**{part: getattr(self.result, part).model_copy(update=fields)})

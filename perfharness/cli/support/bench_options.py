@@ -1,4 +1,4 @@
-"""Options that verbs of `perfharness bench` share, the suite that they make, and the exit code of what was measured."""
+"""Options of `perfharness bench`, the suite that they make, and the exit code of what was measured."""
 
 from __future__ import annotations
 
@@ -105,10 +105,11 @@ class SuiteOption:
 
 _MODEL = "A file, a SavedModel folder, or module:function. Again for more."
 _SHAPE = "Of an input that the model leaves open, as image=batchx3x224x224. Again for more."
-_PASSES = "latency, telemetry, layers, instances, streams, stages. [default: latency,telemetry]"
-_STREAMS = "So many sessions in one process, each with a stream and a thread, too."
+_PASSES = "latency, telemetry, layers. [default: latency,telemetry]"
 _BASELINE = "What speed-ups are against: BACKEND[/MODE][/PRECISION]. [default: the first]"
 _OWN_METRIC = "Which values of --accuracy-metric are better, where it is your own."
+_MAX_LATENCY = "Recommend only what is at most that slow; the target of --find-batch."
+_PERCENTILE = "Of --max-latency-ms: p50, p90, p95 or p99. [default: p95; of --find-batch p99]"
 _AT_MOST = "Recommend only what takes at most that."
 PANELS: dict[str | None, dict[str, SuiteOption]] = {
     CASES: {
@@ -125,8 +126,6 @@ PANELS: dict[str | None, dict[str, SuiteOption]] = {
         "iterations": SuiteOption("latency.iterations", int, None, "Timed iterations of a case. [default: 1000]"),
         "memory_limit": SuiteOption("measure.memory_limit", str, "SIZE", "No case may take more, as 12GB; enforced."),
         "passes": SuiteOption("measure.passes", str, "PASS,…", _PASSES),
-        "instances": SuiteOption("measure.instances", int, None, "So many processes of each case concurrently, too."),
-        "streams": SuiteOption("measure.streams", int, None, _STREAMS),
         "equality": SuiteOption("equality", bool, "--no-equality", "Compare all outputs before any speed is measured."),
         "timeout": SuiteOption("run.timeout_s", float, "S", "Of a process. [default: 1800]"),
     },
@@ -138,13 +137,8 @@ PANELS: dict[str | None, dict[str, SuiteOption]] = {
     },
     RESULTS: {"baseline": SuiteOption("baseline", str, "CELL", _BASELINE)},
     RECOMMENDATION: {
-        "max_latency_ms": SuiteOption(
-            "constraints.max_latency_ms", float, "MS", "Recommend only what is at most that slow."
-        ),
-        "latency_percentile": SuiteOption(
-            "constraints.latency_percentile", str, "P", "Of --max-latency-ms: p50, p90, p95 or p99. [default: p95]"
-        ),
-        "max_memory": SuiteOption("constraints.memory_limit", str, "SIZE", f"{_AT_MOST[:-1]}, as 12GB."),
+        "max_latency_ms": SuiteOption("constraints.max_latency_ms", float, "MS", _MAX_LATENCY),
+        "latency_percentile": SuiteOption("constraints.latency_percentile", str, "P", _PERCENTILE),
         "max_accuracy_loss": SuiteOption(
             "constraints.max_accuracy_loss", float, "X", "Recommend only what loses at most that."
         ),
@@ -157,7 +151,7 @@ PANELS: dict[str | None, dict[str, SuiteOption]] = {
 }
 RARE = {"warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "gpu", "baseline", "latency_percentile",
         "max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j"}  # fmt: skip
-"""Options that the help of `bench run` and `bench sweep` leaves out: keys of SUITE.toml, or options of `bench show`."""
+"""Options that only `--help-all` shows; most people set them in SUITE.toml."""
 
 READ: dict[str, Callable[[Any], Any]] = {
     "precisions": split_commas,
@@ -168,16 +162,14 @@ READ: dict[str, Callable[[Any], Any]] = {
 """How the text of an option is read, by its key."""
 
 
-def with_suite_options(*names: str, hides_rare: bool = False) -> Callable[[Verb], Verb]:
-    """Give a verb these options, in place of its `**options`."""
-    return with_parameters(
-        [
-            option.parameter(name, panel, hidden=hides_rare and name in RARE)
-            for panel, options in PANELS.items()
-            for name, option in options.items()
-            if name in names
-        ]
-    )
+def with_suite_options(verb: Verb) -> Verb:
+    """Give the verb all of them, in place of its `**options`."""
+    parameters = [
+        option.parameter(name, panel, hidden=name in RARE)
+        for panel, options in PANELS.items()
+        for name, option in options.items()
+    ]
+    return with_parameters(parameters)(verb)
 
 
 def suite_options(given: Mapping[str, Any]) -> dict[str, Any]:

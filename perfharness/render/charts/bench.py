@@ -1,4 +1,4 @@
-"""Charts of a suite, of merged suites and of a sweep: one curve per cell over the batch size, or in a plane.
+"""Charts of a suite, of suites side by side and of a sweep: one curve per cell over the batch size, or in a plane.
 
 Notes below a chart name missing data and the reason; a curve has a gap at a batch size that was not measured.
 """
@@ -43,7 +43,7 @@ from perfharness.render.charts.drawing import (
 from perfharness.render.terminal.bench import first_line, side_by_side, status_line
 from perfharness.render.terminal.sweep import case_of, end_text, is_of
 
-BENCH_PAGE, MERGED_PAGE, SWEEP_PAGE = "bench_charts", "bench_merged_charts", "sweep_charts"
+BENCH_PAGE, SWEEP_PAGE = "bench_charts", "sweep_charts"
 WIDTH, HEIGHT = 640, 380
 DASHES = ([1, 0], [6, 3], [6, 3, 1, 3], [1, 3])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-left", "triangle-right")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from perfharness.analysis.suites.cost import Prices
-from perfharness.bench.suite.reported import merged_report, suite_report
+from perfharness.bench.suite.reported import side_by_side, suite_report
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT, is_stdout, write_model, write_text
 from perfharness.load.reported import load_report
@@ -86,11 +86,10 @@ def require_format(output: Path, wanted: ReportFormat) -> None:
 def gather_all(paths: Sequence[Path], nsys: Path | None, read_as: ReadAs, prices: Prices | None) -> Report:
     """The content of the report of runs, traces and suites. Raises `ResultError`, `TraceError`."""
     suites = {path: found for path in paths if (found := suite_report(path)) is not None}
-    merged = {path: several for path in paths if (several := merged_report(path)) is not None}
-    located = [locate(path, nsys) for path in paths if path not in suites and path not in merged]
+    located = [locate(path, nsys) for path in paths if path not in suites]
     folders = (folder for one in located if one.process is None for folder in one.runs)
     loads = {folder: load for folder in folders if (load := load_report(folder)) is not None}
-    return gather(located, read_as, prices, list(suites.values()), list(merged.values()), loads)
+    return gather(located, read_as, prices, list(suites.values()), side_by_side(suites), loads)
 
 
 def prices_of(per_hour: float | None, per_kwh: float | None) -> Prices | None:

@@ -13,7 +13,7 @@ from perfharness.runs.report.model import Report
 
 def document_of(report: Report) -> Document:
     """All of it; of several runs, the comparison comes first, and each has a section of its own."""
-    several = len(report.runs) + len(report.suites) + len(report.merged) > 1
+    several = len(report.runs) + len(report.suites) > 1
     summary: list[Block] = []
     sections: list[Section] = []
     if report.comparison is not None:
@@ -36,8 +36,7 @@ def document_of(report: Report) -> Document:
             summary += suite_summary(suite)
             sections += suite_sections(suite)
     for merged in report.merged:
-        found = merged_sections(merged)
-        sections += [Section(merged.name, [], found)] if several else found
+        sections += merged_sections(merged)
     return Document(report.title, ", ".join(_subtitle(report)), summary, sections)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from rich.console import Console
 from rich.text import Text
@@ -13,7 +12,6 @@ from perfharness.analysis.suites.bench_figures import (
     accuracy_of,
     baseline_of,
     drift_line,
-    gain,
     gives_wrong_answers,
     in_significant_digits,
     latency_of,
@@ -27,7 +25,6 @@ from perfharness.model.bench import BenchCase, CaseResult, Estimate, LatencyPerc
 from perfharness.model.bench_suite import (
     BenchMergedResult,
     BenchSuiteResult,
-    MergedCell,
     MergedRow,
     Recommendation,
 )
@@ -140,7 +137,6 @@ def _remarks(result: CaseResult) -> Iterator[str]:
     elif equality is not None and equality.equal is None and result.status == "ok":
         yield f"outputs not compared: {equality.reason}"
     yield from unsteady_lines(result)
-    yield from concurrent_lines(result)
 
 
 def unsteady_lines(result: CaseResult) -> Iterator[str]:
@@ -150,23 +146,6 @@ def unsteady_lines(result: CaseResult) -> Iterator[str]:
     if result.latency is not None and result.latency.stable is False:
         yield "its latency had not settled when measuring ended"
     yield from filter(None, (drift_line(result.latency), unsteady_speed(result)))
-
-
-def concurrent_lines(result: CaseResult) -> Iterator[str]:
-    """Throughput of concurrent instances or streams."""
-    for record in (result.instances, result.streams):
-        if record is None:
-            continue
-        if record.items_per_second is None:
-            if result.status == "ok":  # else its reason was printed already
-                yield f"{record.name} at once: not measured: {first_line(record.reason or '')}"
-            continue
-        ratio, latency = gain(result, record), record.latency
-        times = "" if ratio is None else f", {ratio:.2f} times one"
-        together = in_significant_digits(Estimate(value=record.items_per_second))
-        figures = (None, None) if latency is None else (latency.median, latency.p99)
-        p50, p99 = map(in_significant_digits, figures)
-        yield f"{record.name} at once: {together} items/s{times}; p50 {p50} ms, p99 {p99} ms"
 
 
 def notes(suite: BenchSuiteResult) -> Iterator[str]:
@@ -236,24 +215,6 @@ def _cases(count: int) -> str:
     return f"{count} case" if count == 1 else f"{count} cases"
 
 
-def print_merged(console: Console, merged: BenchMergedResult) -> None:
-    """Print one row per case, for each run its median, items/s and speed-up against its own baseline."""
-    columns = [Column(name, is_text=True, is_whole=True) for name in ("model", "backend/mode", "precision")]
-    columns.append(Column("batch"))
-    for run in merged.runs:
-        columns += [Column(f"{run.name}\np50 ms"), Column("items/s"), Column("speed-up")]
-    rows = [
-        [row.model, _backend(row), row.precision, str(row.batch_size), *chain.from_iterable(map(_parts, row.cells))]
-        for row in merged.rows
-    ]
-    print_table(console, columns, rows)
-    say(console, side_by_side(merged))
-    for line in merged_remarks(merged):
-        say(console, line)
-    for difference in merged.differences:
-        say(console, f"not the same: {difference}")
-
-
 def merged_remarks(merged: BenchMergedResult) -> Iterator[str]:
     """Each run's machine and baseline, and cases without a number."""
     for run in merged.runs:
@@ -278,18 +239,6 @@ def _missing(merged: BenchMergedResult) -> Iterator[str]:
 
 def _backend(row: MergedRow) -> str:
     return " ".join(part for part in (f"{short_backend(row.backend)}/{row.mode}", row.device, row.variant) if part)
-
-
-def _parts(cell: MergedCell) -> tuple[str, str, str]:
-    result = cell.result
-    if result is None or result.status != "ok":
-        return NOT_MEASURED, NOT_MEASURED, NOT_MEASURED
-    mark = WRONG if gives_wrong_answers(result) else ""
-    return (
-        in_significant_digits(latency_of(result, "p50")),
-        mark + in_significant_digits(result.items_per_second),
-        mark + speedup_text(cell.speedup),
-    )
 
 
 # ---- text that charts and progress lines share ----

@@ -10,7 +10,7 @@ from perfharness.bench.suite.table import CELL
 from perfharness.model.bench import BenchCase, CaseResult, Estimate
 from perfharness.model.bench_suite import CellSweep, SweepFile
 from perfharness.model.text import NOT_MEASURED
-from perfharness.render.terminal.bench import bytes_text, concurrent_lines, unsteady_lines
+from perfharness.render.terminal.bench import bytes_text, unsteady_lines
 from perfharness.render.terminal.console import Column, print_table, say
 
 
@@ -49,7 +49,7 @@ def print_sweep(console: Console, found: SweepFile) -> None:
             say(console, name)
             print_table(console, [*columns, Column("", is_text=True, is_whole=True)], [_cells(case) for case in mine])
         for case in mine:
-            for line in (*unsteady_lines(case), *concurrent_lines(case)):
+            for line in unsteady_lines(case):
                 say(console, f"batch {case.case.batch_size}: {line}")
         say(console, end_text(cell) if mine else f"{name}: {end_text(cell)}")
     for remark in found.remarks:

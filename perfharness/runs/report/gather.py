@@ -96,7 +96,8 @@ def gather(
         located: what was asked for.
         read_as: warm-up, domain, pattern.
         prices: for the costs; None: none were given.
-        suites, merged: results of `perfharness bench`, which were read already.
+        suites: results of `perfharness bench`, which were read already.
+        merged: suites next to each other.
         loads: of the run folders that were under load.
 
     Raises `ResultError` where a run cannot be read, `TraceError` where a bare trace cannot.
@@ -121,7 +122,7 @@ def gather(
     return Report(
         made_by=f"perfharness {VERSION}",
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        title=", ".join([*names, *(one.name for one in suites), *(one.name for one in merged)]),
+        title=", ".join([*names, *(one.name for one in suites)]),
         runs=runs,
         series=series,
         suites=list(suites),

@@ -298,9 +298,8 @@ class SuiteReport(_Model):
 
 
 class MergedReport(_Model):
-    """Suites of several machines or versions, which `perfharness bench merge` put next to each other."""
+    """Suites of several machines or versions, next to each other."""
 
-    name: PrintableText
     merged: BenchMergedResult
 
 

@@ -1,4 +1,4 @@
-"""What of JAX, TensorFlow, Keras and OpenVINO differs from the contract: files, precision, threads, refusals."""
+"""What of TensorFlow and Keras differs from the contract: files, precision, threads, refusals."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from perfharness.errors import BackendError, OutOfMemoryError
 from perfharness.model.bench import TensorSpec
 from tests.contract import tiny_models
 
-pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX's, where another framework forks later
-
 X = (TensorSpec(name="x", shape=(None, 2), dtype="float32"),)
 HERE = f"{Path(__file__)}"
 
@@ -27,9 +25,7 @@ HERE = f"{Path(__file__)}"
 def closing_over_its_weights(backend: str, precision: str) -> FactoryModel:
     del precision
     ones = np.ones((2, 3), np.float32)
-    weights: Any = (
-        import_module("jax.numpy").asarray(ones) if backend == "jax" else import_module(backend).Variable(ones)
-    )
+    weights: Any = import_module(backend).Variable(ones)
     return FactoryModel(lambda x: x @ weights, X)
 
 
@@ -97,13 +93,13 @@ def test_memory_that_ran_out_is_known_by_its_text() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "framework"), [("jax", "JAX"), ("tensorflow", "TensorFlow")])
-def test_weights_that_a_session_cannot_cast_keep_their_precision(name: str, framework: str) -> None:
+def test_weights_that_a_session_cannot_cast_keep_their_precision() -> None:
+    name = "tensorflow"
     pytest.importorskip(name)
     source = model_source(f"{HERE}:closing_over_its_weights")
     with backend(name).load(source, BackendOptions()) as session:
         assert [(spec.name, spec.shape) for spec in session.outputs] == [("output_0", (None, 3))]
-    with pytest.raises(BackendError, match=f"is a model in fp32, and {framework} computes in a model's own precision"):
+    with pytest.raises(BackendError, match="is a model in fp32, and TensorFlow computes in a model's own precision"):
         backend(name).load(source, BackendOptions(precision="bf16"))
     with pytest.raises(BackendError, match=f"returned a function for {name}; it must return a FactoryModel with"):
         backend(name).load(model_source(f"{HERE}:undescribed"), BackendOptions())

@@ -58,5 +58,3 @@ def test_weights_beside_a_model_belong_to_it(tmp_path: Path) -> None:
     for broken in ("", "no model, and the word location in it"):
         file = write(tmp_path / "broken.onnx", broken)
         assert model_files(model_source(str(file))) == [file]
-    xml, weights = write(tmp_path / "net.xml"), write(tmp_path / "net.bin")
-    assert model_files(model_source(str(xml))) == [xml, weights]

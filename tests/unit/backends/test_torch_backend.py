@@ -124,23 +124,6 @@ def test_a_batch_norm_is_in_inference_mode() -> None:
         np.testing.assert_allclose(outputs_of(session, image=image)["output_0"], image, rtol=1e-4)
 
 
-def test_channels_last_is_a_layout_of_the_buffers_too() -> None:
-    seen = []
-
-    def watched(x: Any) -> Any:
-        seen.append(x.is_contiguous(memory_format=torch.channels_last))
-        return x * 2
-
-    image = np.arange(2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)
-    with loaded(Function(watched), mode="channels-last") as session:
-        seen.clear()
-        found = outputs_of(session, image=image)
-        assert session.settings()["memory_format"] == "channels_last"
-    assert seen == [True]
-    np.testing.assert_array_equal(found["output_0"], image * 2)
-    assert found["output_0"].flags.c_contiguous
-
-
 def test_settings_of_the_process_are_set_once() -> None:
     before = torch.get_num_threads()
     try:

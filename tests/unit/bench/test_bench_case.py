@@ -40,7 +40,7 @@ Run = tuple[CaseResult, Path]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Every pass of one case but those of several at once, and of stages."""
+    """Every pass of one case."""
     folder = tmp_path_factory.mktemp("whole")
     script = FakeScript(execute_ms=4, load_ms=30, allocate_ms=20, first_extra_ms=40, layers={"conv": 0.7})
     found, code = run(
@@ -76,29 +76,6 @@ def test_all_that_was_asked_for_is_there(whole: Run) -> None:
     with np.load(folder / OUTPUTS_NAME) as outputs:
         assert outputs["y"].shape == (4, 4)
     assert any("python" in name for name in json.loads((folder / FILES_NAME).read_text()))
-
-
-@pytest.mark.slow
-def test_instances_streams_and_stages_of_one_case(tmp_path: Path) -> None:
-    """Four items in 4 ms and what sleeping adds: 1,000 items a second of each at most."""
-    passes = ("instances", "streams", "stages", "latency")
-    found, code = run(tmp_path / "case", FakeScript(execute_ms=4), passes=passes, instances=2, streams=3)
-    assert (found.status, code) == ("ok", 0)
-    together = known(found.instances), known(found.streams)
-    assert (together[0].instances, together[1].streams, together[1].outputs_equal) == (2, 3, True)
-    assert together[1].memory.host_peak_bytes
-    for count, record in zip((2, 3), together, strict=True):
-        assert record.reason is None
-        assert known(record.mean_running) > 1.5, "all were at work over the window"
-        rate = known(record.items_per_second)
-        assert sum(map(known, record.items_per_second_each)) == pytest.approx(rate, rel=1e-6)
-        assert (len(record.items_per_second_each), rate <= 1000 * count) == (count, True)
-        assert known(record.latency).iterations >= 120 * count
-    stages = found.stages_ms
-    assert {"batch", "preprocess", "engine", "engine/execute", "postprocess", "outside of stages"} <= set(stages)
-    parts = sum(value for name, value in stages.items() if "/" not in name and name not in ("batch", "between batches"))
-    assert parts == pytest.approx(stages["batch"], abs=1e-4), "the stages and what is outside of them are the batch"
-    assert 4.0 <= stages["engine/execute"] <= stages["engine"] < stages["batch"]
 
 
 def test_rounds_that_are_slower_later_are_told(tmp_path: Path) -> None:

@@ -22,17 +22,12 @@ from perfharness.errors import ResultError
 from perfharness.model.bench import (
     CaseResult,
     Estimate,
-    InstancesRecord,
-    LatencyStats,
     MachineRecord,
-    MemoryUse,
-    StreamsRecord,
 )
 from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, CellSweep, Constraints, SweepFile
 from perfharness.render.charts.bench import (
     BENCH_PAGE,
     CHARTS,
-    MERGED_PAGE,
     SWEEP_PAGE,
     bench_pictures,
     merged_pictures,
@@ -41,7 +36,6 @@ from perfharness.render.charts.bench import (
 from perfharness.render.charts.drawing import Picture, draw
 from perfharness.render.terminal.bench import (
     bytes_text,
-    print_merged,
     print_suite,
     speedup_text,
 )
@@ -85,26 +79,6 @@ def test_figures_in_words() -> None:
     assert (in_significant_digits(None), bytes_text(None)) == ("-", "-")
     assert speedup_text(Estimate(value=1.02, low=0.99, high=1.05)) == "1.02x ~"
     assert speedup_text(Estimate(value=1.5, low=1.4, high=1.6)) == "1.50x"
-
-
-def test_several_at_once_are_in_the_rows() -> None:
-    stats = LatencyStats(
-        iterations=400, warmup_iterations=6, mean=Estimate(value=2), std=0.1, median=Estimate(value=1.9), p50=1.9,
-        p90=Estimate(value=2.5), p95=Estimate(value=3), p99=Estimate(value=4), min=1, max=5,
-    )  # fmt: skip
-    streams = StreamsRecord(
-        streams=3, items_per_second=250, window_ms=2000, mean_running=2.9, items_per_second_each=[80, 85, 85],
-        latency=stats, outputs_equal=True, memory=MemoryUse(device_peak_bytes=7),
-    )  # fmt: skip
-    failed = InstancesRecord(instances=2, reason="instance 0 of 2 is failed: it broke\n  log")
-    suite = suite_of(made_up("torch", rate=100, streams=streams, instances=failed), made_up("other", rate=100))
-    row, without = bench_table(suite).to_pylist()
-    assert (row["streams"], row["streams_items_per_second"], row["streams_mean_running"]) == (3, 250, 2.9)
-    assert (row["streams_latency_iterations"], row["streams_latency_p99_ms"]) == (400, 4)
-    assert (row["streams_memory_device_peak_bytes"], row["streams_memory_host_peak_bytes"]) == (7, None)
-    assert (row["instances"], row["instances_items_per_second"]) == (2, None)
-    assert row["instances_reason"] == failed.reason
-    assert {value for name, value in without.items() if name.startswith(("streams", "instances"))} == {None}
 
 
 # ---- files ----
@@ -174,7 +148,7 @@ def test_a_chart_has_every_measured_point_with_its_interval() -> None:
     ((rule, bars),) = [found for found in marks(throughput, "rule") if "y2" in found[0]]
     assert (rule["y"]["field"], rule["y2"]["field"]) == ("y_low", "y_high")
     assert len(bars) == 4 * 7 + 6
-    assert "openvino/plain fp32" not in legend(throughput)
+    assert "keras/plain fp32" not in legend(throughput)
     assert "tensorrt/engine int8 (wrong answers)" in legend(throughput)
     assert curve(found["bench_memory"], "tensorrt/engine fp16", "y")[0] == (pytest.approx(0.65),)
     loss = curve(found["bench_accuracy"], "tensorrt/engine fp16", "x", "y", "x_low")
@@ -251,7 +225,7 @@ def test_charts_of_a_sweep_show_what_ended_it(tmp_path: Path) -> None:
     assert made[0].rows["sweep_throughput_end_8"] == [{"x": 8}]
 
 
-# ---- merge ----
+# ---- side by side ----
 
 
 def test_the_same_cases_in_one_row_each_against_its_own_baseline() -> None:
@@ -273,7 +247,6 @@ def test_the_same_cases_in_one_row_each_against_its_own_baseline() -> None:
     assert (cells["only"][1].result, bool(cells["only"][1].reason)) == (None, True)
     assert any("complete" in line for line in merged.differences)
     assert any("3.12" in line for line in merged.differences)
-    assert "laptop: i7" in text_of(print_merged, merged)
 
 
 def test_versions_and_models_that_differ_are_told() -> None:
@@ -342,7 +315,7 @@ def test_charts_take_any_name(tmp_path: Path, name: str) -> None:
     suite = suite_of(*cases, made_up("a", model="b"), hostname=name, constraints=limits, baseline=f"torch/{name}/fp32")
     written = draw(bench_pictures(suite), tmp_path, BENCH_PAGE)
     assert len({path.name for path in written if path.parent == tmp_path}) == len(CHARTS) + 2 + 1
-    assert len(draw(merged_pictures(merge_suites([("a", suite), (name, suite)])), tmp_path, MERGED_PAGE)) == 3
+    assert len(draw(merged_pictures(merge_suites([("a", suite), (name, suite)])), tmp_path, "page")) == 3
 
 
 def test_a_batch_size_that_one_machine_lacks_breaks_its_curve(tmp_path: Path) -> None:
@@ -350,8 +323,8 @@ def test_a_batch_size_that_one_machine_lacks_breaks_its_curve(tmp_path: Path) ->
     two = suite_of(*(made_up("m:Own", size) for size in (1, 4)), hostname="laptop")
     merged = merge_suites([("a", one), ("b", two)])
     (chart,) = merged_pictures(merged)
-    assert [path.name for path in draw([chart], tmp_path, MERGED_PAGE)] == [
-        "bench_merged_throughput.png", "bench_merged_charts.html",
+    assert [path.name for path in draw([chart], tmp_path, BENCH_PAGE)] == [
+        "bench_merged_throughput.png", "bench_charts.html",
     ]  # fmt: skip
     assert {name: curve(chart, name, "x", "y") for name in legend(chart)} == {
         "rack1, Own/plain fp32": [(1, 100), (2, 100), (4, 100)],

@@ -134,7 +134,7 @@ def test_short_backend_with_a_mode(folder: Path) -> None:
         (WHOLE + "[measure]\npasses = ['telemetry']", "latency"),
         (WHOLE + "[run]\ntimeout_s = 0", "run.timeout_s"),
         ("baseline = 'torch'\n" + WHOLE, "torch"),
-        (WHOLE + "[equality]\nreference = 'jax'", "jax"),
+        (WHOLE + "[equality]\nreference = 'keras'", "keras"),
         (WHOLE.replace(FAKE_BACKEND, "torchh"), "torchh"),
         ('models = "net.py:create"\n' + WHOLE.replace("models", "# "), "models"),
         (WHOLE + f'[[backend]]\nname = "{FAKE_BACKEND}"\n', "/plain/fp32"),
@@ -268,9 +268,9 @@ def test_the_suite_in_the_documentation_is_one(folder: Path) -> None:
         suite_of(folder, text)
     assert "key" not in str(caught.value)
     assert "`" not in str(caught.value).replace("`input_file`", "")
-    for name in ("net.onnx", "models.py", "net.xml"):
+    for name in ("net.onnx", "models.py", "net.plan"):
         (folder / name).write_text("")
-    text = text.replace('input_file = "inputs.npz"', "").replace('sources = { openvino = "net.xml" }', "")
+    text = text.replace('input_file = "inputs.npz"', "").replace('sources = { tensorrt = "net.plan" }', "")
     assert len(plan_cases(suite_of(folder, text), None)) > 1
 
 

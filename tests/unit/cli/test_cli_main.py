@@ -47,7 +47,7 @@ def test_the_version_needs_no_library_that_takes_time() -> None:
     [
         (["launch", "--timeout", "5m", "x.py"], ["--timeout", "'5m'", "perfharness launch --help"]),
         (["launch", "--np-sweep"], ["--np-sweep", "perfharness launch --help"]),
-        (["bench", "sweep", "--modl"], ["--modl", "perfharness bench sweep --help"]),
+        (["bench", "--modl"], ["--modl", "perfharness bench --help"]),
         (["compare", "--run", "--timeout 5m x.py", "--run", "x.py"], ["--timeout", "'5m'"]),
         (["clocks"], ["perfharness clocks --help"]),
     ],

@@ -138,4 +138,4 @@ def test_a_schema_that_there_is_not_is_a_usage_error_with_the_kinds(capsys: pyte
     assert run(["export", "--schema", "nothing"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert {"benchmark", "bench_merged", "load"} <= set(re.findall(r"\w+", captured.err))
+    assert {"benchmark", "bench", "load"} <= set(re.findall(r"\w+", captured.err))

@@ -242,7 +242,6 @@ def test_a_deep_trace_stays_small(tmp_path: Path, pops: int) -> None:
         assert found.fetchone() == (5000, pops)
 
 
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, where an earlier test has imported it
 def test_a_forked_child_writes_a_log_of_its_own(tmp_path: Path) -> None:
     """The parent's keys and a range open at the fork mean the same in the child."""
     log = RangeLog(str(tmp_path))
