@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,17 +66,22 @@ def put(out: Path, made: dict[str, Path], *, before: str | None, previous: str |
         (out / "previous" / "notes.txt").write_text("mine")
 
 
+def slow(*values: Any) -> Any:
+    """A row for `scripts/test --all`: other series do the same by the same code."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("before", "previous", "options", "here", "kept"),
     [
         (None, None, (), RUN, None),
         ("run", None, (), RUN, RUN),
         ("run", "run", (), RUN, RUN | {"notes.txt"}),
-        ("run", "repeat", (), RUN, RUN | {"notes.txt"}),
-        ("repeat", None, (), RUN, REPEAT),
+        slow("run", "repeat", (), RUN, RUN | {"notes.txt"}),
+        slow("repeat", None, (), RUN, REPEAT),
         ("run", "run", ("--repeat", "2"), REPEAT, RUN | {"notes.txt"}),
-        ("repeat", None, ("--np-sweep", "1"), {"np_1", "scaling.html", "scaling.json", "scaling.png"}, REPEAT),
-        ("run", None, ("--overhead", "--repeat", "2"), {"traced", "untraced", "overhead.json"}, RUN),
+        slow("repeat", None, ("--np-sweep", "1"), {"np_1", "scaling.html", "scaling.json", "scaling.png"}, REPEAT),
+        slow("run", None, ("--overhead", "--repeat", "2"), {"traced", "untraced", "overhead.json"}, RUN),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else None,
 )
@@ -98,13 +104,22 @@ def test_an_earlier_run_moves_and_foreign_files_stay(
     if kept is not None:
         assert names(out / "previous") == kept
         assert marks(out / "previous") == moved
-    assert not set(marks(out)) - set(moved) & set(moved)
+    now = {path.read_text() for path in out.rglob("manifest.json") if "previous" not in path.parts}
+    assert now
+    assert not now & set(moved)
     assert all((out / name / "mine").read_text() == "mine" for name in ("load", "first"))
     assert (out / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("options", [(), ("--repeat", "2"), ("--np-sweep", "1"), ("--cold-start", "1")])
-@pytest.mark.parametrize("before", ["run", "repeat"])
+@pytest.mark.parametrize(
+    ("before", "options"),
+    [
+        ("run", ()),
+        slow("repeat", ()),
+        ("repeat", ("--repeat", "2")),
+        *(slow(before, (series, "1")) for before in ("run", "repeat") for series in ("--np-sweep", "--cold-start")),
+    ],
+)
 def test_what_measured_nothing_replaces_nothing(
     made: dict[str, Path], tmp_path: Path, before: str, options: tuple[str, ...]
 ) -> None:
