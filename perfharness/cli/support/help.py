@@ -26,7 +26,6 @@ VERBS = {
     "stress": "Put a target under load: latency from the intended moment, and what it comes from.",
     "mlperf": "Run a test of MLPerf LoadGen on a model.",
     "compare-engines": "Compare engines that make a map of an image.",
-    "compare-layers": "Find where the outputs of two ONNX models begin to differ.",
     "runs": "List, show, tag and delete what was measured before.",
     "baseline": "Give runs a name, to compare others with.",
     "clocks": "Set the GPUs' clocks to their maximum, and restore them.",
