@@ -23,6 +23,7 @@ from perfharness.files import is_stdout
 from perfharness.render.report.files import format_of, gather_all, prices_of, require_format, write_report
 from perfharness.render.terminal.console import say
 from perfharness.runs.files.run_folder import ReadAs
+from perfharness.runs.report.anonymous import anonymous
 
 COST = "Cost"
 """The group of the options of prices in the help."""
@@ -78,6 +79,10 @@ def report(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    without_names: Annotated[
+        bool,
+        typer.Option("--anonymous", help="Leave out host, user and paths.", rich_help_panel=OUTPUT),
+    ] = False,
     price_per_hour: PricePerHour = None,
     price_per_kwh: PricePerKwh = None,
     warmup_batches: WarmupOption = None,
@@ -97,7 +102,7 @@ def report(
     streams = Output.of(quiet=quiet, verbose=verbose)
     read_as, prices = ReadAs(warmup_batches, domain, batch_pattern), prices_of(price_per_hour, price_per_kwh)
     made = gather_all(runs, nsys, read_as, prices)
-    for path in write_report(made, output, wanted):
+    for path in write_report(anonymous(made) if without_names else made, output, wanted):
         say(streams.messages if is_stdout(output) else streams.results, str(path))
     streams.findings(made.findings)
     raise typer.Exit(exit_code(made.findings) if made.has_numbers else EXIT_CHECK_FAILED)

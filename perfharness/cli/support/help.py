@@ -21,7 +21,6 @@ VERBS = {
     "report": "Write a page with all that is known of runs, for people.",
     "open": "Show that page in a browser.",
     "export": "Write a timeline for trace viewers, or tables for notebooks.",
-    "share": "Write a run for others, without secrets and names.",
     "bench": "Measure models over backends, precisions and batch sizes.",
     "stress": "Put a target under load: latency from the intended moment, and what it comes from.",
     "mlperf": "Run a test of MLPerf LoadGen on a model.",

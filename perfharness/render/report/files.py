@@ -18,6 +18,7 @@ from perfharness.render.report.sections import document_of
 from perfharness.render.report.tables import markdown, write_csv, write_workbook
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import ReadAs
+from perfharness.runs.report.anonymous import anonymous as made_anonymous
 from perfharness.runs.report.gather import gather
 from perfharness.runs.report.model import Report
 
@@ -33,6 +34,7 @@ def report(
     output_format: ReportFormat | None = None,
     price_per_hour: float | None = None,
     price_per_kwh: float | None = None,
+    anonymous: bool = False,
     warmup_batches: int | None = None,
     domain: str | None = None,
     batch_pattern: str | None = None,
@@ -46,6 +48,7 @@ def report(
         output_format: None: by the ending of the file.
         price_per_hour: of the machine, in any currency.
         price_per_kwh: of electricity.
+        anonymous: leave out host, user and paths.
         warmup_batches, domain, batch_pattern: how bare traces are read, as for `analyze`.
         nsys: the nsys that exports `.nsys-rep`; None: what is found.
 
@@ -66,6 +69,7 @@ def report(
         ReadAs(warmup_batches, domain, batch_pattern),
         prices_of(price_per_hour, price_per_kwh),
     )
+    made = made_anonymous(made) if anonymous else made
     if file is not None and wanted is not None:
         write_report(made, file, wanted)
     return made

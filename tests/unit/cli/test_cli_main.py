@@ -85,15 +85,12 @@ def test_a_wrong_command_line_names_option_value_and_the_help_of_the_verb(
 
 
 def test_a_verb_says_why_a_trace_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also those that take several traces, and one that copies it."""
     (tmp_path / "empty.sqlite").write_bytes(b"")
-    shared = tmp_path / "x.tar.zst"
     assert run(["analyze", str(tmp_path / "empty.sqlite")]) == 1
     reason = capsys.readouterr().err.removeprefix("perfharness: ").strip()
-    for arguments in (["diagnose"], ["slowest"], ["share", "-o", str(shared)]):
+    for arguments in (["diagnose"], ["slowest"]):
         assert run([*arguments, str(tmp_path / "empty.sqlite")]) == 1
         assert reason in capsys.readouterr().err
-    assert not shared.exists()
 
 
 @pytest.mark.parametrize(

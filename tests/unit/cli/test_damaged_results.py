@@ -72,7 +72,6 @@ def test_folders_may_have_names_that_are_no_utf8(tmp_path: Path, capsys: pytest.
     trace = built.write(folder / "trace.sqlite")
     for command in (
         ["report", str(trace), "--format", "json", "-o", str(tmp_path / "report.json")],
-        ["share", str(trace), "-o", str(folder / "shared.tar.zst")],
         ["export", str(trace), "--table", "ranges", "--format", "arrow", "-o", str(folder / "ranges.arrow")],
         ["ranges", str(trace), "--format", "parquet", "-o", str(folder / "ranges.parquet")],
     ):
@@ -84,6 +83,6 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, capsys: pytest.Captur
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("pipe", "loop"):
-        for verb in (["report", "-o", str(tmp_path / "r.html")], ["share"], ["analyze"], ["compare", str(tmp_path)]):
+        for verb in (["report", "-o", str(tmp_path / "r.html")], ["analyze"], ["compare", str(tmp_path)]):
             assert run_cli([*verb, str(tmp_path / name)]) == 1
     assert "fault" not in capsys.readouterr().err

@@ -168,17 +168,6 @@ def test_nothing_that_was_asked_for_is_3(kind: str, options: list[str], tmp_path
     assert "error" in capsys.readouterr().err
 
 
-def test_a_series_that_was_shared_is_stored_as_one(tmp_path: Path, capsys: Captured) -> None:
-    archive, store = str(tmp_path / "a.tar.zst"), ["--store", str(tmp_path / "runs.sqlite")]
-    made = sweep(tmp_path / "out")
-    assert run(["analyze", str(made)]) == 0
-    assert run(["share", str(made), "-o", archive]) == 0
-    assert run(["runs", "add", archive, *store]) == 0
-    capsys.readouterr()
-    assert run(["runs", "list", "--format", "json", *store]) == 0
-    assert [one["kind"] for one in json.loads(capsys.readouterr().out)["runs"]] == ["sweep"]
-
-
 def test_a_run_without_traces_is_3(tmp_path: Path) -> None:
     path = run_folder(tmp_path / "out", process_record(0, trace=None, ended="failed", exit_code=1))
     assert run(["analyze", str(path)]) == 3
