@@ -19,7 +19,6 @@ VERBS = {
     "compare": "Compare versions: which stages are faster or slower, and a gate on that.",
     "ranges": "Print one row for each range.",
     "report": "Write a page with all that is known of runs, for people.",
-    "open": "Show that page in a browser.",
     "export": "Write a timeline for trace viewers, or tables for notebooks.",
     "bench": "Measure models over backends, precisions and batch sizes.",
     "stress": "Put a target under load: latency from the intended moment, and what it comes from.",

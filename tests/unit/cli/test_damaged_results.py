@@ -71,7 +71,7 @@ def test_folders_may_have_names_that_are_no_utf8(tmp_path: Path, capsys: pytest.
         built.range("stage", begin, begin + 10)
     trace = built.write(folder / "trace.sqlite")
     for command in (
-        ["report", str(trace), "--format", "json", "-o", str(tmp_path / "report.json")],
+        ["report", str(trace), "-o", str(tmp_path / "report.md")],
         ["export", str(trace), "--table", "ranges", "--format", "arrow", "-o", str(folder / "ranges.arrow")],
         ["ranges", str(trace), "--format", "parquet", "-o", str(folder / "ranges.parquet")],
     ):
