@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from perfharness.analysis.diagnosis import ALONE, pool
-from perfharness.analysis.host_samples.flame import Stack, outermost, stage_stacks
 from perfharness.analysis.ranks.findings import rank_findings
 from perfharness.analysis.ranks.verdict import with_rank_delays
 from perfharness.cli.support.help import GroupedCommand
@@ -27,12 +26,9 @@ from perfharness.cli.support.output import Format, FormatOption, Output, QuietOp
 from perfharness.errors import UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.result import path_text
-from perfharness.render.flame.files import check_ending, write_flames
 from perfharness.render.terminal.advice import print_advice
 from perfharness.render.terminal.console import say, styled
 from perfharness.render.terminal.diagnosis import (
-    is_named,
     matching_stages,
     print_diagnosis,
     print_example,
@@ -41,7 +37,6 @@ from perfharness.render.terminal.diagnosis import (
 from perfharness.runs.explain import explaining_pass_missing
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ExplainingPass, ProcessAnalyzer, ReadAs, analyze_trace, read_manifest
-from perfharness.runs.stacks import sampled_processes
 
 
 def register(app: typer.Typer) -> None:
@@ -66,15 +61,6 @@ def diagnose(
     stage: Annotated[
         str | None, typer.Option(help="Only this stage, with every figure; a name, or a path as it is printed.")
     ] = None,
-    flame: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write flame graphs of the stages (--stage: of that one), of a run with --explain: .svg, .html, or"
-            " .txt (collapsed stacks).",
-            show_default=False,
-        ),
-    ] = None,
     warmup_batches: WarmupOption = None,
     domain: DomainOption = None,
     batch_pattern: BatchPatternOption = None,
@@ -88,8 +74,6 @@ def diagnose(
     What is worth most comes first; --verbose and --stage show what it rests on. Writes no results (`analyze` writes the
     same into benchmark.json). Exits with 3 where a trace is incomplete, or nothing was measured.
     """
-    if flame is not None:
-        check_ending(flame)
     located, read_as = locate(run, nsys), ReadAs(warmup_batches, domain, batch_pattern)
     if located.trace is not None:
         result, _ = analyze_trace(located.trace, read_as.options(), others=ALONE)
@@ -105,8 +89,6 @@ def diagnose(
         for one in found:
             _print(one, stage, output)
     findings = [finding for one in found for finding in one.findings]
-    if flame is not None:
-        findings += _draw(flame, located, read_as, stage, output)
     shown = findings if verbose else [finding for finding in findings if finding.severity is Severity.ERROR]
     output.findings(shown)
     measured = any(diagnosis.stages for one in found for diagnosis in one.processes.values())
@@ -135,25 +117,6 @@ def _print(run: _Run, stage: str | None, output: Output) -> None:
             print_advice(output.results, run.processes, most=None)
             if not output.verbose:
                 print_example(output.results, run.processes)
-
-
-def _draw(path: Path, located: Located, read_as: ReadAs, stage: str | None, output: Output) -> list[Finding]:
-    """Write flame graphs of the stages that were asked for; without a name, of the outermost. Returns why not."""
-    stacks: dict[str, list[Stack]] = {}
-    for process in sampled_processes(located, read_as):
-        spans = (
-            outermost(process.stages) if stage is None else [one for one in process.stages if is_named(one.path, stage)]
-        )
-        for one in spans:
-            stacks[f"{process.name}: {path_text(one.path)}"] = stage_stacks(process.probe, one)
-    drawn = {name: of_name for name, of_name in stacks.items() if of_name}
-    if not drawn:
-        message = f"{path} was not written: there is no sampled stack of {stage or 'any stage'}."
-        hint = "`perfharness launch --explain` records them, and `perfharness explain RUN` for a run that was measured"
-        return [Finding("no-stacks", Severity.ERROR, message, hint)]
-    write_flames(drawn, path)
-    output.message(f"drawn: {path}")
-    return []
 
 
 def _diagnose_run(located: Located, folder: Path, read_as: ReadAs) -> _Run:

@@ -30,7 +30,7 @@ from perfharness.model.version import VERSION
 from perfharness.telemetry.clock_files import state_dirs, state_files
 
 MEASURING = frozenset({"launch", "explain", "compare", "bench", "stress", "mlperf", "compare-engines"})
-"""They continue when their output is closed; the others end, as `perfharness ranges … | head` should."""
+"""They continue when their output is closed; the others end, as `perfharness export … -o - | head` should."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 """Not empty: print the traceback of a fault of perfharness, rather than write it to a file."""

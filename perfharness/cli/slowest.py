@@ -68,7 +68,9 @@ def slowest(
         print_slowest(output.results, found.result, details=verbose)
     has_any = any(loop.requests for loop in found.result.loops)
     if not has_any:
-        output.message("There is no batch that counts, so there is nothing to show; see `perfharness ranges`, and -w.")
+        output.message(
+            "There is no batch that counts, so nothing to show; see `perfharness export --table ranges`, and -w."
+        )
     elif timeline is not None:
         write_batches(found.timelines, timeline)
         output.message(f"drawn: {timeline}")

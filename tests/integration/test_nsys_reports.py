@@ -26,11 +26,12 @@ def report(tmp_path: Path) -> Path:
 
 @pytest.mark.nsys
 def test_a_report_is_exported_and_kept(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ranges", str(report), "--format", "csv", "--nsys", NSYS]) == 0
-    assert '"stage"' in capsys.readouterr().out
+    assert run(["export", str(report), "--table", "ranges", "--nsys", NSYS]) == 0
+    assert "stage" in capsys.readouterr().out
     cached = report.with_suffix(".sqlite")
     first = cached.stat().st_mtime_ns
-    assert run(["ranges", str(report), "--nsys", "/no/such/nsys"]) == 0  # not asked, for the export is there
+    not_asked = "/no/such/nsys"  # for the export is there
+    assert run(["export", str(report), "--table", "ranges", "--nsys", not_asked]) == 0
     assert cached.stat().st_mtime_ns == first
     os.utime(report, ns=(first + 10**9, first + 10**9))
     assert run(["analyze", str(report), "--nsys", NSYS]) == 0
@@ -42,7 +43,7 @@ def test_a_report_is_exported_and_kept(report: Path, capsys: pytest.CaptureFixtu
 def test_a_damaged_report_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "trace.nsys-rep"
     report.write_bytes(b"not a report")
-    assert run(["ranges", str(report), "--nsys", NSYS]) == 1
+    assert run(["export", str(report), "--table", "ranges", "--nsys", NSYS]) == 1
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
     assert "cannot be exported" in err
@@ -50,7 +51,7 @@ def test_a_damaged_report_is_one_sentence(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ranges", str(tmp_path / "none.nsys-rep")]) == 1
+    assert run(["export", str(tmp_path / "none.nsys-rep"), "--table", "ranges"]) == 1
     assert "none.nsys-rep" in capsys.readouterr().err
 
 
@@ -60,5 +61,5 @@ def test_an_nsys_that_cannot_export(tmp_path: Path, capsys: pytest.CaptureFixtur
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
     report = tmp_path / "trace.nsys-rep"
     report.write_bytes(b"something")
-    assert run(["ranges", str(report), "--nsys", str(broken)]) == 1
+    assert run(["export", str(report), "--table", "ranges", "--nsys", str(broken)]) == 1
     assert "cannot be exported" in capsys.readouterr().err

@@ -225,7 +225,7 @@ def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: b
         rows.append(cells)
     print_table(console, columns, rows[:LISTED_RANGES])
     if len(rows) > LISTED_RANGES:
-        say(console, f"{len(rows) - LISTED_RANGES} more ranges: `perfharness ranges` prints all")
+        say(console, f"{len(rows) - LISTED_RANGES} more ranges: `perfharness export --table ranges` prints all")
 
 
 def _throughput_line(throughput: Tree) -> str:

@@ -115,10 +115,10 @@ def test_every_verb_takes_it(source: tuple[Path, int], tmp_path: Path, capsys: C
     assert run(["diagnose", str(path)]) == 0
     assert capsys.readouterr().out
 
-    assert run(["ranges", str(path), "--format", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    assert run(["export", str(path), "--table", "ranges", "-o", str(tmp_path / "r.json")]) == 0
+    rows = json.loads((tmp_path / "r.json").read_text())
     assert len(rows) == RANGES * traces
-    assert run(["export", str(path), "--format", "csv", "--table", "ranges", "-o", str(tmp_path / "r.csv")]) == 0
+    assert run(["export", str(path), "--table", "ranges", "-o", str(tmp_path / "r.csv")]) == 0
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + len(rows)
     assert run(["export", str(path), "-o", str(tmp_path / "t.json")]) == 0
     assert len(json.loads((tmp_path / "t.json").read_text())["otherData"]["processes"]) == traces
@@ -148,8 +148,9 @@ def test_a_sweep_analysed_again_has_new_numbers_and_keeps_what_the_launch_noted(
 def test_what_is_nothing_of_ours_is_refused(make: Callable[[Path], Any], tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "empty"
     path = make(path) or path
-    for verb in ("analyze", "diagnose", "ranges"):
+    for verb in ("analyze", "diagnose"):
         assert run([verb, str(path)]) == 1
+    assert run(["export", str(path), "--table", "ranges"]) == 1
     assert run(["export", str(path), "-o", str(tmp_path / "x")]) == 1
     captured = capsys.readouterr()
     assert (captured.out, len(captured.err.splitlines())) == ("", 4)
@@ -172,7 +173,7 @@ def test_a_run_without_traces_is_3(tmp_path: Path) -> None:
     path = run_folder(tmp_path / "out", process_record(0, trace=None, ended="failed", exit_code=1))
     assert run(["analyze", str(path)]) == 3
     assert run(["diagnose", str(path)]) == 3
-    assert run(["ranges", str(path)]) == 1
+    assert run(["export", str(path), "--table", "ranges"]) == 1
 
 
 def test_a_diagnosis_does_not_wait_for_clocks_in_a_fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +259,7 @@ HOSTILE = "evil\x1b]52;c;Zm9v\x07\x9b2J\u202e[red]:smile:"
 
 VERBS_AND_FORMATS = [
     *itertools.product(["analyze", "diagnose"], [[], ["--format", "json"], ["--format", "md"]]),
-    *itertools.product(["ranges"], [[], ["--format", "json"]]),
+    ("export", ["--table", "ranges"]),
 ]
 
 

@@ -1,4 +1,4 @@
-"""`perfharness export`: tables as CSV, Parquet and Arrow, where they go, and what is refused."""
+"""`perfharness export`: tables as CSV, JSON, Parquet and Arrow, where they go, and what is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_arrow(path: Path) -> pa.Table:
 
 def test_every_format_holds_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = two_processes(tmp_path / "run")
-    for table_format in ("csv", "parquet", "arrow"):
+    for table_format in ("csv", "json", "parquet", "arrow"):
         target = tmp_path / table_format
         assert run(["export", str(folder), "--format", table_format, "-o", str(target)]) == 0
         written = capsys.readouterr().out.split()
@@ -38,6 +38,7 @@ def test_every_format_holds_the_same_rows(tmp_path: Path, capsys: pytest.Capture
         assert arrow.to_pylist() == expected.to_pylist()
         parquet = pyarrow.parquet.read_table(tmp_path / "parquet" / f"{name}.parquet")
         assert parquet.to_pylist() == expected.to_pylist()
+        assert json.loads((tmp_path / "json" / f"{name}.json").read_text()) == expected.to_pylist()
         with (tmp_path / "csv" / f"{name}.csv").open(newline="") as file:
             rows = list(csv.reader(file))
         assert rows[0] == expected.column_names
@@ -53,16 +54,16 @@ def _as_text(value: object) -> str:
 
 def test_one_table_goes_into_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = recorded_trace(tmp_path / "t.sqlite")
-    command = ["export", str(trace), "--format", "parquet", "--table", "kernels", "-w", "1"]
+    command = ["export", str(trace), "--table", "kernels", "-w", "1"]
     assert run([*command, "-o", str(tmp_path / "k.parquet")]) == 0
     assert pyarrow.parquet.read_table(tmp_path / "k.parquet")["warmup"].to_pylist() == [True, False, True, True]
-    assert run([*command, "-o", str(tmp_path)]) == 0
+    assert run([*command, "--format", "parquet", "-o", str(tmp_path)]) == 0
     assert (tmp_path / "kernels.parquet").is_file()
     assert capsys.readouterr().out.split() == [str(tmp_path / "k.parquet"), str(tmp_path / "kernels.parquet")]
 
 
 def test_an_arrow_file_can_be_mapped(tmp_path: Path) -> None:
-    assert run(["export", str(GOLDEN / "long.sqlite"), "--format", "arrow", "--table", "kernels",
+    assert run(["export", str(GOLDEN / "long.sqlite"), "--table", "kernels",
                 "-o", str(tmp_path / "k.arrow")]) == 0  # fmt: skip
     before = pa.total_allocated_bytes()
     table = read_arrow(tmp_path / "k.arrow")
@@ -71,7 +72,7 @@ def test_an_arrow_file_can_be_mapped(tmp_path: Path) -> None:
 
 
 def test_tables_of_plain_nvtx(tmp_path: Path) -> None:
-    command = ["export", str(GOLDEN / "threads.sqlite"), "--format", "parquet", "--table", "batches"]
+    command = ["export", str(GOLDEN / "threads.sqlite"), "--table", "batches"]
     options = ["--domain", "nvtx", "--batch-pattern", "worker_(\\d)"]
     assert run([*command, *options, "-o", str(tmp_path / "b.parquet")]) == 0
     assert pyarrow.parquet.read_table(tmp_path / "b.parquet")["batch_index"].to_pylist() == [0, 1, 2]
@@ -111,8 +112,11 @@ def test_an_incomplete_trace_is_written_and_said(tmp_path: Path, capsys: pytest.
         (["t.sqlite", "-o", "no/x.json"], 1, "cannot be written"),
         (["t.sqlite", "--format", "csv", "-o", "bad.sqlite"], 1, "cannot be made a folder"),
         (["t.sqlite", "--format", "csv", "--table", "rows", "-o", "x"], 2, "rows"),
-        (["t.sqlite", "--table", "kernels", "-o", "x.json"], 2, "--table is for"),
-        (["t.sqlite"], 2, "--output"),
+        (["t.sqlite", "--table", "kernels", "-o", "x.txt"], 2, "--format"),
+        (["t.sqlite", "-o", "x.docx"], 2, ".parquet"),
+        (["t.sqlite", "--table", "kernels", "--table", "ranges", "-o", "x.csv"], 2, "--format"),
+        (["t.sqlite", "--table", "kernels", "-o", "empty_folder"], 2, "--format"),
+        (["t.sqlite"], 2, "-o"),
     ],
 )
 def test_what_is_refused(

@@ -32,7 +32,7 @@ from perfharness.runs.files import json_files as files
 from perfharness.runs.files.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.runs.run import open_run
 from perfharness.runs.slowest import slowest
-from perfharness.runs.tables.files import write_tables
+from perfharness.runs.tables.files import read_tables, write_tables
 from tests.schemas import valid
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.file_faults import fault
@@ -192,7 +192,9 @@ def test_workers_without_batches_have_no_part_in_the_throughput(
     assert [one.findings for one in opened.processes] == [[], []]
     assert open_run(folder / "child_0").findings == []
     assert slowest(opened).findings == []
-    assert write_tables(opened, ["stages"], "csv", tmp_path / "stages.csv")[0] == []
+    tables, findings = read_tables(opened, ["stages"])
+    assert findings == []
+    write_tables(tables, "csv", tmp_path / "stages.csv")
     assert write_chrome_trace(opened, tmp_path / "timeline.json") == []
     assert run(["diagnose", str(tmp_path), "--format", "json"]) == 0
     assert "no-batches" not in capsys.readouterr().err
@@ -318,7 +320,7 @@ def test_ranges_of_workers_that_are_in_no_trace(tmp_path: Path) -> None:
     assert findings_of_all_verbs(tmp_path) == [{("trace-missing-ranges", "error")}] * 3
     for verb in ("analyze", "diagnose"):
         assert run([verb, str(tmp_path)]) == 3
-    assert run(["ranges", str(folder / "trace.sqlite")]) == 3
+    assert run(["export", str(folder / "trace.sqlite"), "--table", "ranges"]) == 3
     assert run(["export", str(tmp_path), "-o", str(tmp_path / "timeline.json")]) == 3
 
 
