@@ -29,7 +29,7 @@ from perfharness.model.text import keep_encodable, safe
 from perfharness.model.version import VERSION
 from perfharness.telemetry.clock_files import state_dirs, state_files
 
-MEASURING = frozenset({"launch", "explain", "compare", "bench", "stress", "mlperf", "compare-engines"})
+MEASURING = frozenset({"launch", "compare", "bench", "stress", "mlperf", "compare-engines"})
 """They continue when their output is closed; the others end, as `perfharness export … -o - | head` should."""
 
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"

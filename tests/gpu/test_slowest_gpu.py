@@ -63,9 +63,9 @@ def perfharness(*arguments: object) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def slowest(out: Path, *options: str) -> dict[str, Any]:
+def slowest(out: Path) -> dict[str, Any]:
     """The slowest request of the run."""
-    done = perfharness("slowest", out, "-n", 1, "--format", "json", *options)
+    done = perfharness("analyze", out, "--slowest", 1, "--format", "json")
     assert done.returncode == 0, done.stderr
     (loop,) = json.loads(done.stdout)["loops"]
     found: dict[str, Any] = loop["requests"][0]

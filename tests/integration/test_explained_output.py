@@ -1,4 +1,4 @@
-"""What `launch --explain`, `diagnose` and `export` show of a real script: the line, and the stacks."""
+"""What `launch --explain`, `analyze --stage` and `export` show of a real script: the line, and the stacks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_launch_prints_what_limits_each_stage_and_the_function(run: tuple[Path
 
 def test_the_function_is_listed_and_its_stacks_are_exported(run: tuple[Path, str], tmp_path: Path) -> None:
     out, _ = run
-    diagnosed = verb("diagnose", out, "--stage", "busy")
+    diagnosed = verb("analyze", out, "--stage", "busy")
     assert diagnosed.returncode == 0, diagnosed.stderr
     assert re.search(rf"busy +slow +\S*shown\.py:{LINE} ", diagnosed.stdout)
     assert "GPU" not in diagnosed.stdout.replace("proc_0_gpu_0", "")

@@ -1,4 +1,4 @@
-"""`perfharness slowest` of real launches: a request with a planted cause, and a pipeline without."""
+"""`perfharness analyze --slowest` of real launches: a request with a planted cause, and a pipeline without."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ perf.finalize()
 """
 
 
-def slowest(out: Path, *options: object) -> dict[str, Any]:
+def slowest(out: Path, most: int = 5, *options: object) -> dict[str, Any]:
     """The one loop of the run."""
-    done = verb("slowest", out, "--format", "json", *options)
+    done = verb("analyze", out, "--slowest", most, "--format", "json", *options)
     assert done.returncode == 0, done.stderr
     (loop,) = valid("slowest", json.loads(done.stdout))["loops"]
     found: dict[str, Any] = loop
@@ -85,7 +85,7 @@ def unplanted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_collection_is_named_by_the_measured_pass_alone(tmp_path: Path, script: Path) -> None:
     launch(tmp_path / "out", script, "collect")
-    loop = slowest(tmp_path / "out", "-n", 3)
+    loop = slowest(tmp_path / "out", 3)
     assert (loop["batches"], loop["measured_by"], len(loop["requests"])) == (38, "duration", 3)
     first = loop["requests"][0]
     assert (first["index"], first["verdict"]) == (SLOW, "explained")
@@ -107,11 +107,11 @@ def test_without_a_plant_nobody_is_accused(unplanted: Path) -> None:
 def test_a_lock_is_named_by_the_explaining_pass(tmp_path: Path, script: Path, tracer: str) -> None:
     launch(tmp_path / "out", script, "lock", "--explain", tracer=tracer)
     drawn = tmp_path / "timeline.json"
-    first = slowest(tmp_path / "out", "--explained", "-n", 1, "--timeline", drawn)["requests"][0]
+    first = slowest(tmp_path / "out" / "explain", 1, "--timeline", drawn)["requests"][0]
     assert (first["index"], causes(first)[0]) == (SLOW, ("lock", "decode"))
     assert first["parts"][0]["ms"] == pytest.approx(250, abs=150)
     assert first["parts"][0]["where"]["file"].endswith("script.py")
-    measured = slowest(tmp_path / "out", "-n", 1)["requests"][0]
+    measured = slowest(tmp_path / "out", 1)["requests"][0]
     assert (measured["index"], causes(measured)[0]) == (SLOW, ("off-cpu", "decode"))
     timeline = valid("chrome_trace", drawn)
     processes = {event["pid"] for event in timeline["traceEvents"]}
@@ -136,7 +136,7 @@ def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> N
     (tmp_path / "target.py").write_text(TARGET)
     load = ("--rate", 50, "--duration", "2s", "--warm-up", "0.4s", "--tracer", "embedded")
     verb("stress", f"{tmp_path / 'target.py'}:serve", *load, "-o", tmp_path / "out")
-    loop = slowest(tmp_path / "out", "-n", 4)
+    loop = slowest(tmp_path / "out", 4)
     assert (loop["measured_by"], loop["batches"]) == ("latency", 99)  # one of the hundred failed
     requests = {one["index"]: one for one in loop["requests"]}
     assert list(requests) == [60, 61, 62, 63]
@@ -146,18 +146,18 @@ def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> N
         assert causes(requests[index])[0] == ("queue", None)
         assert requests[index]["parts"][0]["detail"].startswith("meanwhile request 60 was in service,")
         assert requests[index]["queue_ms"] == pytest.approx(300 - 20 * (index - 60), abs=60)
-    failed = slowest(tmp_path / "out", "-n", 100)["requests"]
+    failed = slowest(tmp_path / "out", 100)["requests"]
     (without,) = [one for one in failed if one["index"] == 20]
     assert (without["verdict"], without["error"]) == ("not-compared", "exception:ValueError")
 
 
 def test_what_cannot_be_shown_is_one_sentence(tmp_path: Path, unplanted: Path) -> None:
     shutil.copytree(unplanted, tmp_path / "out")
-    nothing = verb("slowest", tmp_path / "out", "-w", 20)
-    assert (nothing.returncode, "no batch" in nothing.stderr) == (3, True)
-    for arguments, code in ((("--explained",), 2), (("-n", "0"), 2)):
-        done = verb("slowest", tmp_path / "out", *arguments)
-        assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    nothing = verb("analyze", tmp_path / "out", "--slowest", 5, "-w", 20)
+    assert (nothing.returncode, "No batch" in nothing.stderr) == (3, True)
+    for arguments in (("--slowest", 0), ("--timeline", "x.json"), ("--slowest", 1, "--stage", "decode")):
+        done = verb("analyze", tmp_path / "out", *arguments)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     (tmp_path / "out" / "proc_0_gpu_0" / "requests.parquet").write_bytes(b"no parquet")
-    damaged = verb("slowest", tmp_path / "out", "-n", 1)
+    damaged = verb("analyze", tmp_path / "out", "--slowest", 1)
     assert (damaged.returncode, "requests.parquet" in damaged.stdout) == (0, True)

@@ -12,10 +12,7 @@ from perfharness.cli.support.options import CONTEXT
 
 VERBS = {
     "launch": "Run a script in N processes on M GPUs, traced, and say where the time went.",
-    "explain": "Run a script twice, or a run once more, and say what explains its times.",
     "analyze": "Compute the results again from what is on disk.",
-    "diagnose": "Say why each stage takes its time, and what to try next.",
-    "slowest": "Show the slowest requests beside the typical one, and what was different.",
     "compare": "Compare versions: which stages are faster or slower, and a gate on that.",
     "report": "Write a page with all that is known of runs, for people.",
     "export": "Write a timeline, sampled stacks, or tables for other programs.",

@@ -14,8 +14,8 @@ from perfharness.runs.report.model import RunReport, SlowestReport
 
 ABOUT = (
     "Each beside the median of the batches that are like it. Parts sum to the difference, to the nanosecond; a part is "
-    "named where it is beyond what is usual for it. `perfharness slowest` has more of them, with the stages and GPU "
-    "operations of each."
+    "named where it is beyond what is usual for it. `perfharness analyze --slowest N` has more of them, with the "
+    "stages and GPU operations of each."
 )
 
 HINT = (

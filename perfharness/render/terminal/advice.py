@@ -64,7 +64,7 @@ def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int
     shown = every[:most]
     if not shown:
         return
-    left_out = f" ({len(shown)} of {len(every)}; all: perfharness diagnose)" if len(shown) < len(every) else ""
+    left_out = f" ({len(shown)} of {len(every)}; all: perfharness analyze -v)" if len(shown) < len(every) else ""
     _print_blank_in_markdown(console)
     say(console, styled("What to do first", "bold"), left_out)
     _print_blank_in_markdown(console)

@@ -154,7 +154,7 @@ def repeat_options(options: LaunchOptions, request: RepeatRequest) -> list[Launc
     if options.explain:
         raise UsageError(
             "--explain explains one launch, and --repeat makes several; give --no-explain, and explain one of them "
-            "with `perfharness explain`"
+            "with `perfharness launch --explain`"
         )
     check_folder(options.output_dir, "--repeat", REPEAT_NAME)
     return [

@@ -93,7 +93,7 @@ def _check_numbers(option: str, numbers: Sequence[int], options: LaunchOptions) 
     if options.explain:
         raise UsageError(
             f"--explain explains one launch, and {option} makes several; give --no-explain, and explain one of them "
-            "with `perfharness explain`"
+            "with `perfharness launch --explain`"
         )
 
 

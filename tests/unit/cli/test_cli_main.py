@@ -88,7 +88,7 @@ def test_a_verb_says_why_a_trace_cannot_be_read(tmp_path: Path, capsys: pytest.C
     (tmp_path / "empty.sqlite").write_bytes(b"")
     assert run(["analyze", str(tmp_path / "empty.sqlite")]) == 1
     reason = capsys.readouterr().err.removeprefix("perfharness: ").strip()
-    for arguments in (["diagnose"], ["slowest"]):
+    for arguments in (["analyze", "--stage", "x"], ["analyze", "--slowest", "1"]):
         assert run([*arguments, str(tmp_path / "empty.sqlite")]) == 1
         assert reason in capsys.readouterr().err
 

@@ -108,12 +108,12 @@ def test_every_verb_takes_it(source: tuple[Path, int], tmp_path: Path, capsys: C
     assert run(["analyze", str(path)]) == 0
     assert "9.000" in capsys.readouterr().out
 
-    assert run(["diagnose", str(path), "--format", "json"]) == 0
+    assert run(["analyze", str(path), "--stage", "infer", "--format", "json"]) == 0
     diagnosed = json.loads(capsys.readouterr().out)
     assert len(diagnosed) == traces
-    assert {len(one["stages"]) for one in diagnosed.values()} == {3}
-    assert run(["diagnose", str(path)]) == 0
-    assert capsys.readouterr().out
+    assert {len(one["stages"]) for one in diagnosed.values()} == {1}
+    assert run(["analyze", str(path), "-v"]) == 0
+    assert "limited by" in capsys.readouterr().out
 
     assert run(["export", str(path), "--table", "ranges", "-o", str(tmp_path / "r.json")]) == 0
     rows = json.loads((tmp_path / "r.json").read_text())
@@ -148,9 +148,8 @@ def test_a_sweep_analysed_again_has_new_numbers_and_keeps_what_the_launch_noted(
 def test_what_is_nothing_of_ours_is_refused(make: Callable[[Path], Any], tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "empty"
     path = make(path) or path
-    for verb in ("analyze", "diagnose"):
-        assert run([verb, str(path)]) == 1
-    assert run(["export", str(path), "--table", "ranges"]) == 1
+    for options in ([], ["--stage", "x"], ["--slowest", "1"]):
+        assert run(["analyze", str(path), *options]) == 1
     assert run(["export", str(path), "-o", str(tmp_path / "x")]) == 1
     captured = capsys.readouterr()
     assert (captured.out, len(captured.err.splitlines())) == ("", 4)
@@ -164,7 +163,7 @@ def test_what_is_nothing_of_ours_is_refused(make: Callable[[Path], Any], tmp_pat
 def test_nothing_that_was_asked_for_is_3(kind: str, options: list[str], tmp_path: Path, capsys: Captured) -> None:
     path = str(SOURCES[kind][0](tmp_path / "out"))
     assert run(["analyze", path, *options]) == 3
-    assert run(["diagnose", path, *options]) == 3
+    assert run(["analyze", path, *options, "--slowest", "1"]) == 3
     assert run(["export", path, *options, "-o", str(tmp_path / "t.json")]) == 3
     assert "error" in capsys.readouterr().err
 
@@ -172,7 +171,6 @@ def test_nothing_that_was_asked_for_is_3(kind: str, options: list[str], tmp_path
 def test_a_run_without_traces_is_3(tmp_path: Path) -> None:
     path = run_folder(tmp_path / "out", process_record(0, trace=None, ended="failed", exit_code=1))
     assert run(["analyze", str(path)]) == 3
-    assert run(["diagnose", str(path)]) == 3
     assert run(["export", str(path), "--table", "ranges"]) == 1
 
 
@@ -181,7 +179,7 @@ def test_a_diagnosis_does_not_wait_for_clocks_in_a_fifo(tmp_path: Path, monkeypa
     (state / "GPU-0").mkdir(parents=True)
     os.mkfifo(state / "GPU-0" / "clocks.json")
     monkeypatch.setenv(STATE_DIR, str(state))
-    assert run(["diagnose", str(two_processes(tmp_path / "out"))]) == 0
+    assert run(["analyze", str(two_processes(tmp_path / "out")), "-v"]) == 0
 
 
 # ---- what is printed ----
@@ -208,9 +206,9 @@ def test_columns_of_a_gpu_that_is_not_there_are_left_out(tmp_path: Path, capsys:
     head = next(line for line in printed.splitlines() if "stage" in line.split())
     assert head.split() == ["stage", "batches", "CPU", "p50", "CPU/item", "limited", "by"]
     assert not re.search(r"\bidle\b|\bat work\b|CUDA", printed)
-    assert run(["diagnose", path]) == 0
+    assert run(["analyze", path, "-v"]) == 0
     printed = capsys.readouterr().out
-    head = next(line for line in printed.splitlines() if "limited by" in line)
+    _, head = (line for line in printed.splitlines() if "limited by" in line)
     assert head.split() == ["stage", "limited", "by", "CPU", "costs"]
     assert not re.search(r"\bidle\b|\bat work\b|CUDA", printed)
     assert run(["analyze", str(recorded_trace(tmp_path / "gpu.sqlite"))]) == 0
@@ -219,11 +217,11 @@ def test_columns_of_a_gpu_that_is_not_there_are_left_out(tmp_path: Path, capsys:
 
 def test_a_diagnosis_is_short_and_begins_with_the_most_expensive(tmp_path: Path, capsys: Captured) -> None:
     path = str(cpu_only(tmp_path / "cpu.sqlite"))
-    assert run(["diagnose", path]) == 0
-    short = capsys.readouterr().out
-    assert len(short.splitlines()) <= 15
-    assert re.search(r"^ 1\. costly, cheap \(", short, re.MULTILINE)
-    assert run(["diagnose", path, "-v"]) == 0
+    assert run(["analyze", path, "-v"]) == 0
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= 25
+    assert re.search(r"^ 1\. costly, cheap \(", said, re.MULTILINE)
+    assert run(["analyze", path, "--stage", "nothing"]) == 0
     assert "batch/nothing: cpu-bound" in capsys.readouterr().out
 
 
@@ -234,8 +232,8 @@ def test_results_go_to_stdout_and_messages_to_stderr(tmp_path: Path, capsys: Cap
     assert json.loads(captured.out)["stats_minus_warmup"]
     assert captured.err.count("error") == 1, "equal findings of two processes are one line"
     assert {"proc_0_gpu_0", "proc_1_gpu_0"} <= set(re.findall(r"proc_\d_gpu_0", captured.err))
-    for verb in ("analyze", "diagnose"):
-        assert run([verb, path, "--format", "md"]) == 0
+    for options in ([], ["--stage", "infer"]):
+        assert run(["analyze", path, *options, "--format", "md"]) == 0
         printed = capsys.readouterr().out
         assert re.search(r"^\| stage \|", printed, re.MULTILINE)
         assert re.search(r"^\| :-- \|", printed, re.MULTILINE)
@@ -258,7 +256,7 @@ HOSTILE = "evil\x1b]52;c;Zm9v\x07\x9b2J\u202e[red]:smile:"
 
 
 VERBS_AND_FORMATS = [
-    *itertools.product(["analyze", "diagnose"], [[], ["--format", "json"], ["--format", "md"]]),
+    *itertools.product(["analyze"], [[], ["-v"], ["--format", "json"], ["-v", "--format", "md"]]),
     ("export", ["--table", "ranges"]),
 ]
 

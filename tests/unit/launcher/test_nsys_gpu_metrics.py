@@ -81,7 +81,7 @@ def test_why_not(tmp_path: Path, listing: str, refused: dict[str, str], reason: 
     assert found.gpus is None
     assert reason in found.reason
     assert ("ERR_NVGPUCTRPERM" in found.hint) == (PERMISSION in refused.values())
-    assert ("perfharness explain" in found.hint) == (reason == "another profiler")
+    assert ("--explain" in found.hint) == (reason == "another profiler")
 
 
 def test_an_nsys_without_the_option_and_one_that_cannot_run(tmp_path: Path) -> None:

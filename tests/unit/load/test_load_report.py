@@ -367,7 +367,7 @@ def test_the_slowest_requests_are_those_of_the_verb(tmp_path: Path, capsys: pyte
     report = gather_all([folder], None, ReadAs(), None)
     (found,) = report.runs
     assert found.slowest is not None
-    assert run(["slowest", str(folder), "-n", "5", "--format", "json"]) == 0
+    assert run(["analyze", str(folder), "--slowest", "5", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(found.slowest.result.model_dump_json())
     (loop,) = found.slowest.result.loops
     assert [loop.requests[0].index, loop.requests[0].ms] == [37, 40.0]

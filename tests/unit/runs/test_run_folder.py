@@ -196,7 +196,7 @@ def test_workers_without_batches_have_no_part_in_the_throughput(
     assert findings == []
     write_tables(tables, "csv", tmp_path / "stages.csv")
     assert write_chrome_trace(opened, tmp_path / "timeline.json") == []
-    assert run(["diagnose", str(tmp_path), "--format", "json"]) == 0
+    assert run(["analyze", str(tmp_path), "-v"]) == 0
     assert "no-batches" not in capsys.readouterr().err
 
     alone = manifest_of(process(0, measured=measured[1:]))
@@ -318,8 +318,7 @@ def test_ranges_of_workers_that_are_in_no_trace(tmp_path: Path) -> None:
     write_journals_of_workers(folder, p101=0, p102=1)
     (tmp_path / "manifest.json").write_text(manifest_of(process(0)).model_dump_json())
     assert findings_of_all_verbs(tmp_path) == [{("trace-missing-ranges", "error")}] * 3
-    for verb in ("analyze", "diagnose"):
-        assert run([verb, str(tmp_path)]) == 3
+    assert run(["analyze", str(tmp_path)]) == 3
     assert run(["export", str(folder / "trace.sqlite"), "--table", "ranges"]) == 3
     assert run(["export", str(tmp_path), "-o", str(tmp_path / "timeline.json")]) == 3
 
@@ -392,7 +391,11 @@ def test_what_leads_out_of_a_run_folder_is_refused(
         (out / place).unlink()
         os.mkfifo(out / place)
     before = sorted(tmp_path.rglob("*"))
-    for verb in (["analyze", str(out)], ["diagnose", str(out)], ["export", str(out), "-o", str(tmp_path / "made")]):
+    for verb in (
+        ["analyze", str(out)],
+        ["analyze", str(out), "--slowest", "1"],
+        ["export", str(out), "-o", str(tmp_path / "made")],
+    ):
         assert run(verb) == 1
         assert len(capsys.readouterr().err.splitlines()) == 1
         assert sorted(tmp_path.rglob("*")) == before
