@@ -19,7 +19,7 @@ from perfharness.render.places import place_text, short_file
 from perfharness.render.terminal.console import markdown_text, say, styled
 
 MOST_VALUABLE = 3
-"""Sentences of a launch; `diagnose` has them all."""
+"""Sentences of a launch; `analyze -v` has them all."""
 LISTED_STAGES = 3
 FILE_AND_LINE = re.compile(r"\((/[^():]+):(\d+)\)")
 """In the sentence of a cause, which has whole paths."""
