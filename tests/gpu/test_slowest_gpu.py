@@ -98,7 +98,7 @@ def test_an_injected_copy_is_named(tmp_path: Path, tracer: str) -> None:
 @pytest.mark.parametrize("tracer", ["embedded", "nsys"])
 def test_an_injected_lock_is_named(tmp_path: Path, tracer: str) -> None:
     out = launch(tmp_path, tracer, "lock", "--explain")
-    request = slowest(out, "--explained")
+    request = slowest(out / "explain")
     part = request["parts"][0]
     assert (request["index"], part["reason"], part["stage"]) == (SLOW, "lock", "load")
     assert part["ms"] == pytest.approx(200, rel=0.4)
