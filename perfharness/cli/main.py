@@ -29,6 +29,11 @@ from perfharness.telemetry.clock_files import state_dirs, state_files
 
 REMOVED = {
     "baseline": "perfharness compare OLD NEW",
+    "bench merge": "perfharness report DIR DIR",
+    "bench run": "perfharness bench SUITE.toml",
+    "bench show": "perfharness report DIR",
+    "bench start-up": "perfharness bench --start-up",
+    "bench sweep": "perfharness bench --find-batch",
     "compare-layers": "polygraphy run FIRST.onnx SECOND.onnx --onnx-outputs mark all (from NVIDIA's polygraphy)",
     "diagnose": "perfharness analyze RUN --stage NAME, or analyze -v RUN",
     "explain": "perfharness launch --explain SCRIPT",
@@ -101,9 +106,10 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Nothing that the user can cause ends in a traceback."""
     keep_encodable()
-    if arguments and arguments[0] in REMOVED:
-        _say(f"use: {REMOVED[arguments[0]]}")
-        return EXIT_USAGE
+    for verb in (" ".join(arguments[:1]), " ".join(arguments[:2])):
+        if verb in REMOVED:
+            _say(f"use: {REMOVED[verb]}")
+            return EXIT_USAGE
     try:
         code = typer.main.get_command(build_app()).main(
             args=list(arguments) or ["--help"], prog_name="perfharness", standalone_mode=False

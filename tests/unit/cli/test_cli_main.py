@@ -39,9 +39,9 @@ def test_the_help_is_a_screen_and_names_every_verb(arguments: list[str], capsys:
     assert len([line for line in lines if line.startswith("  perfharness ")]) == 3
 
 
-@pytest.mark.parametrize("verb", sorted({*REMOVED} - {*VERBS}))
+@pytest.mark.parametrize("verb", sorted(REMOVED))
 def test_a_verb_that_went_says_what_to_use(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([verb, "out", "--format", "json"]) == 2
+    assert run([*verb.split(), "out", "--format", "json"]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"perfharness: use: {REMOVED[verb]}\n")
 
