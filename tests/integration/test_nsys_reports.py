@@ -29,7 +29,7 @@ def test_a_report_is_exported_and_kept(tmp_path: Path, capsys: pytest.CaptureFix
     not_asked = "/no/such/nsys"  # for the export is there
     assert run(["export", str(report), "--table", "ranges", "--nsys", not_asked]) == 0
     assert cached.stat().st_mtime_ns == first
-    os.utime(report, ns=(first + 10**9, first + 10**9))
+    os.utime(report, ns=(first + 10**6, first + 10**6))
     assert run(["analyze", str(report), "--nsys", NSYS]) == 0
     assert cached.stat().st_mtime_ns > first
     assert sorted(path.name for path in report.parent.iterdir()) == ["trace.nsys-rep", "trace.sqlite"]
