@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from perfharness.runs.series.repeat import repeat, repeat_cases
     from perfharness.runs.series.steadiness import unsteadiness
     from perfharness.runs.series.sweep import sweep_processes
-    from perfharness.runs.share.share import share
 
 __all__ = [
     "PerfRecorder",
@@ -35,7 +34,6 @@ __all__ = [
     "repeat",
     "repeat_cases",
     "report",
-    "share",
     "startup_range",
     "stress",
     "sweep_processes",
@@ -56,7 +54,6 @@ USE_CASES = {
     "repeat": "perfharness.runs.series.repeat",
     "repeat_cases": "perfharness.runs.series.repeat",
     "report": "perfharness.render.report.files",
-    "share": "perfharness.runs.share.share",
     "stress": "perfharness.load.stress",
     "sweep_processes": "perfharness.runs.series.sweep",
     "unsteadiness": "perfharness.runs.series.steadiness",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perfharness.backends.models import ModelSource, call_factory
 from perfharness.errors import BackendError
-from perfharness.model.bench import Precision
+from perfharness.model.bench import Precision, TensorSpec
 
 QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinear", "Integer", "QAttention", "QGemm")
 """Operators of quantised models have one of these in their names."""
@@ -63,6 +63,31 @@ def model_precision(source: str | Path | bytes) -> Precision | None:
     if not kinds.keys() & elements.keys():
         elements.update(value.type.tensor_type.elem_type for value in (*graph.input, *graph.output))
     return next((kinds[kind] for kind, _ in elements.most_common() if kind in kinds), None)
+
+
+def onnx_inputs(path: Path) -> list[TensorSpec] | None:
+    """Inputs of a file, without its weights; None where onnx is not installed, or cannot read it."""
+    try:
+        import onnx
+
+        graph = onnx.load_model(path, load_external_data=False).graph
+    except Exception:
+        return None
+    if not graph.node:  # so is what text and empty files are read as
+        return None
+    weights = {tensor.name for tensor in graph.initializer}
+    found = []
+    for value in graph.input:
+        if value.name in weights:
+            continue
+        kind = value.type.tensor_type
+        shape = tuple(one.dim_value if one.dim_value > 0 else None for one in kind.shape.dim)
+        try:
+            dtype = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        except (KeyError, TypeError):
+            return None
+        found.append(TensorSpec(name=value.name, shape=shape, dtype=dtype))
+    return found
 
 
 def onnx_weight_files(path: Path) -> list[Path]:

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfharness.bench.accuracy.layers import compare_layers
     from perfharness.bench.engines.compare import compare_engines
     from perfharness.bench.search.run import load_sweep, run_sweep
     from perfharness.bench.suite.check import load_suite
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "compare_engines": "engines.compare",
-    "compare_layers": "accuracy.layers",
     "load_suite": "suite.check",
     "load_sweep": "search.run",
     "recommend_again": "suite.run",
@@ -28,7 +26,6 @@ _MODULES = {
 }
 __all__ = [
     "compare_engines",
-    "compare_layers",
     "load_suite",
     "load_sweep",
     "recommend_again",

@@ -1,13 +1,14 @@
-"""`perfharness analyze`: results again, from what is on disk, with another warm-up cut if wanted."""
+"""`perfharness analyze`: results again, from what is on disk; what limits a stage; the slowest batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from perfharness.analysis.diagnosis import pool
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import (
     EXIT_CHECK_FAILED,
@@ -24,14 +25,23 @@ from perfharness.cli.support.options import (
 )
 from perfharness.cli.support.output import OUTPUT, Format, FormatOption, Output, QuietOption, VerboseOption
 from perfharness.errors import ResultError, UsageError
-from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
+from perfharness.model.diagnosis import Diagnosis
+from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
 from perfharness.render.charts.drawing import require_charts
-from perfharness.render.terminal.console import say
+from perfharness.render.terminal.console import say, styled
+from perfharness.render.terminal.diagnosis import matching_stages, print_diagnosis, print_example, print_pooled
 from perfharness.render.terminal.results import print_result
 from perfharness.render.terminal.series import print_cold_start, print_repeat, print_scaling
+from perfharness.render.terminal.slowest import print_slowest
+from perfharness.render.timeline.batches import write_batches
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, benchmark_tree
+from perfharness.runs.run import open_located
+from perfharness.runs.slowest import slowest as find_slowest
+
+DETAILS = "One thing in detail"
+"""The group of the options that replace the results by something else."""
 
 
 def register(app: typer.Typer) -> None:
@@ -63,13 +73,55 @@ def analyze(
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
     plots: PlotsOption = False,
+    stage: Annotated[
+        str | None,
+        typer.Option(
+            help="Show only what limits this stage, with every figure: a name, or a path as it is printed.",
+            show_default=False,
+            rich_help_panel=DETAILS,
+        ),
+    ] = None,
+    slowest: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Show only the N slowest batches (requests) of each loop, next to a typical one.",
+            show_default=False,
+            rich_help_panel=DETAILS,
+        ),
+    ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write these batches, each above a typical one, for Perfetto and chrome://tracing.",
+            show_default=False,
+            rich_help_panel=DETAILS,
+        ),
+    ] = None,
 ) -> None:
     """Recompute benchmark.json and benchmark_mean.json of runs from the traces in them; or read bare traces.
 
-    Needs no GPU, CUDA, nsys or torch. Exits with 3 if a trace is incomplete or nothing could be measured; with 1 if
-    results cannot be written, after they were printed.
+    --verbose adds the diagnosis: what limits each stage, functions, threads, GPU counters. --stage and --slowest print
+    nothing else, and write no results. Needs no GPU, CUDA, nsys or torch.
+
+    Exits with 3 if a trace is incomplete or nothing could be measured; with 1 if results cannot be written, after
+    they were printed.
     """
+    if timeline is not None and slowest is None:
+        raise UsageError("--timeline draws the batches of --slowest N; give both.")
     located = [locate(run, nsys) for run in runs]
+    read_as = ReadAs(
+        warmup_batches, domain, batch_pattern, reject_throttled, None if parallel is None else parallel.value
+    )
+    output = Output.of(output_format, quiet=quiet, verbose=verbose)
+    if stage is not None or slowest is not None:
+        if len(located) > 1 or output_dir is not None or plots or None not in (stage, slowest):
+            raise UsageError("--stage NAME or --slowest N: one of them, of one run, without -o and --plots.")
+        if slowest is not None:
+            raise typer.Exit(show_slowest(located[0], read_as, slowest, timeline, output))
+        raise typer.Exit(show_stage(located[0], read_as, str(stage), output))
     traces = [one for one in located if one.trace is not None]
     if traces and reject_throttled:
         raise UsageError("--reject-throttled needs the telemetry of a run folder; a bare trace has none.")
@@ -79,10 +131,6 @@ def analyze(
         raise UsageError("--plots draws the telemetry of a run folder; a bare trace has none.")
     if plots:
         require_charts()
-    output = Output.of(output_format, quiet=quiet, verbose=verbose)
-    read_as = ReadAs(
-        warmup_batches, domain, batch_pattern, reject_throttled, None if parallel is None else parallel.value
-    )
     documents: dict[str, Tree] = {}
     analyzed: list[AnalyzedRuns | AnalyzedTraces] = []
     not_written: list[str] = []
@@ -93,7 +141,7 @@ def analyze(
             analyzed.append(found)
             not_written += found.not_written
     if traces:
-        read = analyze_traces(traces, read_as, output_dir, with_data=output.is_json)
+        read = analyze_traces(traces, read_as, output_dir, with_data=output.is_json, with_diagnosis=verbose)
         show_traces(traces, read, output, documents)
         analyzed.append(read)
     if output.is_json:
@@ -138,7 +186,9 @@ def _show_run(analyzed: AnalyzedRuns, summary: RunSummary, output: Output, docum
         return
     say(output.results, str(written))
     if tree:
-        print_result(output.results, tree, results)
+        print_result(output.results, tree, results, whole=output.verbose)
+    if output.verbose:
+        show_diagnosis(results, output)
 
 
 def show_traces(
@@ -148,6 +198,81 @@ def show_traces(
     if output.is_json:
         documents[", ".join(str(one.path) for one in traces)] = analyzed.mean
     else:
-        print_result(output.results, analyzed.mean, analyzed.results, has_gpu=analyzed.has_gpu)
-        if not any(result.diagnosis for result in analyzed.results.values()):
-            say(output.results, "What limits each stage: perfharness diagnose TRACE")
+        results = analyzed.results
+        print_result(output.results, analyzed.mean, results, has_gpu=analyzed.has_gpu, whole=output.verbose)
+        if output.verbose:
+            show_diagnosis(results, output)
+        elif not any(result.diagnosis for result in results.values()):
+            say(output.results, "What limits each stage: perfharness analyze -v TRACE")
+
+
+def show_diagnosis(results: Mapping[str, ProcessResult], output: Output, stage: str | None = None) -> None:
+    """Print what limits each stage, or one of them: of one process all, of several what they have in common."""
+    diagnoses = _diagnoses(results)
+    if len(diagnoses) == 1 or stage is not None:
+        for name, diagnosis in diagnoses.items():
+            say(output.results, styled(name, "bold"))
+            print_diagnosis(output.results, diagnosis, stage)
+    if len(diagnoses) > 1:
+        print_pooled(output.results, pool(diagnoses), stage)
+        if stage is None:
+            print_example(output.results, diagnoses)
+
+
+def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) -> int:
+    """Print what limits a stage; return the exit code. Nothing is written. Raises `UsageError` where there is none."""
+    analyzed: AnalyzedRuns | AnalyzedTraces
+    found: dict[str, Mapping[str, ProcessResult]]
+    if located.trace is None:
+        analyzed = analyze_runs(located, read_as, write=False)
+        found = {one.folder.name if located.is_series else "": analyzed.results_of(one) for one in analyzed.summaries}
+    else:
+        analyzed = analyze_traces([located], read_as, with_data=False, with_diagnosis=True)
+        found = {"": analyzed.results}
+    every = [diagnosis for results in found.values() for diagnosis in _diagnoses(results).values()]
+    if not any(matching_stages(diagnosis, stage) for diagnosis in every):
+        there = sorted({one.path[-1] for diagnosis in every for one in diagnosis.stages})
+        raise UsageError(f"There is no stage '{stage}'; stages there are: {', '.join(there) or 'none'}.")
+    if output.is_json:
+        output.json(
+            {
+                f"{run}/{name}" if run else name: diagnosis_of_stage(diagnosis, stage)
+                for run, results in found.items()
+                for name, diagnosis in _diagnoses(results).items()
+            }
+        )
+    else:
+        for run, results in found.items():
+            if run:
+                say(output.results, styled(run, "bold"))
+            show_diagnosis(results, output, stage)
+    output.findings(analyzed.findings)
+    return exit_code(analyzed.findings)
+
+
+def show_slowest(located: Located, read_as: ReadAs, most: int, timeline: Path | None, output: Output) -> int:
+    """Print the slowest batches beside a typical one; returns the exit code."""
+    found = find_slowest(open_located(located, read_as), most, timelines=timeline is not None)
+    if output.is_json:
+        output.json(found.result.model_dump(mode="json"))
+    else:
+        print_slowest(output.results, found.result, details=output.verbose)
+    has_any = any(loop.requests for loop in found.result.loops)
+    if not has_any:
+        output.message("No batch counts, so there is nothing to show; see `perfharness export --table ranges`, and -w.")
+    elif timeline is not None:
+        write_batches(found.timelines, timeline)
+        output.message(f"drawn: {timeline}")
+    output.findings(found.findings)
+    return exit_code(found.findings) if has_any else EXIT_CHECK_FAILED
+
+
+def _diagnoses(results: Mapping[str, ProcessResult]) -> dict[str, Diagnosis]:
+    return {name: result.diagnosis for name, result in results.items() if result.diagnosis is not None}
+
+
+def diagnosis_of_stage(diagnosis: Diagnosis, stage: str) -> Tree:
+    """A diagnosis as in benchmark.json, with the one stage."""
+    wanted = {one.path for one in matching_stages(diagnosis, stage)}
+    tree = diagnosis.to_json()
+    return {**tree, "stages": [one for one in tree["stages"] if tuple(one["path"]) in wanted]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +23,7 @@ from perfharness.cli.support.options import (
     command_line_error,
     split_commas,
 )
-from perfharness.cli.support.output import OUTPUT, Output, QuietOption
+from perfharness.cli.support.output import Format, FormatOption, Output, QuietOption
 from perfharness.cli.support.settings import given
 from perfharness.errors import LaunchError, UsageError
 from perfharness.model.text import ascii_json
@@ -39,15 +38,6 @@ MATCHING, DECIDING, GATE, MEASURE = "What is compared", "What counts as a differ
 """Groups of options in the help."""
 
 OUTPUT_DIR, DEFAULT_COUNT = "compare_out", 5
-
-
-class CompareFormat(str, Enum):
-    """Words of --format."""
-
-    TEXT = "text"
-    JSON = "json"
-    MD = "md"
-    JUNIT = "junit"
 
 
 def register(app: typer.Typer) -> None:
@@ -167,14 +157,7 @@ def compare_verb(
     domain: DomainOption = None,
     batch_pattern: BatchPatternOption = None,
     nsys: NsysOption = None,
-    output_format: Annotated[
-        CompareFormat,
-        typer.Option(
-            "--format",
-            help="Of what goes to stdout: text, JSON, Markdown for a pull request, JUnit XML.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = CompareFormat.TEXT,
+    output_format: FormatOption = Format.TEXT,
     quiet: QuietOption = False,
 ) -> None:
     """Whether stages, throughput, latency, memory, energy and start-up of NEW differ from those of BASE.
@@ -210,7 +193,7 @@ def compare_verb(
     read_as = ReadAs(warmup_batches, domain, batch_pattern)
     base, *others = [read_side(side, nsys, read_as) for side in sides or ()]
     comparison = compare_sides(base, others, options, command_line())
-    _show(comparison, output_format, verdicts, output.results)
+    _show(comparison, output_format, output.results)
     raise typer.Exit(_exit_code(comparison, verdicts, output))
 
 
@@ -263,14 +246,10 @@ def _launch_of(text: str, folder: Path) -> LaunchOptions:
     return options
 
 
-def _show(comparison: Comparison, output_format: CompareFormat, verdicts: Sequence[str], console: Console) -> None:
-    if output_format is CompareFormat.JSON:
+def _show(comparison: Comparison, output_format: Format, console: Console) -> None:
+    if output_format is Format.JSON:
         sys.stdout.write(ascii_json(comparison.model_dump_json(indent=2)) + "\n")
-    elif output_format is CompareFormat.JUNIT:
-        from perfharness.render.comparison.junit import comparison_junit
-
-        sys.stdout.write(comparison_junit(comparison, verdicts))
-    elif output_format is CompareFormat.MD:
+    elif output_format is Format.MD:
         from perfharness.render.comparison.markdown import comparison_markdown
 
         sys.stdout.write(comparison_markdown(comparison))

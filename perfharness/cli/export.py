@@ -1,8 +1,9 @@
-"""`perfharness export`: a timeline for trace viewers, or tables for notebooks; JSON Schemas."""
+"""`perfharness export`: a timeline for trace viewers, sampled stacks, or tables for notebooks; JSON Schemas."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -22,22 +23,27 @@ from perfharness.cli.support.options import (
 from perfharness.cli.support.output import Output
 from perfharness.errors import UsageError
 from perfharness.files import is_stdout
+from perfharness.model.findings import Finding, Severity
+from perfharness.render.stacks import write_stacks
 from perfharness.render.terminal.console import say
+from perfharness.render.terminal.ranges import print_ranges
 from perfharness.render.timeline.chrome import write_chrome_trace
-from perfharness.render.timeline.speedscope import write_speedscope
-from perfharness.runs.files.inputs import locate
+from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs
-from perfharness.runs.run import TABLES, open_run
-from perfharness.runs.stacks import sampled_processes
-from perfharness.runs.tables.files import write_tables
+from perfharness.runs.run import TABLES, open_located
+from perfharness.runs.stacks import stacks_of_stages
+from perfharness.runs.tables.files import WRITERS, read_tables, write_tables
+
+TIMELINE, STACKS, RANGES = "timeline", "stacks", "ranges"
+OF_TABLES = {f".{name}": name for name in WRITERS}
+ENDINGS = {**OF_TABLES, ".json": TIMELINE, ".json.gz": TIMELINE, ".txt": STACKS}
 
 
-class ExportFormat(str, Enum):
-    """What is written."""
+class TableFormat(str, Enum):
+    """Words of --format."""
 
-    CHROME = "chrome"
-    SPEEDSCOPE = "speedscope"
     CSV = "csv"
+    JSON = "json"
     PARQUET = "parquet"
     ARROW = "arrow"
 
@@ -73,22 +79,23 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    source: Annotated[
-        Path,
-        typer.Argument(metavar=SOURCE, help=SOURCE_HELP),
-    ],
+    source: Annotated[Path, typer.Argument(metavar=SOURCE, help=SOURCE_HELP)],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="File to write (-: stdout), or the folder for several tables.")
-    ],
-    output_format: Annotated[
-        ExportFormat,
+        Path | None,
         typer.Option(
-            "--format", help="chrome: one JSON file for Perfetto and chrome://tracing; speedscope: stacks of --explain."
+            "-o",
+            "--output",
+            help="File to write (-: stdout), or a folder for several tables. The ending is the format: .json or"
+            " .json.gz (timeline), .txt (stacks of --explain), .csv, .json, .parquet or .arrow (a table).",
+            show_default=False,
         ),
-    ] = ExportFormat.CHROME,
+    ] = None,
     tables: Annotated[
-        list[TableName] | None,
-        typer.Option("--table", help="Which table, of csv, parquet and arrow; may be repeated; default: all of them."),
+        list[TableName] | None, typer.Option("--table", help="Table to write; may be repeated. [default: ranges]")
+    ] = None,
+    table_format: Annotated[
+        TableFormat | None,
+        typer.Option("--format", help="Format of the tables in a folder (without --table: all of them), or on stdout."),
     ] = None,
     warmup_batches: WarmupOption = None,
     domain: DomainOption = None,
@@ -98,24 +105,52 @@ def export(
 ) -> None:
     """Write a run for other programs: a timeline, sampled stacks, or tables of ranges, batches, stages, kernels.
 
-    A timeline whose name ends in .gz is compressed. Tables of all processes are in one file, with a column that names
-    the process. Findings go to stderr. Exits with 3 where a trace is incomplete.
+    Timelines are for Perfetto and chrome://tracing, stacks for flamegraph.pl and speedscope. A table holds all
+    processes, with a column that names them. `--table ranges` without -o prints the ranges. Findings go to stderr.
+    Exits with 3 where a trace is incomplete.
     """
-    if tables and output_format in (ExportFormat.CHROME, ExportFormat.SPEEDSCOPE):
-        raise UsageError("--table is for csv, parquet and arrow; the other formats hold everything.")
-    streams = Output.of()
-    if output_format is ExportFormat.SPEEDSCOPE:
-        read_as = ReadAs(warmup_batches, domain, batch_pattern)
-        write_speedscope(sampled_processes(locate(source, nsys), read_as), output, str(source))
-        say(streams.messages if is_stdout(output) else streams.results, str(output))
-        return
-    run = open_run(source, warmup_batches=warmup_batches, domain=domain, batch_pattern=batch_pattern, nsys=nsys)
-    if output_format is ExportFormat.CHROME:
-        findings, written = write_chrome_trace(run, output), [output]
+    names = list(dict.fromkeys(name.value for name in tables or ()))
+    if output is None and (names != [RANGES] or table_format is not None):
+        raise UsageError("name a file with -o; only `--table ranges` is printed without one.")
+    wanted = table_format.value if table_format is not None else _format_of(output, names)
+    located, read_as = locate(source, nsys), ReadAs(warmup_batches, domain, batch_pattern)
+    streams, written = Output.of(), [] if output is None else [output]
+    if output is None:
+        found, findings = read_tables(open_located(located, read_as), names)
+        print_ranges(streams.results, found[RANGES])
+    elif wanted == STACKS:
+        findings = _export_stacks(located, read_as, output)
+        written = [] if findings else written
+    elif wanted == TIMELINE:
+        findings = write_chrome_trace(open_located(located, read_as), output)
     else:
-        names = [table.value for table in tables or TableName]
-        findings, written = write_tables(run, list(dict.fromkeys(names)), output_format.value, output)
+        every = TABLES if table_format is not None else [RANGES]
+        found, findings = read_tables(open_located(located, read_as), names or every)
+        written = write_tables(found, wanted, output)
     for path in written:
-        say(streams.messages if is_stdout(output) else streams.results, str(path))
+        say(streams.messages if is_stdout(path) else streams.results, str(path))
     streams.findings(findings)
     raise typer.Exit(exit_code(findings))
+
+
+def _format_of(output: Path | None, tables: Sequence[str]) -> str:
+    """What a file holds, by its ending; a timeline, or CSV of a table, where it has none. Raises `UsageError`."""
+    if output is None:
+        return RANGES
+    ending = ".json.gz" if output.name.lower().endswith(".json.gz") else output.suffix.lower()
+    endings = {**OF_TABLES, "": "csv"} if tables else {**ENDINGS, "": TIMELINE}
+    if len(tables) > 1 or output.is_dir() or ending not in endings:
+        raise UsageError(
+            f"{output}: the ending of one file is its format ({', '.join(filter(None, endings))}); for a folder of "
+            "tables name theirs with --format."
+        )
+    return endings[ending]
+
+
+def _export_stacks(located: Located, read_as: ReadAs, output: Path) -> list[Finding]:
+    stacks = stacks_of_stages(located, read_as)
+    if not stacks:
+        message = f"{output} was not written: no stage of {located.path} has a sampled stack."
+        return [Finding("no-stacks", Severity.ERROR, message, "`perfharness launch --explain` records them")]
+    write_stacks(stacks, output)
+    return []

@@ -27,6 +27,24 @@ from perfharness.model.text import keep_encodable, safe
 from perfharness.model.version import VERSION
 from perfharness.telemetry.clock_files import state_dirs, state_files
 
+REMOVED = {
+    "baseline": "perfharness compare OLD NEW",
+    "bench merge": "perfharness report DIR DIR",
+    "bench run": "perfharness bench SUITE.toml",
+    "bench show": "perfharness report DIR",
+    "bench start-up": "perfharness bench --start-up",
+    "bench sweep": "perfharness bench --find-batch",
+    "compare-layers": "polygraphy run FIRST.onnx SECOND.onnx --onnx-outputs mark all (from NVIDIA's polygraphy)",
+    "diagnose": "perfharness analyze RUN --stage NAME, or analyze -v RUN",
+    "explain": "perfharness launch --explain SCRIPT",
+    "open": "perfharness report RUN --open",
+    "ranges": "perfharness export TRACE --table ranges",
+    "runs": "perfharness history",
+    "share": "perfharness report RUN --anonymous",
+    "slowest": "perfharness analyze RUN --slowest N",
+}
+"""Verbs of earlier versions, and what does the same."""
+
 DEBUG_VARIABLE = "PERFHARNESS_DEBUG"
 """Not empty: print the traceback of a fault of perfharness, rather than write it to a file."""
 
@@ -48,13 +66,12 @@ def build_app() -> typer.Typer:
     app = typer.Typer(
         name="perfharness",
         cls=VerbGroup,
-        help="Where the time of an inference pipeline goes, per stage and per item, on CPU and GPU.",
         context_settings=CONTEXT,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
 
-    @app.callback(epilog="`perfharness VERB --help` shows the options of a verb.")
+    @app.callback()
     def perfharness(
         context: typer.Context,
         version: Annotated[
@@ -89,6 +106,10 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Nothing that the user can cause ends in a traceback."""
     keep_encodable()
+    for verb in (" ".join(arguments[:1]), " ".join(arguments[:2])):
+        if verb in REMOVED:
+            _say(f"use: {REMOVED[verb]}")
+            return EXIT_USAGE
     try:
         code = typer.main.get_command(build_app()).main(
             args=list(arguments) or ["--help"], prog_name="perfharness", standalone_mode=False

@@ -1,8 +1,8 @@
-"""`perfharness report`: a page for people, of runs, sweeps, cold starts, traces and suites; or its tables."""
+"""`perfharness report`: a page for people, of runs, sweeps, cold starts, traces and suites."""
 
 from __future__ import annotations
 
-from enum import Enum
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -19,25 +19,15 @@ from perfharness.cli.support.options import (
     exit_code,
 )
 from perfharness.cli.support.output import OUTPUT, Output, QuietOption, VerboseOption
+from perfharness.errors import ResultError, UsageError
 from perfharness.files import is_stdout
 from perfharness.render.report.files import format_of, gather_all, prices_of, require_format, write_report
 from perfharness.render.terminal.console import say
 from perfharness.runs.files.run_folder import ReadAs
+from perfharness.runs.report.anonymous import anonymous
 
 COST = "Cost"
 """The group of the options of prices in the help."""
-
-
-class ReportFormat(str, Enum):
-    """Words of --format."""
-
-    HTML = "html"
-    MD = "md"
-    CSV = "csv"
-    XLSX = "xlsx"
-    JSON = "json"
-    PDF = "pdf"
-
 
 PricePerHour = Annotated[
     float | None,
@@ -65,19 +55,15 @@ def report(
     ],
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", help="File to write (-: stdout); of csv, a folder.", rich_help_panel=OUTPUT),
-    ] = Path("report.html"),
-    output_format: Annotated[
-        ReportFormat | None,
         typer.Option(
-            "--format",
-            help="html: one page with everything inside; md, csv, xlsx: its tables; json: what it is"
-            " made of; pdf: the page, printed by a Chromium or Chrome."
-            " [default: by the ending of the file]",
-            show_default=False,
-            rich_help_panel=OUTPUT,
+            "-o", "--output", help="File to write: .html, .md, or .pdf (-: stdout, Markdown).", rich_help_panel=OUTPUT
         ),
-    ] = None,
+    ] = Path("report.html"),
+    opened: Annotated[bool, typer.Option("--open", help="Show it in a browser.", rich_help_panel=OUTPUT)] = False,
+    without_names: Annotated[
+        bool,
+        typer.Option("--anonymous", help="Leave out host, user and paths.", rich_help_panel=OUTPUT),
+    ] = False,
     price_per_hour: PricePerHour = None,
     price_per_kwh: PricePerKwh = None,
     warmup_batches: WarmupOption = None,
@@ -89,15 +75,21 @@ def report(
 ) -> None:
     """Write a report: what limits a run, latencies, stages, timelines, telemetry, energy, findings, the machine.
 
-    The page needs no network and no other file. Nothing is written into the runs. Findings go to stderr.
-    Exits with 3 where a trace is incomplete, or nothing was measured.
+    The page needs no network and no other file; a PDF is printed by a Chromium or Chrome. Nothing is written into the
+    runs. Findings go to stderr.
+
+    Exit codes: 0 written; 1 a run cannot be read, or no browser be started; 2 usage; 3 a trace is incomplete, or
+    nothing was measured.
     """
-    wanted = format_of(output, None if output_format is None else output_format.value)
-    require_format(output, wanted)
+    if opened and is_stdout(output):
+        raise UsageError("--open shows a file, and -o - writes none; name a file")
+    require_format(format_of(output))
     streams = Output.of(quiet=quiet, verbose=verbose)
     read_as, prices = ReadAs(warmup_batches, domain, batch_pattern), prices_of(price_per_hour, price_per_kwh)
     made = gather_all(runs, nsys, read_as, prices)
-    for path in write_report(made, output, wanted):
-        say(streams.messages if is_stdout(output) else streams.results, str(path))
+    write_report(anonymous(made) if without_names else made, output)
+    say(streams.messages if is_stdout(output) else streams.results, str(output))
     streams.findings(made.findings)
+    if opened and not webbrowser.open(output.absolute().as_uri()):
+        raise ResultError(f"No browser could be started here; open {output} with one.")
     raise typer.Exit(exit_code(made.findings) if made.has_numbers else EXIT_CHECK_FAILED)

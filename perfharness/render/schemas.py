@@ -17,7 +17,6 @@ from perfharness.model.manifest import RunManifest
 from perfharness.model.mlperf import MlperfResult
 from perfharness.runs.comparison.result import Comparison
 from perfharness.runs.files.benchmark_json import Benchmark, BenchmarkMean
-from perfharness.runs.report.model import Report
 from perfharness.runs.series.overhead import Overhead
 from perfharness.runs.series.repeat_file import Repeat
 from perfharness.runs.series.scaling import Scaling
@@ -32,7 +31,6 @@ KINDS: dict[str, type[BaseModel]] = {
     "cold_start": ColdStart,
     "comparison": Comparison,
     "scaling": Scaling,
-    "report": Report,
     "overhead": Overhead,
     "repeat": Repeat,
     "load": LoadResult,

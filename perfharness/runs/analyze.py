@@ -136,8 +136,13 @@ def analyze(
     return analyze_traces([located], read_as, None if output_dir is None else Path(output_dir))
 
 
-def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | None = None) -> AnalyzedRuns:
-    """Analyse the run, or all runs of a folder. Raises `ResultError`."""
+def analyze_runs(
+    located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | None = None, *, write: bool = True
+) -> AnalyzedRuns:
+    """Analyse the run, or all runs of a folder; with `write`, into their files. Raises `ResultError`."""
+    if not write:
+        read = [analyze_run(run_dir, read_manifest(run_dir), read_as, write=False) for run_dir in located.runs]
+        return AnalyzedRuns(located, read)
     summaries = []
     for run_dir in located.runs:
         with alone_in(run_dir):
@@ -160,12 +165,18 @@ def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | N
 
 
 def analyze_traces(
-    traces: Sequence[Located], read_as: ReadAs = AS_LAUNCHED, output_dir: Path | None = None, *, with_data: bool = True
+    traces: Sequence[Located],
+    read_as: ReadAs = AS_LAUNCHED,
+    output_dir: Path | None = None,
+    *,
+    with_data: bool = True,
+    with_diagnosis: bool = False,
 ) -> AnalyzedTraces:
-    """Analyse bare traces together; where they are written, each is diagnosed too.
+    """Analyse bare traces together.
 
     Args:
         with_data: have every range in `mean`.
+        with_diagnosis: diagnose each, which takes as long as all the rest; done where they are written, too.
 
     Raises:
         TraceError: one cannot be read.
@@ -179,7 +190,7 @@ def analyze_traces(
     if len({one.name for one in traces}) < len(traces) and output_dir is not None:
         raise UsageError("Two traces have the same file name; analyze them one at a time, or rename one.")
     options = read_as.options()
-    others = None if output_dir is None else ALONE  # a diagnosis takes as long as all the rest; `diagnose` makes one
+    others = None if output_dir is None and not with_diagnosis else ALONE
     analysed = [analyze_trace(path, options, others=others) for path in paths]
     results = {
         str(path.parent / one.name): result for path, one, (result, _) in zip(paths, traces, analysed, strict=True)

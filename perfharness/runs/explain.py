@@ -5,13 +5,12 @@ It is a run folder of its own, analysed as any other; its results explain those 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfharness.files import is_plain, is_plain_folder, read_regular, replacing
+from perfharness.files import is_plain, is_plain_folder
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, MANIFEST_NAME, ProcessRecord, RunManifest
 
@@ -34,18 +33,6 @@ def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
     return folder if is_there and not manifest.explaining else None
 
 
-def mark_explained(run_dir: Path, manifest: RunManifest) -> RunManifest:
-    """Note in the run's manifest that an explaining pass was put into its folder, so that it is missed once it is gone.
-
-    Raises `ResultError` where it cannot be written.
-    """
-    path = run_dir / MANIFEST_NAME
-    content = json.loads(read_regular(path, follow=False))  # as it is in the file: what was read may say more
-    with replacing(path, follow=False) as temporary:
-        temporary.write_text(json.dumps({**content, "explained": True}, indent=2) + "\n", encoding="utf-8")
-    return manifest.model_copy(update={"explained": True})
-
-
 def explaining_pass_missing(run_dir: Path, manifest: RunManifest) -> list[Finding]:
     """The finding that the run had an explaining pass, of which nothing is left; none where that is not so."""
     if not manifest.explained or explaining_folder(run_dir, manifest) is not None:
@@ -54,7 +41,7 @@ def explaining_pass_missing(run_dir: Path, manifest: RunManifest) -> list[Findin
         f"The explaining pass of the run, its folder {EXPLAIN_NAME}, is gone: verdicts and causes are those of the "
         "measured pass alone."
     )
-    hint = "Bring the folder back and analyze again; `perfharness explain RUN` runs the pass again"
+    hint = "Bring the folder back and analyze again, or launch again with --explain"
     return [Finding("explaining-pass-missing", Severity.WARNING, message, hint)]
 
 
@@ -97,7 +84,7 @@ def explaining_findings(measured: RunManifest, explaining: RunManifest, explaine
 def explaining_pass_failed(reason: str) -> Finding:
     """The finding that times and verdicts rest on the measured pass alone."""
     message = f"The explaining pass is not whole: {reason}. Times and verdicts are those of the measured pass alone."
-    return Finding(FAILED, Severity.ERROR, message, "`perfharness explain RUN` runs it again")
+    return Finding(FAILED, Severity.ERROR, message, "Launch again with --explain")
 
 
 def pass_of(result: ProcessResult) -> Pass | None:
@@ -139,10 +126,7 @@ def changed_stages(folder: str, diagnosis: Diagnosis) -> list[Finding]:
         f"The explaining pass is not used for {path_text(first.path)} ({reason}){more}: shares there are those of "
         "the measured pass, or bounds."
     )
-    hint = (
-        "Have the script do the same work in every run, and leave it free CPUs; `perfharness explain RUN` runs the "
-        "pass again"
-    )
+    hint = "Have the script do the same work in every run, leave it free CPUs, and launch again with --explain"
     return [Finding("explaining-pass-differs", Severity.WARNING, message, hint, folder)]
 
 

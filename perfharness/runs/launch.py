@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfharness.errors import LaunchInterruptedError, PerfHarnessError, ResultError
+from perfharness.errors import LaunchInterruptedError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
-from perfharness.runs.explain import explaining_pass_failed, longest_s, mark_explained
+from perfharness.runs.explain import explaining_pass_failed, longest_s
 from perfharness_launcher.companions.companion import Companion
 from perfharness_launcher.launch import FinishedRun, companions_for
 from perfharness_launcher.launch import launch as measure
@@ -162,56 +162,6 @@ def run_plan(
     from perfharness.runs.history import launch_entry, record  # its library takes long to load
 
     return replace(result, history_findings=record(lambda: launch_entry(place)))
-
-
-def explain_run(run_dir: Path, second: LaunchPlan, command: Sequence[str], observer: Observer) -> LaunchResult:
-    """Run the explaining pass of a run that was measured before, in place of an earlier one, and analyse both.
-
-    Args:
-        second: the `explaining_pass` of the run's plan.
-        command: as in `run_plan`.
-
-    Raises:
-        ResultError: there is no run, or the plan is not that of the run.
-        LaunchError: no process could be started; what was in the folder is as it was.
-    """
-    from perfharness.runs.files.run_folder import alone_in, analyze_run, read_manifest
-
-    with alone_in(run_dir):
-        manifest = read_manifest(run_dir)
-        _check_same_plan(run_dir, manifest, second)
-        folder = second.options.output_dir.absolute()
-        with measure(second, command, observer, companions=companions_for(second, observer.stage)) as explaining:
-            analyze_run(explaining.folder, explaining.manifest)
-            is_aside = explaining.put_in_place() != folder
-        manifest = mark_explained(run_dir, manifest)
-        observer.stage("reading the traces")
-        summary = analyze_run(run_dir, manifest)
-    if is_aside:
-        found = explaining_pass_failed("it measured nothing, so that an earlier one was kept")
-        summary = replace(summary, findings=[*summary.findings, found])
-    return LaunchResult(manifest, run_dir.absolute(), summary)
-
-
-def _check_same_plan(run_dir: Path, manifest: RunManifest, plan: LaunchPlan) -> None:
-    """Raises `ResultError` where a plan made today is not the one that was measured."""
-    differences = []
-    if manifest.explaining:
-        raise ResultError(f"{run_dir} is an explaining pass itself; give the folder around it")
-    before = {process.folder: process.given_gpus for process in manifest.processes if "/" not in process.folder}
-    now = {spec.folder: [gpu.uuid for gpu in spec.gpus] for spec in plan.processes}
-    if before != now:
-        differences.append(f"processes and GPUs were {_placed(before)} and would be {_placed(now)}")
-    if manifest.tracer.kind != plan.tracer.kind:
-        differences.append(f"the tracer was {manifest.tracer.kind} and would be {plan.tracer.kind}")
-    if differences:
-        raise ResultError(
-            f"{run_dir} cannot be explained by a pass of today: {'; '.join(differences)}. Launch again with --explain."
-        )
-
-
-def _placed(processes: Mapping[str, Sequence[str]]) -> str:
-    return ", ".join(f"{folder} on {' and '.join(gpus)}" if gpus else folder for folder, gpus in processes.items())
 
 
 EXPLAINING = "explaining pass: the same again, recording what explains the times"

@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 def _range_rows(analysis: Analysis, process: str) -> pa.Table:
-    """One row per range: the columns of `perfharness ranges`, the process before them."""
+    """One row per range; the process is its first column."""
     rows = range_rows(analysis.trace, analysis.table)
     start = analysis.table.ranges.start_ns[analysis.table.order]
     place = rows.column_names.index("start_ns") + 1

@@ -1,4 +1,4 @@
-"""The slowest requests of a run beside the typical one: `perfharness slowest`, `open_run(…).slowest()`."""
+"""The slowest requests of a run beside the typical one: `perfharness analyze --slowest`, `open_run(…).slowest()`."""
 
 from __future__ import annotations
 
@@ -126,9 +126,7 @@ def slowest(
         raise UsageError(f"{most} requests are not a number to show; ask for 1 or more.")
     if explained:
         if run.explaining is None:
-            raise UsageError(
-                f"{run.path} has no explaining pass; `perfharness explain RUN` or `launch --explain` makes one."
-            )
+            raise UsageError(f"{run.path} has no explaining pass; `perfharness launch --explain` makes one.")
         run = run.explaining
     seen = SlowestOfRun(run.path, run.manifest, most, timelines=timelines)
     findings = run.launch_findings

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.host_samples.flame import spans_of_stages
 from perfharness.analysis.host_samples.host_profile import Spans, on_trace_clock
+from perfharness.analysis.host_samples.stacks import Stack, outermost, spans_of_stages, stage_stacks
 from perfharness.model.host_samples import HostProbe
+from perfharness.model.result import path_text
 from perfharness.model.trace import Trace
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.explain import explaining_folder
@@ -27,6 +28,19 @@ class SampledProcess:
     name: str
     probe: HostProbe
     stages: list[Spans]
+
+
+def stacks_of_stages(located: Located, read_as: ReadAs = AS_LAUNCHED) -> dict[str, list[Stack]]:
+    """The stacks of the outermost stages of each process, by both names; none where nothing was sampled.
+
+    Raises `ResultError` where a manifest cannot be read, `TraceError` where a trace cannot.
+    """
+    stacks = {
+        f"{process.name}: {path_text(stage.path)}": stage_stacks(process.probe, stage)
+        for process in sampled_processes(located, read_as)
+        for stage in outermost(process.stages)
+    }
+    return {name: of_name for name, of_name in stacks.items() if of_name}
 
 
 def sampled_processes(located: Located, read_as: ReadAs = AS_LAUNCHED) -> Iterator[SampledProcess]:

@@ -72,9 +72,9 @@ def test_the_verbs_say_the_same(name: str, tmp_path: Path, capsys: pytest.Captur
         output = tmp_path / f"out-{source.name}"
         output.mkdir()
         codes = [
-            run_cli(["ranges", str(source), "--format", "json"]),
+            run_cli(["export", str(source), "--table", "ranges"]),
             run_cli(["analyze", str(source), "-w", "1", "-o", str(output)]),
-            run_cli(["diagnose", str(source)]),
+            run_cli(["analyze", str(source), "-v"]),
             run_cli(["export", str(source), "-o", str(output / "timeline.json")]),
         ]
         text = capsys.readouterr()

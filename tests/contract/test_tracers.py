@@ -69,7 +69,8 @@ def check_process(body: dict[str, Any]) -> None:
 
 
 def ranges_of(trace: Path) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "perfharness", "ranges", str(trace), "--format", "json"]
+    options = ["--table", "ranges", "--format", "json", "-o", "-"]
+    command = [sys.executable, "-m", "perfharness", "export", str(trace), *options]
     rows: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return rows
 

@@ -22,49 +22,48 @@ VERDICTS = {
 }
 
 
-def diagnosis_of(name: str, capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> dict[str, Any]:
-    assert run(["diagnose", str(TRACES / f"{name}.sqlite"), "--format", "json", *options]) == code
-    (diagnosis,) = json.loads(capsys.readouterr().out).values()
-    return dict(diagnosis)
+def diagnosis_of(name: str, folder: Path, *options: str, code: int = 0) -> dict[str, Any]:
+    assert run(["analyze", str(TRACES / f"{name}.sqlite"), "-o", str(folder), *options]) == code
+    return dict(json.loads((folder / name / "benchmark.json").read_text())["diagnosis"])
 
 
 @pytest.mark.parametrize("name", VERDICTS)
-def test_real_traces_get_a_sensible_verdict(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    diagnosis = diagnosis_of(name, capsys, "-w", "1", code=3 if name == "old_partial" else 0)
+def test_real_traces_get_a_sensible_verdict(name: str, tmp_path: Path) -> None:
+    diagnosis = diagnosis_of(name, tmp_path, "-w", "1", code=3 if name == "old_partial" else 0)
     found = {stage["path"][-1]: stage["verdict"]["verdict"] for stage in diagnosis["stages"]}
     assert {stage: found[stage] for stage in VERDICTS[name]} == VERDICTS[name]
 
 
-def test_threads_have_a_diagnosis_each(capsys: pytest.CaptureFixture[str]) -> None:
-    diagnosis = diagnosis_of("threads", capsys, "-w", "1")
+def test_threads_have_a_diagnosis_each(tmp_path: Path) -> None:
+    diagnosis = diagnosis_of("threads", tmp_path, "-w", "1")
     batches = [stage for stage in diagnosis["stages"] if stage["path"][-1] == "batch"]
     assert [stage["path"][1] for stage in batches] == ["worker_0", "worker_1", "worker_2"]
     assert {stage["verdict"]["verdict"] for stage in batches} == {"cpu-bound"}
 
 
-def test_a_lost_trace_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    diagnosis = diagnosis_of("old_partial", capsys, "-w", "1", code=3)
+def test_a_lost_trace_says_what_is_missing(tmp_path: Path) -> None:
+    diagnosis = diagnosis_of("old_partial", tmp_path, "-w", "1", code=3)
     for stage in diagnosis["stages"]:
         assert "lost" in stage["verdict"]["missing"][0]
         assert stage["gpu"] is None
         assert stage["cost"]["pipeline_ms"] is None
 
 
-def test_without_a_cut_the_first_batch_is_first_use(capsys: pytest.CaptureFixture[str]) -> None:
-    diagnosis = diagnosis_of("pipeline", capsys)
+def test_without_a_cut_the_first_batch_is_first_use(tmp_path: Path) -> None:
+    diagnosis = diagnosis_of("pipeline", tmp_path)
     assert diagnosis["stages"][0]["verdict"]["verdict"] == "first-use"
     assert diagnosis["warmup"][0]["steady_from"] == 1
     assert [finding["code"] for finding in diagnosis["findings"]] == ["warmup-too-short"]
-    assert diagnosis_of("pipeline", capsys, "-w", "1")["findings"] == []
+    assert diagnosis_of("pipeline", tmp_path, "-w", "1")["findings"] == []
 
 
 def test_one_stage_with_all_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["diagnose", str(TRACES / "graphs.sqlite"), "-w", "1", "--stage", "sync"]) == 0
+    assert run(["analyze", str(TRACES / "graphs.sqlite"), "-w", "1", "--stage", "sync"]) == 0
     said = capsys.readouterr().out
     assert "waited for graph of 'replay'" in said
     assert "copy_in" not in said
 
 
 def test_a_stage_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["diagnose", str(TRACES / "graphs.sqlite"), "--stage", "nowhere"]) == 2
+    assert run(["analyze", str(TRACES / "graphs.sqlite"), "--stage", "nowhere"]) == 2
     assert "replay" in capsys.readouterr().err

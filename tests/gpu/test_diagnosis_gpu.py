@@ -32,7 +32,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 ASKED_AGAIN = ("value_per_map", "shared_gpu")
-"""Of these `perfharness diagnose` is asked too; it must say what stands in benchmark.json."""
+"""Of these `perfharness analyze --stage` is asked too; it must say what stands in benchmark.json."""
 
 Diagnoses = list[dict[str, Any]]
 """One a process."""
@@ -70,7 +70,7 @@ def launched(folder: Path, fault: Fault, *, mended: bool) -> Diagnoses:
         stage = stage_of(diagnosis, fault)
         print(fault.program, "mended" if mended else "faulty", stage["verdict"], stage["causes"], stage["gpu_during"])
     if fault.program in ASKED_AGAIN and not mended:
-        said = perfharness("diagnose", str(folder), "--stage", fault.stage, "--format", "json")
+        said = perfharness("analyze", str(folder), "--stage", fault.stage, "--format", "json")
         assert said.returncode == 0, said.stdout + said.stderr
         again = [diagnosis["stages"][0]["verdict"] for diagnosis in json.loads(said.stdout).values()]
         assert again == [stage_of(diagnosis, fault)["verdict"] for diagnosis in found]

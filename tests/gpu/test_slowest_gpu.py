@@ -63,9 +63,9 @@ def perfharness(*arguments: object) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def slowest(out: Path, *options: str) -> dict[str, Any]:
+def slowest(out: Path) -> dict[str, Any]:
     """The slowest request of the run."""
-    done = perfharness("slowest", out, "-n", 1, "--format", "json", *options)
+    done = perfharness("analyze", out, "--slowest", 1, "--format", "json")
     assert done.returncode == 0, done.stderr
     (loop,) = json.loads(done.stdout)["loops"]
     found: dict[str, Any] = loop["requests"][0]
@@ -98,7 +98,7 @@ def test_an_injected_copy_is_named(tmp_path: Path, tracer: str) -> None:
 @pytest.mark.parametrize("tracer", ["embedded", "nsys"])
 def test_an_injected_lock_is_named(tmp_path: Path, tracer: str) -> None:
     out = launch(tmp_path, tracer, "lock", "--explain")
-    request = slowest(out, "--explained")
+    request = slowest(out / "explain")
     part = request["parts"][0]
     assert (request["index"], part["reason"], part["stage"]) == (SLOW, "lock", "load")
     assert part["ms"] == pytest.approx(200, rel=0.4)

@@ -1,4 +1,4 @@
-"""What `launch --explain` and `diagnose` show of a real script: the function, its line, its stacks."""
+"""What `launch --explain`, `analyze --stage` and `export` show of a real script: the function, its line, its stacks."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ def test_diagnose_lists_the_function_with_its_line_and_collapses_its_stacks(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Which cause is first depends on what else the machine does; that the function is found does not."""
-    assert run(["diagnose", str(out), "--flame", str(tmp_path / "flame.txt"), "--stage", "busy"]) == 0
+    assert run(["analyze", str(out), "--stage", "busy"]) == 0
     assert re.search(rf"busy +slow +\S*shown\.py:{LINE} ", capsys.readouterr().out)
+    assert run(["export", str(out), "-o", str(tmp_path / "stacks.txt")]) == 0
     counts: dict[bool, int] = {True: 0, False: 0}
-    for line in (tmp_path / "flame.txt").read_text("utf-8").splitlines():
+    for line in (tmp_path / "stacks.txt").read_text("utf-8").splitlines():
         stack, count = line.rsplit(" ", 1)
-        counts[";slow (" in stack and "busy" in stack] += int(count)
+        counts["[busy];<module>" in stack and ";slow (" in stack] += int(count)
     assert counts[True] > 9 * counts[False]

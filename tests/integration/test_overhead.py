@@ -50,7 +50,6 @@ def test_ranges_only(script: Path, tmp_path: Path) -> None:
     slow = mean["stats_minus_warmup"]["rec"]["pipeline"]["batch"]["slow"]
     assert slow["cpu_time"]["count"] == 4
     assert slow["cpu_time"]["mean"] >= 20
-    assert run(["explain", str(out)]) != 0
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,9 @@ def test_shared_items_count_once(slowed: Path) -> None:
     )  # fmt: skip
 
 
-def test_diagnose_says_the_same_of_one_rank(slowed: Path) -> None:
-    done = perfharness("diagnose", slowed / "proc_0_gpu_0/rank_0", "--format", "json", cwd=slowed)
+def test_a_stage_of_one_rank_has_the_same_verdict(slowed: Path) -> None:
+    options = ("--stage", "attention", "--format", "json")
+    done = perfharness("analyze", slowed / "proc_0_gpu_0/rank_0", *options, cwd=slowed)
     (diagnosis,) = json.loads(done.stdout).values()
     verdicts = {stage["path"][-1]: stage["verdict"]["verdict"] for stage in diagnosis["stages"]}
     assert verdicts["attention"] == "waiting-on-rank"

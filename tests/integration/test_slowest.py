@@ -1,4 +1,4 @@
-"""`perfharness slowest` of real launches: a request with a planted cause, and a pipeline without."""
+"""`perfharness analyze --slowest` of real launches: a request with a planted cause, and a pipeline without."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ perf.finalize()
 """
 
 
-def slowest(out: Path, *options: object) -> dict[str, Any]:
+def slowest(out: Path, most: int = 5, *options: object) -> dict[str, Any]:
     """The one loop of the run."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        assert run(["slowest", str(out), "--format", "json", *map(str, options)]) == 0
+        assert run(["analyze", str(out), "--slowest", str(most), "--format", "json", *map(str, options)]) == 0
     (loop,) = valid("slowest", json.loads(printed.getvalue()))["loops"]
     found: dict[str, Any] = loop
     return found
@@ -90,7 +90,7 @@ def unplanted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_collection_is_named_by_the_measured_pass_alone(tmp_path: Path, script: Path) -> None:
     launch(tmp_path / "out", script, "collect")
-    loop = slowest(tmp_path / "out", "-n", 3)
+    loop = slowest(tmp_path / "out", 3)
     assert (loop["batches"], loop["measured_by"], len(loop["requests"])) == (38, "duration", 3)
     first = loop["requests"][0]
     assert (first["index"], first["verdict"]) == (SLOW, "explained")
@@ -112,11 +112,11 @@ def test_without_a_plant_nobody_is_accused(unplanted: Path) -> None:
 def test_a_lock_is_named_by_the_explaining_pass(tmp_path: Path, script: Path, tracer: str) -> None:
     launch(tmp_path / "out", script, "lock", "--explain", tracer=tracer)
     drawn = tmp_path / "timeline.json"
-    first = slowest(tmp_path / "out", "--explained", "-n", 1, "--timeline", drawn)["requests"][0]
+    first = slowest(tmp_path / "out" / "explain", 1, "--timeline", drawn)["requests"][0]
     assert (first["index"], causes(first)[0]) == (SLOW, ("lock", "decode"))
     assert first["parts"][0]["ms"] > 125
     assert first["parts"][0]["where"]["file"].endswith("script.py")
-    measured = slowest(tmp_path / "out", "-n", 1)["requests"][0]
+    measured = slowest(tmp_path / "out", 1)["requests"][0]
     assert (measured["index"], causes(measured)[0]) == (SLOW, ("off-cpu", "decode"))
     timeline = valid("chrome_trace", drawn)
     processes = {event["pid"] for event in timeline["traceEvents"]}
@@ -141,7 +141,7 @@ def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> N
     (tmp_path / "target.py").write_text(TARGET)
     load = ("--rate", 50, "--duration", "3s", "--warm-up", "0.4s", "--tracer", "embedded")
     verb("stress", f"{tmp_path / 'target.py'}:serve", *load, "-o", tmp_path / "out")
-    loop = slowest(tmp_path / "out", "-n", 4)
+    loop = slowest(tmp_path / "out", 4)
     assert (loop["measured_by"], loop["batches"]) == ("latency", 149)  # one of them failed
     requests = {one["index"]: one for one in loop["requests"]}
     assert list(requests) == [60, 61, 62, 63]
@@ -151,7 +151,7 @@ def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> N
         assert causes(requests[index])[0] == ("queue", None)
         assert "request 60 " in requests[index]["parts"][0]["detail"]
         assert requests[index]["queue_ms"] >= 600 - 20 * (index - 60) - 1  # the clocks are compared
-    failed = slowest(tmp_path / "out", "-n", 100)["requests"]
+    failed = slowest(tmp_path / "out", 100)["requests"]
     (without,) = [one for one in failed if one["index"] == 20]
     assert (without["verdict"], without["error"]) == ("not-compared", "exception:ValueError")
 
@@ -159,9 +159,10 @@ def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> N
 def test_what_cannot_be_shown(tmp_path: Path, unplanted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     shutil.copytree(unplanted, out)
-    for arguments, code in ((["-w", "20"], 3), (["--explained"], 2), (["-n", "0"], 2)):
-        assert run(["slowest", str(out), *arguments]) == code
+    assert run(["analyze", str(out), "--slowest", "5", "-w", "20"]) == 3
+    for options in (["--slowest", "0"], ["--timeline", "x.json"], ["--slowest", "1", "--stage", "decode"]):
+        assert run(["analyze", str(out), *options]) == 2
     (out / "proc_0_gpu_0" / "requests.parquet").write_bytes(b"no parquet")
     capsys.readouterr()
-    assert run(["slowest", str(out), "-n", "1"]) == 0
+    assert run(["analyze", str(out), "--slowest", "1"]) == 0
     assert "requests.parquet" in capsys.readouterr().out

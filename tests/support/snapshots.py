@@ -1,7 +1,7 @@
 """Snapshots of what the product says of recorded inputs, as data.
 
-Everything goes through the command line and files. A sentence becomes true or false (given or not), because its words
-may change; numbers, codes, keys and nulls may not.
+Everything goes through the command line and files; the report, whose files are for people, through Python. A sentence
+becomes true or false (given or not), because its words may change; numbers, codes, keys and nulls may not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import perfharness
 from perfharness.cli.main import run
+from perfharness.errors import PerfHarnessError
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 SNAPSHOTS = GOLDEN / "snapshots"
@@ -31,12 +33,11 @@ MARKS = "marks.json"
 
 VERBS = {
     "analyze": "analyze {input} --format md",
-    "diagnose": "diagnose {input} --format json",
-    "slowest": "slowest {input} -n 3 --format json",
-    "ranges": "ranges {input} --format json",
+    "slowest": "analyze {input} --slowest 3 --format json",
+    "ranges": "export {input} --table ranges -o {out}/ranges.json",
     "timeline": "export {input} -o {out}/timeline.json",
     "tables": "export {input} --format csv -o {out}/tables",
-    "report": "report {input} -o {out}/report.json",
+    "report": "report {input} -o {out}/report.md",
 }
 """How a run is read. A verb or an option that moves is changed in these tables only."""
 
@@ -66,7 +67,7 @@ EXIT_CODES = {
     "launch no such script": "launch -o {out}/none {out}/no_such_script.py",
     "launch no such tracer": "launch --tracer none-such -o {out}/none {golden}/programs/two_stages.py",
     "launch dry run": "launch --dry-run -o {out}/none {golden}/programs/two_stages.py",
-    "explain no such script": "explain {out}/no_such_script.py",
+    "explain no such script": "launch --explain -o {out}/none {out}/no_such_script.py",
     "bench no such suite": "bench {out}/no_such_suite.toml",
     "stress no such target": "stress {out}/no_such_target.py:answer --duration 1s -o {out}/none",
     "compare one side": "compare {golden}/runs/repeat_base",
@@ -119,11 +120,11 @@ def _reading(name: str, out: Path) -> dict[str, Any]:
     """Return what each verb says of one input, and the result files that are there afterwards."""
     trace = GOLDEN / "traces" / f"{name}.sqlite"
     if trace.exists():
-        place = shutil.copy(trace, out)
-        options = OPTIONS_OF_TRACES
+        place = Path(shutil.copy(trace, out))
+        options, warmup_batches = OPTIONS_OF_TRACES, 1
     else:
         place = shutil.copytree(GOLDEN / "runs" / name, out / name)
-        options = dict.fromkeys(VERBS, "")
+        options, warmup_batches = dict.fromkeys(VERBS, ""), None
     snapshot: dict[str, Any] = {"exit_codes": {}}
     for verb, line in VERBS.items():
         code, printed = _call(f"{line} {options[verb]}", input=place, out=out)
@@ -131,6 +132,8 @@ def _reading(name: str, out: Path) -> dict[str, Any]:
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # nothing was written; the code says so
             if verb in READ:
                 snapshot[verb] = READ[verb](printed, out)
+    with contextlib.suppress(PerfHarnessError):
+        snapshot["report"] = _report(place, warmup_batches)
     snapshot["files"] = {
         str(path.relative_to(out)): json.loads(path.read_text())
         for path in out.glob("*/**/*.json")
@@ -194,10 +197,10 @@ def _json(printed: str, _: Path) -> Any:
     return json.loads(printed)
 
 
-def _ranges(printed: str, _: Path) -> dict[str, Any]:
+def _ranges(_: str, out: Path) -> dict[str, Any]:
     """Return number and totals of the ranges of each name."""
     totals: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in json.loads(printed):
+    for row in json.loads((out / "ranges.json").read_text()):
         total = totals[f"{row['domain']}: {row['name']}"]
         total["count"] += 1
         for column in ("duration_ns", "gpu_duration_ns", "gpu_busy_ns", "gpu_op_count"):
@@ -226,8 +229,8 @@ def _tables(_: str, out: Path) -> dict[str, Any]:
     return tables
 
 
-def _report(_: str, out: Path) -> dict[str, Any]:
-    report = json.loads((out / "report.json").read_text())
+def _report(source: Path, warmup_batches: int | None) -> dict[str, Any]:
+    report = json.loads(perfharness.report(source, warmup_batches=warmup_batches).model_dump_json())
     parts = [report, *report["runs"]]
     return {f"{index}": {key: part[key] for key in REPORTED if key in part} for index, part in enumerate(parts)}
 
@@ -238,7 +241,6 @@ READ: dict[str, Callable[[str, Path], Any]] = {
     "ranges": _ranges,
     "timeline": _timeline,
     "tables": _tables,
-    "report": _report,
 }
 
 

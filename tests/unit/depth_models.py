@@ -8,7 +8,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Kind = Literal["fp32", "fp16", "int8"]
+Kind = Literal["fp32", "fp16"]
+
+WIDTH = 8
+"""Channels between the layers of `random_net`."""
 
 
 def _weights(helper: Any, name: str, values: npt.NDArray[np.float32], kind: Kind) -> tuple[list[Any], list[Any]]:
@@ -17,17 +20,8 @@ def _weights(helper: Any, name: str, values: npt.NDArray[np.float32], kind: Kind
 
     if kind == "fp32":
         return [onnx.numpy_helper.from_array(values, name)], []
-    if kind == "fp16":
-        stored = onnx.numpy_helper.from_array(values.astype(np.float16), f"{name}_fp16")
-        return [stored], [helper.make_node("Cast", [f"{name}_fp16"], [name], name=f"{name}_cast", to=1)]
-    scale = np.float32(np.abs(values).max() / 127)
-    stored = np.round(values / scale).astype(np.int8)
-    made = [
-        onnx.numpy_helper.from_array(stored, f"{name}_int8"),
-        onnx.numpy_helper.from_array(np.asarray(scale), f"{name}_scale"),
-    ]
-    names = [f"{name}_int8", f"{name}_scale"]
-    return made, [helper.make_node("DequantizeLinear", names, [name], name=f"{name}_dequantize")]
+    stored = onnx.numpy_helper.from_array(values.astype(np.float16), f"{name}_fp16")
+    return [stored], [helper.make_node("Cast", [f"{name}_fp16"], [name], name=f"{name}_cast", to=1)]
 
 
 def write_net(path: Path, layers: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]], kind: Kind = "fp32") -> Path:
@@ -65,17 +59,17 @@ def weighted_sum(path: Path, weights: tuple[float, float, float], kind: Kind = "
     return write_net(path, [(layer, np.zeros(1, np.float32))], kind)
 
 
-def random_net(path: Path, kind: Kind = "fp32", seed: int = 0, width: int = 8) -> Path:
+def random_net(path: Path) -> Path:
     """Three layers, seeded; its maps are positive on images of ordinary size."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
 
     def layer(to: int, of: int) -> npt.NDArray[Any]:
         return random.normal(0, (2 / (9 * of)) ** 0.5, (to, of, 3, 3)).astype(np.float32)
 
-    last = np.abs(layer(1, width))
+    last = np.abs(layer(1, WIDTH))
     layers = [
-        (layer(width, 3), np.zeros(width, np.float32)),
-        (layer(width, width), np.zeros(width, np.float32)),
+        (layer(WIDTH, 3), np.zeros(WIDTH, np.float32)),
+        (layer(WIDTH, WIDTH), np.zeros(WIDTH, np.float32)),
         (last, np.full(1, 0.5, np.float32)),
     ]
-    return write_net(path, layers, kind)
+    return write_net(path, layers)

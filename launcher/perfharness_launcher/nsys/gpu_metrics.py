@@ -44,7 +44,7 @@ class GpuSampling:
     def hint(self) -> str:
         """What helps against the reason, where that is known."""
         if BUSY.search(self.reason):
-            return "let the other profiler end, and run `perfharness explain RUN`"
+            return "let the other profiler end, and launch again with --explain"
         if PERMISSION.search(self.reason):
             return "https://developer.nvidia.com/ERR_NVGPUCTRPERM says how users may read them"
         return ""

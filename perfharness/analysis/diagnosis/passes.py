@@ -358,7 +358,7 @@ def _unexplained(stage: StageDiagnosis, explained: Explained) -> StageDiagnosis:
 
 def _again(step: str) -> str:
     """What to do next, after an explaining pass that is not used."""
-    return step.replace("--explain names", "`perfharness explain RUN` runs the explaining pass again, which names")
+    return step.replace("--explain names", "another launch with --explain names")
 
 
 def _cost(cost: StageCost, scale: float) -> StageCost:

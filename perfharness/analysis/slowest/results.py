@@ -1,4 +1,4 @@
-"""What `perfharness slowest` says; times in ms. Null: not measured, or not there; the reason stands beside it."""
+"""What `perfharness analyze --slowest` says; times in ms. Null: not measured, or not there; a reason is beside it."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class SlowLoop(_Model):
 
 
 class Slowest(_Model):
-    """The document of `perfharness slowest --format json`."""
+    """The document of `perfharness analyze --slowest N --format json`."""
 
     schema_version: int = SLOWEST_VERSION
     asked: int

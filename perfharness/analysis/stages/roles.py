@@ -400,7 +400,7 @@ def _nested_too_deep(table: StageTable, too_deep: Bool) -> Finding:
         Severity.WARNING,
         f"{len(rows)} ranges ({batches} batches, mostly '{most}') lie inside of {MAX_LEVELS} others or more; in the "
         "results they are a part of the ranges around them only.",
-        "Pop every range: one that stays open holds all that follow. `perfharness ranges` has each range.",
+        "Pop every range: one that stays open holds all that follow. `perfharness export --table ranges` has each.",
     )
 
 

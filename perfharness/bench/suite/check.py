@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from perfharness.analysis.suites.bench_figures import cell_of, direction_of, is_named
 from perfharness.backends import Backend, backend, backend_and_mode, model_source
+from perfharness.backends.onnx_files import onnx_inputs
 from perfharness.bench.accuracy.functions import user_function
-from perfharness.bench.accuracy.onnx_graph import onnx_inputs
 from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite.suite import (
     ALL_MODES,

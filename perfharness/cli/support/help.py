@@ -10,28 +10,39 @@ from typer.core import TyperCommand, TyperGroup
 
 from perfharness.cli.support.options import CONTEXT
 
-VERBS = {
-    "launch": "Run a script in N processes on M GPUs, traced, and say where the time went.",
-    "explain": "Run a script twice, or a run once more, and say what explains its times.",
-    "analyze": "Compute the results again from what is on disk.",
-    "diagnose": "Say why each stage takes its time, and what to try next.",
-    "slowest": "Show the slowest requests beside the typical one, and what was different.",
-    "compare": "Compare versions: which stages are faster or slower, and a gate on that.",
-    "ranges": "Print one row for each range.",
-    "report": "Write a page with all that is known of runs, for people.",
-    "open": "Show that page in a browser.",
-    "export": "Write a timeline for trace viewers, or tables for notebooks.",
-    "share": "Write a run for others, without secrets and names.",
-    "bench": "Measure models over backends, precisions and batch sizes.",
-    "stress": "Put a target under load: latency from the intended moment, and what it comes from.",
-    "mlperf": "Run a test of MLPerf LoadGen on a model.",
-    "compare-engines": "Compare engines that make a map of an image.",
-    "compare-layers": "Find where the outputs of two ONNX models begin to differ.",
-    "history": "List earlier runs, or one number over all of them.",
-    "clocks": "Set the GPUs' clocks to their maximum, and restore them.",
-    "doctor": "Check what a measurement needs, and say what is missing.",
+GROUPS = {
+    "Measure": {
+        "launch": "Profile a script: stage times and the bottleneck.",
+        "bench": "Benchmark models: backends, precisions, batch sizes.",
+        "stress": "Load-test a function, model, script or service.",
+        "mlperf": "Run an MLPerf LoadGen scenario on a model.",
+        "compare-engines": "Compare engines that make depth maps.",
+    },
+    "Read": {
+        "analyze": "Recompute results; explain a stage or slow batches.",
+        "compare": "Compare runs: what got faster or slower; a CI gate.",
+        "report": "Write a report: HTML, PDF or Markdown.",
+        "export": "Write a timeline, tables or sampled stacks.",
+        "history": "List earlier runs, or one number over all of them.",
+    },
+    "Machine": {
+        "doctor": "Check what a measurement needs, and what is missing.",
+        "clocks": "Lock GPU clocks at their maximum; restore them.",
+    },
 }
 """Summaries in the order of the help; each verb is a module here with `register(app)`, imported when it is called."""
+
+VERBS = {verb: summary for verbs in GROUPS.values() for verb, summary in verbs.items()}
+
+FIRST_PAGE = """\
+Profile inference pipelines per stage and per item, on CPU and GPU.
+
+  perfharness launch app.py               stage times, bottleneck, what to try
+  perfharness launch -np 4 -ng 2 app.py   4 processes on each of 2 GPUs
+  perfharness compare out_old out_new     did it get faster, and is that sure?
+"""
+
+LAST_LINE = "Options: perfharness VERB --help; perfharness --version, --install-completion"
 
 OTHER = "Other options"
 
@@ -121,7 +132,11 @@ class VerbGroup(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Abort from None
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Every verb with its whole summary."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Three commands to copy, then all verbs in their groups: no more than a screen."""
+        del ctx
+        lines = [FIRST_PAGE]
+        for group, verbs in GROUPS.items():
+            heads = [group, *[""] * len(verbs)]
+            lines += [f"{head:8} {verb:16} {text}" for head, (verb, text) in zip(heads, verbs.items(), strict=False)]
+        formatter.write("\n".join([*lines, "", LAST_LINE, ""]))

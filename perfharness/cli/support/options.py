@@ -120,8 +120,7 @@ BatchPatternOption = Annotated[
 
 SOURCE = "RUN_OR_TRACE"
 SOURCE_HELP = (
-    "A run (or a shared one, .tar.zst), a process of it, a repeat, a sweep, cold starts, or a trace (.sqlite, "
-    ".nsys-rep, a Parquet folder of nsys)."
+    "A run, a process of it, a repeat, a sweep, cold starts, or a trace (.sqlite, .nsys-rep, a Parquet folder of nsys)."
 )
 """The argument of every verb that reads results."""
 

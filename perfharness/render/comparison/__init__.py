@@ -1,1 +1,1 @@
-"""A comparison as a table for a terminal, as Markdown for a pull request, and as JUnit XML for a CI job."""
+"""A comparison as a table for a terminal, and as Markdown for a pull request."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,21 +32,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings. `name` is that of its file or sheet. A text that begins with blanks is indented.
-
-    `full_names`: of the rows, for formats without indentation; else their first cell.
-    """
+    """Rows under headings. A text that begins with blanks is indented."""
 
     name: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
-    full_names: Sequence[str] = ()
-
-    def flat_rows(self) -> Iterator[Sequence[Cell]]:
-        """The rows, with full names."""
-        for place, row in enumerate(self.rows):
-            yield [self.full_names[place], *row[1:]] if self.full_names else row
 
 
 @dataclass(frozen=True)
@@ -117,21 +108,6 @@ class Document:
     subtitle: str
     summary: Sequence[Block]
     sections: Sequence[Section] = field(default_factory=tuple)
-
-    def tables(self) -> Iterator[Table]:
-        """All of them, in order."""
-        for block in _blocks(self.summary, self.sections):
-            if isinstance(block, Table):
-                yield block
-
-
-def _blocks(blocks: Sequence[Block], sections: Sequence[Section]) -> Iterator[Block]:
-    for block in blocks:
-        yield block
-        if isinstance(block, Details):
-            yield from _blocks(block.blocks, ())
-    for section in sections:
-        yield from _blocks(section.blocks, section.sections)
 
 
 def cell_text(cell: Cell, kind: Kind) -> str:

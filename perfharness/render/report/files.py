@@ -4,35 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from perfharness.analysis.suites.cost import Prices
 from perfharness.bench.suite.reported import side_by_side, suite_report
 from perfharness.errors import UsageError
-from perfharness.files import STDOUT, is_stdout, write_model, write_text
+from perfharness.files import STDOUT, write_text
 from perfharness.load.reported import load_report
-from perfharness.render.report.document import Document
 from perfharness.render.report.html import require_report, write_html
+from perfharness.render.report.markdown import markdown
 from perfharness.render.report.pdf import find_browser, write_pdf
 from perfharness.render.report.sections import document_of
-from perfharness.render.report.tables import markdown, write_csv, write_workbook
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.files.run_folder import ReadAs
+from perfharness.runs.report.anonymous import anonymous as made_anonymous
 from perfharness.runs.report.gather import gather
 from perfharness.runs.report.model import Report
 
-ReportFormat = Literal["html", "md", "csv", "xlsx", "json", "pdf"]
-ENDINGS: dict[str, ReportFormat] = {
-    ".html": "html", ".htm": "html", ".md": "md", ".csv": "csv", ".xlsx": "xlsx", ".json": "json", ".pdf": "pdf",
-}  # fmt: skip
+ReportFormat = Literal["html", "md", "pdf"]
+ENDINGS: dict[str, ReportFormat] = {".html": "html", ".htm": "html", ".md": "md", ".pdf": "pdf"}
 
 
 def report(
     *runs: str | Path,
     output: str | Path | None = None,
-    output_format: ReportFormat | None = None,
     price_per_hour: float | None = None,
     price_per_kwh: float | None = None,
+    anonymous: bool = False,
     warmup_batches: int | None = None,
     domain: str | None = None,
     batch_pattern: str | None = None,
@@ -42,10 +40,10 @@ def report(
 
     Args:
         runs: run folders, processes of them, repeats, sweeps, cold starts, traces, suites of `bench`.
-        output: the file, or of csv the folder; None: nothing is written.
-        output_format: None: by the ending of the file.
+        output: the file, whose ending is its format: .html, .md or .pdf; None: nothing is written.
         price_per_hour: of the machine, in any currency.
         price_per_kwh: of electricity.
+        anonymous: leave out host, user and paths.
         warmup_batches, domain, batch_pattern: how bare traces are read, as for `analyze`.
         nsys: the nsys that exports `.nsys-rep`; None: what is found.
 
@@ -57,30 +55,25 @@ def report(
     if not runs:
         raise UsageError("name a run, a trace or a suite")
     file = None if output is None else Path(output)
-    wanted = None if file is None else format_of(file, output_format)
-    if file is not None and wanted is not None:
-        require_format(file, wanted)
+    if file is not None:
+        require_format(format_of(file))
     made = gather_all(
         [Path(run) for run in runs],
         None if nsys is None else Path(nsys),
         ReadAs(warmup_batches, domain, batch_pattern),
         prices_of(price_per_hour, price_per_kwh),
     )
-    if file is not None and wanted is not None:
-        write_report(made, file, wanted)
+    made = made_anonymous(made) if anonymous else made
+    if file is not None:
+        write_report(made, file)
     return made
 
 
-def require_format(output: Path, wanted: ReportFormat) -> None:
-    """Raises `ToolNotFoundError`, `UsageError` where the report could not be written."""
-    if wanted not in get_args(ReportFormat):
-        raise UsageError(f"{wanted}: no such format; there are {', '.join(get_args(ReportFormat))}")
-    if wanted != "json":
-        require_report()
+def require_format(wanted: ReportFormat) -> None:
+    """Raise `ToolNotFoundError` where what the format needs is not installed."""
+    require_report()
     if wanted == "pdf":
         find_browser()
-    if wanted == "csv" and is_stdout(output):
-        raise UsageError("--format csv writes a file for each table, so -o must be a folder, not stdout.")
 
 
 def gather_all(paths: Sequence[Path], nsys: Path | None, read_as: ReadAs, prices: Prices | None) -> Report:
@@ -97,32 +90,22 @@ def prices_of(per_hour: float | None, per_kwh: float | None) -> Prices | None:
     return None if per_hour is None and per_kwh is None else Prices(per_hour, per_kwh)
 
 
-def format_of(output: Path, asked: ReportFormat | None) -> ReportFormat:
-    """What was asked for, or what the file's ending says. Raises `UsageError`."""
-    if asked is not None:
-        return asked
+def format_of(output: Path) -> ReportFormat:
+    """What the file's ending says; of stdout, Markdown. Raises `UsageError`."""
     if output == STDOUT:
         return "md"
     found = ENDINGS.get(output.suffix.lower())
     if found is None:
-        endings = ", ".join(ENDINGS)
-        raise UsageError(f"{output} has none of the endings {endings}; name the format with --format.")
+        raise UsageError(f"{output} has none of the endings {', '.join(ENDINGS)}, by which the format is chosen.")
     return found
 
 
-def write_report(report: Report, output: Path, wanted: ReportFormat) -> list[Path]:
-    """Write it; the files. Raises `ToolNotFoundError`, `ResultError`."""
-    if wanted == "json":
-        write_model(output, report)
-        return [output]
-    document: Document = document_of(report)
+def write_report(report: Report, output: Path) -> None:
+    """Write it in the format of the file's ending. Raises `ToolNotFoundError`, `ResultError`, `UsageError`."""
+    wanted, document = format_of(output), document_of(report)
     if wanted == "html":
-        return [write_html(document, output)]
-    if wanted == "pdf":
-        return [write_pdf(document, output)]
-    if wanted == "csv":
-        return write_csv(document, output)
-    if wanted == "xlsx":
-        return [write_workbook(document, output)]
-    write_text(output, lambda file: print(markdown(document), end="", file=file))
-    return [output]
+        write_html(document, output)
+    elif wanted == "pdf":
+        write_pdf(document, output)
+    else:
+        write_text(output, lambda file: print(markdown(document), end="", file=file))

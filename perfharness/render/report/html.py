@@ -31,7 +31,7 @@ from perfharness.render.report.document import (
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_ROWS = 1000
-"""Of a table on the page; the other formats have all."""
+"""Of a table on the page; Markdown has all."""
 
 NEEDED = ("jinja2", "altair", "vl_convert")
 

@@ -213,7 +213,7 @@ def _latency(run: RunReport) -> Section | None:
             cpu.max, cpu.std,
         ])  # fmt: skip
     blocks: list[Block] = [
-        Table("latency", columns, rows, f"Host time, ms a batch, without warm-up. {WITHIN}", _paths(run)),
+        Table("latency", columns, rows, f"Host time, ms a batch, without warm-up. {WITHIN}"),
         *(Paragraph(f"No interval: {reason}.", "note") for reason in _reasons(run.stages)),
     ]
     if run.throughput.concurrency is not None and run.throughput.concurrency.processes > 1:
@@ -244,10 +244,6 @@ def _names(stages: Sequence[StageLine]) -> list[str]:
     return row_names([line.path for line in stages])
 
 
-def _paths(run: RunReport) -> list[str]:
-    return [path_text(line.path) for line in run.stages]
-
-
 def _ranges(run: RunReport) -> Section | None:
     if not run.ranges:
         return None
@@ -260,8 +256,7 @@ def _ranges(run: RunReport) -> Section | None:
         [name, one.count, one.cpu, one.gpu, one.gpu_busy] for name, one in zip(names, run.ranges, strict=True)
     ]
     note = "There are no batches. Sums over all occurrences of all processes, ms, warm-up included."
-    full = [path_text(one.path) for one in run.ranges]
-    return Section("Ranges", [Table("ranges", columns, rows, note, full)])
+    return Section("Ranges", [Table("ranges", columns, rows, note)])
 
 
 def _outside(run: RunReport) -> Iterator[Block]:
@@ -306,7 +301,7 @@ def _breakdown(run: RunReport, number: int, *, has_gpu: bool) -> Section | None:
     note = "ms an item, ratios of totals, without warm-up."
     if not per_item:
         note = "ms a batch, without warm-up: the batches counted no items, so there are no times an item."
-    blocks: list[Block] = [Table("breakdown", columns, rows, note, _paths(run))]
+    blocks: list[Block] = [Table("breakdown", columns, rows, note)]
     blocks += [Paragraph(f"{path_text(one.path)}: {one.reason}.", "note") for one in run.stages if one.reason]
     picture = stage_picture(f"stages_{number}", run.stages, _names(run.stages), has_gpu=has_gpu)
     return Section("Stage by stage", [*blocks, *([Chart(picture)] if picture else [])])
@@ -367,9 +362,7 @@ def _diagnosis(run: RunReport, *, has_gpu: bool) -> Section | None:
     if all(not row[2] for row in rows):
         columns = [column for column in columns if column.heading != "processes"]
         rows = [[*row[:2], *row[3:]] for row in rows]
-    blocks: list[Block] = [
-        Table("diagnosis", columns, rows, "ms a batch, without warm-up.", [path_text(path) for path in paths])
-    ]
+    blocks: list[Block] = [Table("diagnosis", columns, rows, "ms a batch, without warm-up.")]
     if len(run.advice) > SENTENCES:
         blocks.append(Items(limiting_sentences(run, len(run.advice)), numbered=True))
     if not run.is_explained:
@@ -388,9 +381,7 @@ def _diagnosis(run: RunReport, *, has_gpu: bool) -> Section | None:
     ]
     if len(shown) < len(run.causes):
         more = len(run.causes) - len(shown)
-        text = (
-            f"The evidence of {more} more stages, which take less time, is in the JSON and in `perfharness diagnose`."
-        )
+        text = f"The evidence of {more} more stages, which take less time: `perfharness analyze -v`."
         blocks.append(Paragraph(text, "note"))
     return Section("Diagnosis and evidence", blocks)
 

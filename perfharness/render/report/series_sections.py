@@ -56,7 +56,6 @@ def _repeat(repeat: Repeat, shown: str | None) -> Section:
     for heading in REPEATED:
         columns += [Column(heading, "ms"), Column(f"95 % of {heading}")]
     rows: list[list[Cell]] = []
-    paths = list(repeat.stages)
     for path, metrics in repeat.stages.items():
         values = [metrics.get(metric) for metric in REPEATED.values()]
         figures = [cell for one in values for cell in ((None, None) if one is None else (one.mean, _ends(one)))]
@@ -64,11 +63,11 @@ def _repeat(repeat: Repeat, shown: str | None) -> Section:
     unused = [place for place in range(2, len(columns)) if all(row[place] is None for row in rows)]
     columns = [column for place, column in enumerate(columns) if place not in unused]
     rows = [[cell for place, cell in enumerate(row) if place not in unused] for row in rows]
-    names = row_names([path_of(path) for path in paths])
+    names = row_names([path_of(path) for path in repeat.stages])
     rows = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
     of = len(repeat.measured)
     note = f"ms a batch, without warm-up: means over {of} launches, whose differences the intervals rest on."
-    blocks: list[Block] = [Table("launches", columns, rows, note, paths)]
+    blocks: list[Block] = [Table("launches", columns, rows, note)]
     for name, unit in (("items_per_second", "items/s"),):
         if name in repeat.run and repeat.run[name].mean is not None:
             ends = _ends(repeat.run[name])

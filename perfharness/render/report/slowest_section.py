@@ -14,8 +14,8 @@ from perfharness.runs.report.model import RunReport, SlowestReport
 
 ABOUT = (
     "Each beside the median of the batches that are like it. Parts sum to the difference, to the nanosecond; a part is "
-    "named where it is beyond what is usual for it. `perfharness slowest` has more of them, with the stages and GPU "
-    "operations of each."
+    "named where it is beyond what is usual for it. `perfharness analyze --slowest N` has more of them, with the "
+    "stages and GPU operations of each."
 )
 
 HINT = (
@@ -67,10 +67,9 @@ def _loop(loop: SlowLoop) -> Iterator[Block]:
     ]  # fmt: skip
     of_requests = [(request, list(_rows(request))) for request in loop.requests]
     rows = [row for _, own in of_requests for row in own]
-    names = [str(request.index) for request, own in of_requests for _ in own]
     of = f" of {loop.processes} processes" if loop.processes > 1 else ""
     note = f"{loop.loop}: the slowest of {loop.batches:,} batches{of}, by {by}; ms."
-    yield Table(f"slowest {loop.loop}", columns, rows, note, names)
+    yield Table(f"slowest {loop.loop}", columns, rows, note)
     common = [f"{one.requests} of {one.of}: {common_text(one)}" for one in loop.common]
     if loop.unexplained:
         common.append(f"{loop.unexplained} of {len(loop.requests)}: nothing in the trace explains them")

@@ -19,7 +19,7 @@ from perfharness.render.places import place_text, short_file
 from perfharness.render.terminal.console import markdown_text, say, styled
 
 MOST_VALUABLE = 3
-"""Sentences of a launch; `diagnose` has them all."""
+"""Sentences of a launch; `analyze -v` has them all."""
 LISTED_STAGES = 3
 FILE_AND_LINE = re.compile(r"\((/[^():]+):(\d+)\)")
 """In the sentence of a cause, which has whole paths."""
@@ -64,7 +64,7 @@ def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int
     shown = every[:most]
     if not shown:
         return
-    left_out = f" ({len(shown)} of {len(every)}; all: perfharness diagnose)" if len(shown) < len(every) else ""
+    left_out = f" ({len(shown)} of {len(every)}; all: perfharness analyze -v)" if len(shown) < len(every) else ""
     _print_blank_in_markdown(console)
     say(console, styled("What to do first", "bold"), left_out)
     _print_blank_in_markdown(console)

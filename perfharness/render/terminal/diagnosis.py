@@ -21,7 +21,7 @@ from perfharness.model.pooled_diagnosis import PooledDiagnosis
 from perfharness.model.result import path_text
 from perfharness.model.text import NOT_MEASURED
 from perfharness.render.places import place_text
-from perfharness.render.terminal.advice import milliseconds, print_advice, verdict_name, verdict_text
+from perfharness.render.terminal.advice import milliseconds, verdict_name, verdict_text
 from perfharness.render.terminal.console import Column, Row, fixed, print_table, say, styled
 from perfharness.render.terminal.evidence import print_evidence
 from perfharness.render.terminal.results import print_findings, row_names
@@ -37,30 +37,24 @@ def is_named(path: Path, name: str) -> bool:
     return any(name == path_text(path[begin:]) for begin in range(len(path)))
 
 
-def print_diagnosis(
-    console: Console, process: str, diagnosis: Diagnosis, name: str | None = None, *, details: bool = False
-) -> None:
-    """The table of stages, what to do about them, the most valuable first, and the warm-up.
+def print_diagnosis(console: Console, diagnosis: Diagnosis, name: str | None = None) -> None:
+    """The table of stages, the evidence, and the warm-up.
 
     Args:
-        process: whose diagnosis it is.
         name: only this stage, with all figures.
-        details: the evidence of every verdict, and missing figures.
     """
     stages = matching_stages(diagnosis, name)
     if stages:
         say(console, "ms per batch, without warm-up (costs: what the whole would save)")
         _print_table(console, stages)
-    if name is not None or details:
+    if name is None:
+        _print_undecided(console, stages)
+    else:
         for stage in stages:
             say(console, styled(path_text(stage.path), "bold"), ": ", verdict_text(verdict_name(stage)))
-            figures = figure_lines(stage, has_gpu=bool(diagnosis.gpus)) if name is not None else ()
-            for line in [*reason_lines(stage), *figures]:
+            for line in [*reason_lines(stage), *figure_lines(stage, has_gpu=bool(diagnosis.gpus))]:
                 say(console, f"  {line}")
-    else:
-        print_advice(console, {process: diagnosis}, most=None)
-        _print_undecided(console, stages)
-    print_evidence(console, stages, details=details or name is not None)
+    print_evidence(console, stages, details=name is not None)
     for loop in dict.fromkeys(replace(loop, level_ms=None, tolerance_ms=None) for loop in diagnosis.warmup):
         if loop.state in ("enough", "cannot-tell"):
             said = f"steady from batch {loop.steady_from}" if loop.state == "enough" else loop.reason
@@ -106,7 +100,7 @@ def print_example(console: Console, diagnoses: Mapping[str, Diagnosis]) -> None:
     process = advice[0].process if advice else next(iter(diagnoses))
     stages = diagnoses[process].stages
     if any(stage.profile is not None or stage.counters for stage in stages):
-        say(console, styled(process, "bold"), " (every process: --verbose)")
+        say(console, styled(process, "bold"), " (others: perfharness analyze -v RUN/PROCESS)")
         print_evidence(console, stages, details=False)
 
 

@@ -1,10 +1,6 @@
-"""Ranges as a table for reading; `perfharness ranges` has them in other formats too."""
+"""Ranges as a table for reading."""
 
 from __future__ import annotations
-
-import itertools
-from collections.abc import Iterator
-from typing import TextIO
 
 import pyarrow as pa
 
@@ -21,11 +17,11 @@ MAX_INDENT = 40
 """Maximum of indented levels; deeper ones are aligned."""
 
 
-def write_table(parts: Iterator[pa.Table], file: TextIO) -> None:
-    """A table for people: times in ms, names indented by level."""
+def print_ranges(console: Console, table: pa.Table) -> None:
+    """Print times in ms, and names indented by level; of several processes, their names in front."""
+    several = len(table["process"].unique()) > 1
     rows = []
-    several = False
-    for row in itertools.chain.from_iterable(part.to_pylist() for part in parts):
+    for row in table.to_pylist():
         domain = f"{row['domain']}:" if row["domain"] else ""
         times = [row[key] for key in ("start_ns", "duration_ns", "gpu_duration_ns", "gpu_busy_ns")]
         cells = [
@@ -36,7 +32,6 @@ def write_table(parts: Iterator[pa.Table], file: TextIO) -> None:
             NOT_MEASURED if row["gpu_op_count"] is None else str(row["gpu_op_count"]),
             "" if row["payload"] is None else str(row["payload"]),
         ]
-        several = "process" in row
         rows.append([row["process"], *cells] if several else cells)
     columns = [Column("process", is_text=True), *TABLE_COLUMNS] if several else TABLE_COLUMNS
-    print_table(Console(file=file), columns, rows)
+    print_table(console, columns, rows)

@@ -13,7 +13,7 @@ from perfharness.analysis.stages.range_sums import RANGE_TIMES, sums_of_ranges
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import RESERVED_KEYS, EntryTable, Path, ProcessResult, Tree, path_text
 from perfharness.model.text import NOT_MEASURED
-from perfharness.render.terminal.advice import limited_by, print_advice
+from perfharness.render.terminal.advice import MOST_VALUABLE, limited_by, print_advice
 from perfharness.render.terminal.console import Column, ms_text, print_table, say, styled
 from perfharness.render.terminal.machine import print_machine
 from perfharness.render.terminal.ranks import print_ranks
@@ -86,6 +86,7 @@ def print_result(
     results: Mapping[str, ProcessResult],
     *,
     has_gpu: bool | None = None,
+    whole: bool = False,
 ) -> None:
     """The table of stages, or of ranges where no batch was measured, throughput where the tree has it, the machine,
     and what to do first.
@@ -93,6 +94,7 @@ def print_result(
     Args:
         results: of each process, for what limits its stages, and the table of ranges.
         has_gpu: whether there was a GPU whose zeros mean something; None: as `meta` says.
+        whole: all advice, for a reader who gets the evidence as well.
     """
     rows = [row for row in stage_rows(tree["stats_minus_warmup"]) if row.statistics["cpu_time"]["count"]]
     if has_gpu is None:
@@ -113,7 +115,7 @@ def print_result(
             say(console, f"{finding['process']}: {finding['message']}" if finding["process"] else finding["message"])
     print_ranks(console, tree)
     print_machine(console, tree)
-    print_advice(console, diagnoses)
+    print_advice(console, diagnoses, None if whole else MOST_VALUABLE)
 
 
 def print_findings(console: Console, findings: Iterable[Finding], *, least: Severity = Severity.WARNING) -> None:
@@ -225,7 +227,7 @@ def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: b
         rows.append(cells)
     print_table(console, columns, rows[:LISTED_RANGES])
     if len(rows) > LISTED_RANGES:
-        say(console, f"{len(rows) - LISTED_RANGES} more ranges: `perfharness ranges` prints all")
+        say(console, f"{len(rows) - LISTED_RANGES} more ranges: `perfharness export --table ranges` prints all")
 
 
 def _throughput_line(throughput: Tree) -> str:

@@ -20,7 +20,6 @@ from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, repeated_launches
 from perfharness.runs.series.scaling import SCALING_NAME, Scaling
-from perfharness.runs.share.archive import is_archive, unpacked
 from perfharness.telemetry.protocol import SPOOL_NAME
 from perfharness.trace.database import SQLITE_MAGIC
 from perfharness.trace.parquet_folder import is_parquet_trace
@@ -45,7 +44,7 @@ LEVELS_OF_PROCESSES = 3
 
 EXPECTED_PATHS = (
     "give a run folder (what was passed to `perfharness launch -o`), the folder of one of its processes, the folder of "
-    "a repeat, a sweep or cold starts, a run that `perfharness share` wrote, or a trace: a file, or a folder that "
+    "a repeat, a sweep or cold starts, or a trace: a file, or a folder that "
     "`nsys export --type parquetdir` wrote"
 )
 
@@ -85,7 +84,7 @@ class Located:
 
 
 def locate(path: Path, nsys: Path | None = None) -> Located:
-    """What the path names; an `.nsys-rep` is exported by nsys next to it, a shared run is unpacked next to it.
+    """What the path names; an `.nsys-rep` is exported by nsys next to it.
 
     Of `launch --overhead`, the traced launches.
 
@@ -95,8 +94,6 @@ def locate(path: Path, nsys: Path | None = None) -> Located:
     """
     if not path.exists():
         raise ResultError(f"There is nothing at {path}; {EXPECTED_PATHS}.")
-    if not path.is_dir() and is_archive(path):
-        path = unpacked(path)
     if not path.is_dir() and not path.is_file():
         raise ResultError(f"{path} is no regular file and no folder; {EXPECTED_PATHS}.")
     if not path.is_dir():

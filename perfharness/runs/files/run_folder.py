@@ -324,32 +324,6 @@ def _analyze_explaining(
     return passes, explaining_findings(measured, manifest, passes)
 
 
-class ExplainingPass:
-    """What the explaining pass of a run adds to its processes, each analysed when it is asked for; nothing is written.
-
-    Where there is none, or it cannot be read, that is nothing.
-    """
-
-    def __init__(self, run_dir: Path, measured: RunManifest, read_as: ReadAs) -> None:
-        self._processes: dict[str, ProcessRecord] = {}
-        folder = explaining_folder(run_dir, measured)
-        if folder is None:
-            return
-        with contextlib.suppress(ResultError):
-            manifest = read_manifest(folder)
-            self._analyzer = ProcessAnalyzer(folder, manifest, read_as)
-            self._processes = usable_processes(measured, manifest)
-
-    def explain(self, folder: str, result: ProcessResult) -> tuple[ProcessResult, list[Finding]]:
-        """The result of one process with what the explaining pass adds; and what was found in the comparison."""
-        process = self._processes.get(folder)
-        if process is None:
-            return result, []
-        analysed, _ = self._analyzer.analyze(process)
-        explaining = None if analysed is None else pass_of(analysed.result)
-        return (result, []) if explaining is None else with_explained(folder, result, explaining)
-
-
 def benchmark_tree(result: ProcessResult) -> Tree:
     """The body of benchmark.json."""
     diagnosis = {} if result.diagnosis is None else {"diagnosis": result.diagnosis.to_json()}

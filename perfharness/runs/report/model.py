@@ -1,4 +1,4 @@
-"""The content of a report: what `perfharness report --format json` writes, and all other formats are made of.
+"""The content of a report, of which all its formats are made; what `perfharness.report` returns.
 
 Times are milliseconds, unless a name states otherwise. None was not measured; a `reason` next to it has the cause.
 """

@@ -129,7 +129,7 @@ def repeat_options(options: LaunchOptions, request: RepeatRequest) -> list[Launc
     if options.explain:
         raise UsageError(
             "--explain explains one launch, and --repeat makes several; give --no-explain, and explain one of them "
-            "with `perfharness explain`"
+            "with `perfharness launch --explain`"
         )
     return [
         options.model_copy(update={"output_dir": options.output_dir / LAUNCH_FOLDER.format(number)})

@@ -271,15 +271,3 @@ def _users(manifest: RunManifest) -> list[str] | None:
 
 def _listed(gpus: Sequence[Tree], *lists: str) -> list[Tree]:
     return [user for gpu in gpus for name in lists for user in gpu.get(name) or ()]
-
-
-def other_programs(manifest: RunManifest) -> list[str]:
-    """Names of all programs that are not of a launch and that its manifest names."""
-    yardstick = yardstick_of(manifest.companions)
-    gpus = (manifest.companions.get("exclusive") or {}).get("gpus")
-    users = _listed(gpus or [], "foreign_before", "foreign_during", "of_another_pid_namespace")
-    names = [
-        *([] if yardstick is None else [one.name for one in yardstick.others]),
-        *(user.get("name") for user in users),
-    ]
-    return sorted({str(name) for name in names if name})

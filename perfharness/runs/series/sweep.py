@@ -59,7 +59,7 @@ def sweep_options(options: LaunchOptions, numbers: Sequence[int]) -> list[Launch
     if options.explain:
         raise UsageError(
             "--explain explains one launch, and --np-sweep makes several; give --no-explain, and explain one of them "
-            "with `perfharness explain`"
+            "with `perfharness launch --explain`"
         )
     if options.num_processes != 1:
         raise UsageError(

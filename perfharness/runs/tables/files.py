@@ -1,11 +1,12 @@
-"""Tables as files: CSV, Parquet, Arrow."""
+"""Tables as files: CSV, JSON, Parquet, Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+import orjson
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -15,6 +16,8 @@ from perfharness.files import replacing
 from perfharness.model.findings import Finding
 from perfharness.runs.run import Run, join
 
+ROWS_AT_A_TIME = 1 << 14
+
 
 def _write_arrow(table: pa.Table, file: BinaryIO) -> None:
     """The IPC file format, not compressed, so that it can be mapped into memory."""
@@ -22,46 +25,67 @@ def _write_arrow(table: pa.Table, file: BinaryIO) -> None:
         writer.write_table(table)
 
 
+def _write_json(table: pa.Table, file: BinaryIO) -> None:
+    """A list, an object a line."""
+    separator = b"\n"
+    file.write(b"[")
+    for rows in table.to_batches(ROWS_AT_A_TIME):
+        for row in rows.to_pylist():
+            file.write(separator + orjson.dumps(row))
+            separator = b",\n"
+    file.write(b"\n]\n")
+
+
 WRITERS: dict[str, Callable[[pa.Table, BinaryIO], None]] = {
     "csv": pa.csv.write_csv,
+    "json": _write_json,
     "parquet": pa.parquet.write_table,
     "arrow": _write_arrow,
 }
 """By format, which is the ending of the file's name too."""
 
 
-def write_tables(run: Run, names: list[str], table_format: str, output: Path) -> tuple[list[Finding], list[Path]]:
-    """Write tables of a run; returns everything found, and the files.
+def read_tables(run: Run, names: Iterable[str]) -> tuple[dict[str, pa.Table], list[Finding]]:
+    """Tables of a run by name, and everything found. Traces are read one process at a time and released.
 
-    Args:
-        run: traces are read one process at a time and released.
-        names: which tables.
-        table_format: one of `WRITERS`.
-        output: a file, for one table; else a folder, made where it is missing, which gets `NAME.FORMAT` files.
-
-    Of several processes, one whose trace cannot be read is left out, with a finding. Raises `ResultError` where a file
-    cannot be written or no trace can be read, `TraceError` where the only trace cannot be read.
+    Of several processes, one whose trace cannot be read is left out, with a finding. Raises `ResultError` where no
+    trace can be read, `TraceError` where the only trace cannot be read.
     """
-    in_folder = len(names) > 1 or output.is_dir()
-    if in_folder:
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ResultError(f"{output} cannot be made a folder ({error.strerror}); name another with -o.") from error
+    if all(process.trace_path is None for process in run.processes):
+        raise ResultError(f"{run.path} holds no trace, so no tables; see its manifest and stderr.log files.")
     findings = run.launch_findings
     parts: dict[str, list[pa.Table]] = {name: [] for name in names}
     for process in run.processes:
         if len(run.processes) > 1 and (problem := process.problem()) is not None:
             findings.append(problem)
             continue
-        for name in names:
-            parts[name].append(process.table(name))
+        for name, found in parts.items():
+            found.append(process.table(name))
         findings += process.findings
         process.release()
+    return {name: join(found) for name, found in parts.items()}, findings
+
+
+def write_tables(tables: Mapping[str, pa.Table], table_format: str, output: Path) -> list[Path]:
+    """Write tables; returns the files.
+
+    Args:
+        tables: by name.
+        table_format: one of `WRITERS`.
+        output: a file, for one table; else a folder, made where it is missing, which gets `NAME.FORMAT` files.
+
+    Raises `ResultError` where a file cannot be written.
+    """
+    in_folder = len(tables) > 1 or output.is_dir()
+    if in_folder:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResultError(f"{output} cannot be made a folder ({error.strerror}); name another with -o.") from error
     written = []
-    for name in names:
+    for name, table in tables.items():
         path = output / f"{name}.{table_format}" if in_folder else output
         with replacing(path) as temporary, temporary.open("wb") as file:  # Arrow takes no path that is no UTF-8
-            WRITERS[table_format](join(parts[name]), file)
+            WRITERS[table_format](table, file)
         written.append(path)
-    return findings, written
+    return written

@@ -85,7 +85,7 @@ def test_results_hold_the_outer_levels_and_say_how_many_they_leave_out(deep: Pat
 
 
 def test_a_diagnosis_reads_it(deep: Path) -> None:
-    assert run(["diagnose", str(deep)]) == 0
+    assert run(["analyze", str(deep), "-v"]) == 0
 
 
 def test_no_range_is_missing_from_the_table_of_ranges(deep: Path) -> None:

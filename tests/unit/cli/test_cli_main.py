@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness.cli.main import run
+from perfharness.cli.main import REMOVED, run
 from perfharness.cli.support.help import VERBS
 from tests.support.trace_builder import TraceBuilder
 
@@ -26,6 +26,24 @@ def command(*arguments: str, code: str = "", **environ: str) -> subprocess.Compl
         [sys.executable, *start, *arguments], capture_output=True, text=True, check=False, timeout=120,
         env={**ENVIRONMENT, **environ},
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_the_help_is_a_screen_and_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) < 80
+    for verb in VERBS:
+        assert len([line for line in lines if re.search(rf"^.{{9}}{verb} ", line)]) == 1
+    assert len([line for line in lines if line.startswith("  perfharness ")]) == 3
+
+
+@pytest.mark.parametrize("verb", sorted(REMOVED))
+def test_a_verb_that_went_says_what_to_use(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*verb.split(), "out", "--format", "json"]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"perfharness: use: {REMOVED[verb]}\n")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -104,17 +104,17 @@ def test_every_verb_takes_it(source: tuple[Path, int], tmp_path: Path, capsys: C
     assert run(["analyze", str(path)]) == 0
     assert "9.000" in capsys.readouterr().out
 
-    assert run(["diagnose", str(path), "--format", "json"]) == 0
+    assert run(["analyze", str(path), "--stage", "infer", "--format", "json"]) == 0
     diagnosed = json.loads(capsys.readouterr().out)
     assert len(diagnosed) == traces
-    assert {len(one["stages"]) for one in diagnosed.values()} == {3}
-    assert run(["diagnose", str(path)]) == 0
-    assert capsys.readouterr().out
+    assert {len(one["stages"]) for one in diagnosed.values()} == {1}
+    assert run(["analyze", str(path), "-v"]) == 0
+    assert "limited by" in capsys.readouterr().out
 
-    assert run(["ranges", str(path), "--format", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    assert run(["export", str(path), "--table", "ranges", "-o", str(tmp_path / "r.json")]) == 0
+    rows = json.loads((tmp_path / "r.json").read_text())
     assert len(rows) == RANGES * traces
-    assert run(["export", str(path), "--format", "csv", "--table", "ranges", "-o", str(tmp_path / "r.csv")]) == 0
+    assert run(["export", str(path), "--table", "ranges", "-o", str(tmp_path / "r.csv")]) == 0
     assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + len(rows)
     assert run(["export", str(path), "-o", str(tmp_path / "t.json")]) == 0
     assert len(json.loads((tmp_path / "t.json").read_text())["otherData"]["processes"]) == traces
@@ -144,8 +144,8 @@ def test_a_sweep_analysed_again_has_new_numbers_and_keeps_what_the_launch_noted(
 def test_what_is_nothing_of_ours_is_refused(make: Callable[[Path], Any], tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "empty"
     path = make(path) or path
-    for verb in ("analyze", "diagnose", "ranges"):
-        assert run([verb, str(path)]) == 1
+    for options in ([], ["--stage", "x"], ["--slowest", "1"]):
+        assert run(["analyze", str(path), *options]) == 1
     assert run(["export", str(path), "-o", str(tmp_path / "x")]) == 1
     captured = capsys.readouterr()
     assert (captured.out, len(captured.err.splitlines())) == ("", 4)
@@ -159,7 +159,7 @@ def test_what_is_nothing_of_ours_is_refused(make: Callable[[Path], Any], tmp_pat
 def test_nothing_that_was_asked_for_is_3(kind: str, options: list[str], tmp_path: Path, capsys: Captured) -> None:
     path = str(SOURCES[kind][0](tmp_path / "out"))
     assert run(["analyze", path, *options]) == 3
-    assert run(["diagnose", path, *options]) == 3
+    assert run(["analyze", path, *options, "--slowest", "1"]) == 3
     assert run(["export", path, *options, "-o", str(tmp_path / "t.json")]) == 3
     assert "error" in capsys.readouterr().err
 
@@ -167,8 +167,7 @@ def test_nothing_that_was_asked_for_is_3(kind: str, options: list[str], tmp_path
 def test_a_run_without_traces_is_3(tmp_path: Path) -> None:
     path = run_folder(tmp_path / "out", process_record(0, trace=None, ended="failed", exit_code=1))
     assert run(["analyze", str(path)]) == 3
-    assert run(["diagnose", str(path)]) == 3
-    assert run(["ranges", str(path)]) == 1
+    assert run(["export", str(path), "--table", "ranges"]) == 1
 
 
 # ---- what is printed ----
@@ -187,10 +186,10 @@ def cpu_only(path: Path) -> Path:
 
 def test_columns_of_a_gpu_that_is_not_there_are_left_out(tmp_path: Path, capsys: Captured) -> None:
     path = str(cpu_only(tmp_path / "cpu.sqlite"))
-    for verb in (["analyze", path], ["analyze", path, "-o", str(tmp_path / "out")], ["diagnose", path]):
-        assert run(verb) == 0
-        heads = [line for line in capsys.readouterr().out.splitlines() if "stage" in line.split()]
-        assert ["CPU" in head and "GPU" not in head for head in heads] == [True]
+    for options, heads in (([], 1), (["-o", str(tmp_path / "out")], 1), (["-v"], 2)):
+        assert run(["analyze", path, *options]) == 0
+        found = [line for line in capsys.readouterr().out.splitlines() if "stage" in line.split()]
+        assert ["CPU" in head and "GPU" not in head for head in found] == [True] * heads
     assert run(["analyze", str(recorded_trace(tmp_path / "gpu.sqlite"))]) == 0
     assert "GPU" in capsys.readouterr().out
 
@@ -202,8 +201,8 @@ def test_results_go_to_stdout_and_messages_to_stderr(tmp_path: Path, capsys: Cap
     assert json.loads(captured.out)["stats_minus_warmup"]
     assert captured.err.count("error") == 1, "equal findings of two processes are one line"
     assert {"proc_0_gpu_0", "proc_1_gpu_0"} <= set(re.findall(r"proc_\d_gpu_0", captured.err))
-    for verb in ("analyze", "diagnose"):
-        assert run([verb, path, "--format", "md"]) == 0
+    for options in ([], ["--stage", "infer"]):
+        assert run(["analyze", path, *options, "--format", "md"]) == 0
         assert re.search(r"^\| :-- \|", capsys.readouterr().out, re.MULTILINE)
 
 

@@ -73,7 +73,7 @@ SAID = (
 
 def printed(diagnosis: Diagnosis, name: str | None) -> str:
     console = Console(width=200, file=io.StringIO(), record=True)
-    print_diagnosis(console, "proc", diagnosis, name)
+    print_diagnosis(console, diagnosis, name)
     return console.export_text()
 
 

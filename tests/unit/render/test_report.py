@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import webbrowser
@@ -17,15 +16,16 @@ from perfharness.analysis.suites.cost import Prices
 from perfharness.analysis.suites.recommendation import recommend
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
-from perfharness.render.report.files import format_of
+from perfharness.render.report.document import Cell, Table
 from perfharness.render.report.html import html_page
+from perfharness.render.report.markdown import markdown
 from perfharness.render.report.notebook import result_html
 from perfharness.render.report.sections import document_of
-from perfharness.render.report.tables import markdown
 from perfharness.runs.files.inputs import locate
 from perfharness.runs.report.gather import REST, gather
-from perfharness.runs.report.model import Report, SuiteReport
+from perfharness.runs.report.model import Report
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat, RepeatRequest, RepeatRow
+from tests.support.documents import tables_of
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.bench_results import made_up, suite_of
 from tests.unit.cli.test_verbs import SOURCES, cpu_only
@@ -37,6 +37,11 @@ pytest.importorskip("jinja2")
 
 Captured = pytest.CaptureFixture[str]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b]52;c;Zm9v\x07\u202e[red]{{7*7}}=1+1|`x`"
+
+
+def rows_of(table: Table) -> list[dict[str, Cell]]:
+    """Cells by the headings of their columns."""
+    return [dict(zip((column.heading for column in table.columns), row, strict=True)) for row in table.rows]
 
 
 def report_of(path: Path, **options: Any) -> Report:
@@ -225,29 +230,27 @@ def test_no_name_becomes_a_part_of_markdown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["run", "process", "sweep", "cold starts", "repeat", "trace"])
 def test_it_takes_whatever_holds_results(kind: str, tmp_path: Path, capsys: Captured) -> None:
     path = SOURCES[kind][0](tmp_path / "out")
-    assert run(["report", str(path), "-o", str(tmp_path / "r.json")]) == 0
-    report = Report.model_validate_json((tmp_path / "r.json").read_text())
+    assert run(["report", str(path), "-o", str(tmp_path / "r.md")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "r.md")
+    report = perfharness.report(path)
     assert len(report.runs) >= 1
     assert {one.stages[0].cpu.mean for one in report.runs} == {9.0}
-    assert capsys.readouterr().out.strip() == str(tmp_path / "r.json")
 
 
 def test_several_runs_are_on_one_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     paths = [str(two_processes(tmp_path / name)) for name in ("old", "new")]
-    assert run(["report", *paths, "-o", "-", "--format", "md"]) == 0
+    assert run(["report", *paths, "-o", "-"]) == 0
     assert re.findall(r"^## (.*)", capfd.readouterr().out, re.MULTILINE) == ["old", "new"]
 
 
 def test_the_format_is_that_of_the_ending(tmp_path: Path) -> None:
-    assert format_of(Path("a.HTML"), None) == "html"
-    assert format_of(Path("a.html"), "md") == "md"
-    with pytest.raises(UsageError):
-        format_of(Path("a.docx"), None)
     trace = str(recorded_trace(tmp_path / "t.sqlite"))
-    assert run(["report", trace, "-o", str(tmp_path / "x.docx")]) == 2
-    assert run(["report", trace, "-o", "-", "--format", "csv"]) == 2
+    assert run(["report", trace, "-o", str(tmp_path / "a.HTML")]) == 0
+    assert (tmp_path / "a.HTML").read_text().startswith("<!doctype html>")
+    for ending in ("docx", "json", "csv", "xlsx"):
+        assert run(["report", trace, "-o", str(tmp_path / f"x.{ending}")]) == 2
     assert run(["report", trace, "--price-per-hour", "-1"]) == 2
-    assert not list(tmp_path.glob("*.docx"))
+    assert not list(tmp_path.glob("x.*"))
 
 
 def test_nothing_measured_is_3_and_no_gpu_has_no_columns(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -271,12 +274,11 @@ def test_a_suite_is_reported_with_what_to_take(tmp_path: Path) -> None:
     suite = suite.model_copy(update={"recommendations": recommend(suite.cases, suite.constraints, suite.baseline)})
     (tmp_path / "suite").mkdir()
     (tmp_path / "suite" / "bench.json").write_text(suite.model_dump_json())
-    assert run(["report", str(tmp_path / "suite"), "-o", str(tmp_path / "csv"), "--format", "csv"]) == 0
-    with (tmp_path / "csv" / "cases.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [float(row["speed-up"]) for row in rows] == [1.0, 1.0, 3.0, 0.5]
+    document = document_of(perfharness.report(tmp_path / "suite"))
+    rows = rows_of(tables_of(document)["cases"])
+    assert [row["speed-up"] for row in rows] == [1.0, 1.0, 3.0, 0.5]
     assert [row.get("state") for row in rows] == ["", "", "", "wrong answer"]
-    page = html_page(document_of(gather([], suites=[SuiteReport(name="s", suite=suite)])))
+    page = html_page(document)
     names = re.findall(r'data-name="([^"]+)"', page)
     assert names[:2] == ["bench_speedup", "bench_pareto"]
     assert "bench_throughput" in names
@@ -340,10 +342,11 @@ def test_open_shows_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return True
 
     monkeypatch.setattr(webbrowser, "open", show)
-    assert run(["open", trace, "-o", str(tmp_path / "my page.html")]) == 0
+    assert run(["report", trace, "--open", "-o", str(tmp_path / "my page.html")]) == 0
     assert shown == [(tmp_path / "my page.html").as_uri()]
+    assert run(["report", trace, "--open", "-o", "-"]) == 2
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
-    assert run(["open", trace, "-o", str(tmp_path / "again.html")]) == 1
+    assert run(["report", trace, "--open", "-o", str(tmp_path / "again.html")]) == 1
     assert (tmp_path / "again.html").is_file()
 
 
@@ -352,12 +355,11 @@ def test_from_python_it_is_what_the_command_writes(tmp_path: Path) -> None:
     trace.batch(0, 0, 10)
     trace.stage("infer", 0, 5)
     path = trace.write(tmp_path / "t.sqlite")
-    made = perfharness.report(path, output=tmp_path / "report.json", price_per_hour=3.6)
-    assert Report.model_validate_json((tmp_path / "report.json").read_text()).runs[0].stages == made.runs[0].stages
+    made = perfharness.report(path, output=tmp_path / "report.md", price_per_hour=3.6)
+    assert "infer" in (tmp_path / "report.md").read_text()
     assert [line.path[-1] for line in made.runs[0].stages][:2] == ["batch", "infer"]
     assert made.runs[0].cost is not None
-    shared = perfharness.share(path, tmp_path / "shared.tar.zst")
-    assert perfharness.report(shared.path).runs[0].stages == made.runs[0].stages
+    assert perfharness.report(path, anonymous=True).runs[0].stages == made.runs[0].stages
     with pytest.raises(UsageError):
         perfharness.report()
     with pytest.raises(UsageError):

@@ -1,4 +1,4 @@
-"""`perfharness export`: tables as CSV, Parquet and Arrow, where they go, and what is refused."""
+"""`perfharness export`: tables as CSV, JSON, Parquet and Arrow, where they go, and what is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_arrow(path: Path) -> pa.Table:
 
 def test_every_format_holds_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = two_processes(tmp_path / "run")
-    for table_format in ("csv", "parquet", "arrow"):
+    for table_format in ("csv", "json", "parquet", "arrow"):
         target = tmp_path / table_format
         assert run(["export", str(folder), "--format", table_format, "-o", str(target)]) == 0
         written = capsys.readouterr().out.split()
@@ -40,6 +40,7 @@ def test_every_format_holds_the_same_rows(tmp_path: Path, capsys: pytest.Capture
         assert arrow.to_pylist() == expected.to_pylist()
         parquet = pyarrow.parquet.read_table(tmp_path / "parquet" / f"{name}.parquet")
         assert parquet.to_pylist() == expected.to_pylist()
+        assert json.loads((tmp_path / "json" / f"{name}.json").read_text()) == expected.to_pylist()
         with (tmp_path / "csv" / f"{name}.csv").open(newline="") as file:
             rows = list(csv.reader(file))
         assert rows[0] == expected.column_names
@@ -55,16 +56,16 @@ def _as_text(value: object) -> str:
 
 def test_one_table_goes_into_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = recorded_trace(tmp_path / "t.sqlite")
-    command = ["export", str(trace), "--format", "parquet", "--table", "kernels", "-w", "1"]
+    command = ["export", str(trace), "--table", "kernels", "-w", "1"]
     assert run([*command, "-o", str(tmp_path / "k.parquet")]) == 0
     assert pyarrow.parquet.read_table(tmp_path / "k.parquet")["warmup"].to_pylist() == [True, False, True, True]
-    assert run([*command, "-o", str(tmp_path)]) == 0
+    assert run([*command, "--format", "parquet", "-o", str(tmp_path)]) == 0
     assert (tmp_path / "kernels.parquet").is_file()
     assert capsys.readouterr().out.split() == [str(tmp_path / "k.parquet"), str(tmp_path / "kernels.parquet")]
 
 
 def test_an_arrow_file_can_be_mapped(tmp_path: Path) -> None:
-    assert run(["export", str(GOLDEN / "long.sqlite"), "--format", "arrow", "--table", "kernels",
+    assert run(["export", str(GOLDEN / "long.sqlite"), "--table", "kernels",
                 "-o", str(tmp_path / "k.arrow")]) == 0  # fmt: skip
     before = pa.total_allocated_bytes()
     table = read_arrow(tmp_path / "k.arrow")
@@ -73,7 +74,7 @@ def test_an_arrow_file_can_be_mapped(tmp_path: Path) -> None:
 
 
 def test_tables_of_plain_nvtx(tmp_path: Path) -> None:
-    command = ["export", str(GOLDEN / "threads.sqlite"), "--format", "parquet", "--table", "batches"]
+    command = ["export", str(GOLDEN / "threads.sqlite"), "--table", "batches"]
     options = ["--domain", "nvtx", "--batch-pattern", "worker_(\\d)"]
     assert run([*command, *options, "-o", str(tmp_path / "b.parquet")]) == 0
     assert pyarrow.parquet.read_table(tmp_path / "b.parquet")["batch_index"].to_pylist() == [0, 1, 2]
@@ -102,8 +103,11 @@ def test_a_process_whose_trace_is_damaged_does_not_take_the_others_with_it(
         (["t.sqlite", "-o", "no/x.json"], 1, "no/x.json"),
         (["t.sqlite", "--format", "csv", "-o", "bad.sqlite"], 1, "bad.sqlite"),
         (["t.sqlite", "--format", "csv", "--table", "rows", "-o", "x"], 2, "rows"),
-        (["t.sqlite", "--table", "kernels", "-o", "x.json"], 2, "--table"),
-        (["t.sqlite"], 2, "--output"),
+        (["t.sqlite", "--table", "kernels", "-o", "x.txt"], 2, "--format"),
+        (["t.sqlite", "-o", "x.docx"], 2, ".parquet"),
+        (["t.sqlite", "--table", "kernels", "--table", "ranges", "-o", "x.csv"], 2, "--format"),
+        (["t.sqlite", "--table", "kernels", "-o", "empty_folder"], 2, "--format"),
+        (["t.sqlite"], 2, "-o"),
     ],
 )
 def test_what_is_refused(

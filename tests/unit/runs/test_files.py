@@ -109,8 +109,7 @@ def test_one_at_a_time_in_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("ranges", TRACE, "--format", "csv", "-o"),
-        ("ranges", TRACE, "--format", "parquet", "-o"),
+        ("export", TRACE, "--format", "json", "--table", "ranges", "-o"),
         ("export", TRACE, "-o"),
         ("export", TRACE, "--format", "csv", "--table", "stages", "-o"),
         ("export", TRACE, "--format", "parquet", "--table", "stages", "-o"),

@@ -303,9 +303,8 @@ def test_ranges_of_workers_that_are_in_no_trace(tmp_path: Path) -> None:
     write_journals_of_workers(folder, p101=0, p102=1)
     (tmp_path / "manifest.json").write_text(manifest_of(process(0)).model_dump_json())
     assert findings_of_all_verbs(tmp_path) == [{("trace-missing-ranges", "error")}] * 3
-    for verb in ("analyze", "diagnose"):
-        assert run([verb, str(tmp_path)]) == 3
-    assert run(["ranges", str(folder / "trace.sqlite")]) == 3
+    assert run(["analyze", str(tmp_path)]) == 3
+    assert run(["export", str(folder / "trace.sqlite"), "--table", "ranges"]) == 3
     assert run(["export", str(tmp_path), "-o", str(tmp_path / "timeline.json")]) == 3
 
 
@@ -357,7 +356,11 @@ def test_what_leads_out_of_a_run_folder_is_refused(
     tree["processes"][0] |= {key: str(outside) if value == "{outside}" else value for key, value in changes.items()}
     (out / "manifest.json").write_text(json.dumps(tree))
     before = sorted(tmp_path.rglob("*"))
-    for verb in (["analyze", str(out)], ["diagnose", str(out)], ["export", str(out), "-o", str(tmp_path / "made")]):
+    for verb in (
+        ["analyze", str(out)],
+        ["analyze", str(out), "--slowest", "1"],
+        ["export", str(out), "-o", str(tmp_path / "made")],
+    ):
         assert run(verb) == 1
         assert len(capsys.readouterr().err.splitlines()) == 1
         assert sorted(tmp_path.rglob("*")) == before

@@ -1,41 +1,26 @@
-"""Flame graphs and speedscope: whose time is whose, and names that mean nothing but themselves."""
+"""Sampled stacks: whose time is whose, and names that mean nothing but themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree as Xml
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from perfharness.analysis.host_samples.flame import Flame, FrameKind, Stack, flame, kind_of, outermost, stage_stacks
 from perfharness.analysis.host_samples.host_profile import Spans
+from perfharness.analysis.host_samples.stacks import Stack, outermost, stage_stacks
 from perfharness.cli.main import run
 from perfharness.host_probe import spool
 from perfharness.model import conventions
 from perfharness.model.host_samples import Frame, HostProbe, HostState
 from perfharness.model.nsys_schema import global_tid
-from perfharness.render.flame.drawing import page, svg
-from perfharness.render.flame.files import collapsed
+from perfharness.render.stacks import collapsed
 from tests.support.probe_builder import ProbeBuilder
 from tests.unit.recorded_traces import Recorded
 
 MS = 1_000_000
 BATCH = ("rec", "batch")
-SVG = "{http://www.w3.org/2000/svg}"
-
-FRAMES = st.builds(Frame, st.sampled_from("abc"), st.sampled_from(["x.py", "y.py"]), st.integers(1, 3))
-STACKS = st.lists(st.tuples(st.lists(FRAMES, min_size=1, max_size=5).map(tuple), st.floats(0.001, 100)), max_size=12)
-
-
-def every(graph: Flame) -> list[Flame]:
-    found = [graph]
-    for one in found:
-        found.extend(one.callees)
-    return found
 
 
 def frame(function: str, file: str = "app.py", line: int = 1, *, is_native: bool = False) -> Frame:
@@ -55,44 +40,6 @@ def test_what_only_calls_a_measured_function_is_not_shown() -> None:
     spans = Spans(BATCH, np.asarray([global_tid(100, 100)]), np.asarray([0]), np.asarray([3 * MS]), 1)
     found = [[one.function for one in frames] for frames, _ in stage_stacks(builder.build(), spans)]
     assert sorted(found) == [["main", "open_range"], ["main", "run"]]
-
-
-# ---- the tree ----
-
-
-def test_stacks_are_merged_by_function_and_the_line_is_the_one_of_most_time() -> None:
-    main, slow, fast = frame("main"), frame("work", line=7), frame("work", line=9)
-    graph = flame([((main, fast), 1.0), ((main, slow), 3.0), ((main,), 0.5), ((frame("other"),), 2.0)], "batch")
-    assert (graph.ms, graph.own_ms, graph.depth) == (6.5, 0.0, 3)
-    assert [(one.frame.function, one.ms, one.own_ms) for one in graph.callees] == [
-        ("main", 4.5, 0.5),
-        ("other", 2.0, 2.0),
-    ]
-    (work,) = graph.callees[0].callees
-    assert (work.frame.line, work.ms, work.own_ms) == (7, 4.0, 4.0)
-
-
-@given(STACKS)
-def test_a_function_takes_what_it_and_its_callees_take(stacks: list[Stack]) -> None:
-    graph = flame(stacks, "batch")
-    assert graph.ms == pytest.approx(sum(ms for _, ms in stacks))
-    for one in every(graph):
-        assert one.ms == pytest.approx(one.own_ms + sum(callee.ms for callee in one.callees))
-        assert len({(each.frame.function, each.frame.file) for each in one.callees}) == len(one.callees)
-    assert sum(one.own_ms for one in every(graph)) == pytest.approx(graph.ms)
-
-
-@pytest.mark.parametrize(
-    ("made", "kind"),
-    [
-        (frame("[decode]", ""), FrameKind.STAGE), (frame("f", "/home/u/app.py"), FrameKind.OWN),
-        (frame("f", "/usr/lib/python3.11/json/decoder.py"), FrameKind.LIBRARY),
-        (frame("f", "/v/site-packages/numpy/core.py"), FrameKind.LIBRARY),
-        (frame("f", "/usr/lib/libjpeg.so", 0, is_native=True), FrameKind.NATIVE),
-    ],
-)  # fmt: skip
-def test_a_frame_is_of_its_kind(made: Frame, kind: FrameKind) -> None:
-    assert kind_of(made) is kind
 
 
 # ---- of samples ----
@@ -153,45 +100,6 @@ def test_collapsed_stacks_are_lines_of_microseconds() -> None:
     ]  # fmt: skip
 
 
-def boxes(picture: str) -> dict[str, tuple[float, float, float]]:
-    """By what its tooltip begins with: left, top, width."""
-    found = {}
-    for group in Xml.fromstring(picture).iter(f"{SVG}g"):
-        box, title = group.find(f"{SVG}rect"), group.findtext(f"{SVG}title")
-        assert box is not None
-        assert title is not None
-        found[title.partition(" (")[0].partition("\n")[0]] = tuple(
-            float(box.attrib[key]) for key in ("x", "y", "width")
-        )
-    return found  # type: ignore[return-value]
-
-
-def test_boxes_are_as_wide_as_their_time() -> None:
-    found = boxes(svg([("rec/batch", flame([((frame("a"), frame("b")), 3.0), ((frame("a"),), 1.0)], "batch"))]))
-    root, a, b = found["[batch]"], found["a"], found["b"]
-    assert (a[2], b[2]) == pytest.approx((root[2], 0.75 * root[2]), abs=0.01)
-    assert root[1] < a[1] < b[1]
-
-
-def test_boxes_that_cannot_be_seen_are_left_out_and_depth_needs_no_recursion() -> None:
-    deep = tuple(frame(f"f{level}") for level in range(3000))
-    picture = svg([("rec", flame([(deep, 1.0), ((frame("tiny"), frame("below")), 1e-5)], "rec"))])
-    found = boxes(picture)
-    assert len(found) == 3001
-    assert "tiny" not in found
-    assert "below" not in found
-
-
-EVIL = "</style><script>alert(1)</script>\x1b[2J\x00\ufffe&amp;\ud800"
-
-
-def test_names_of_others_are_text_and_nothing_is_loaded() -> None:
-    graphs = [(EVIL, flame([((frame(EVIL, EVIL),), 1.0)], EVIL))]
-    texts = [element.text or "" for element in Xml.fromstring(svg(graphs)).iter() if not element.tag.endswith("style")]
-    assert any("<script>alert(1)</script>\\x1b[2J\\x00" in text for text in texts)
-    assert not [part for part in ("<script", "src=", "href=", "url(") if part in page(graphs, EVIL)]
-
-
 # ---- a run ----
 
 
@@ -222,25 +130,20 @@ def sampled(tmp_path: Path) -> Path:
 Captured = pytest.CaptureFixture[str]
 
 
-def test_diagnose_draws_the_outermost_stages_or_one(sampled: Path, tmp_path: Path, capsys: Captured) -> None:
-    text, picture = tmp_path / "flame.txt", tmp_path / "flame.svg"
-    assert run(["diagnose", str(sampled), "--flame", str(text)]) == 0
+def test_export_writes_the_outermost_stages(sampled: Path, tmp_path: Path, capsys: Captured) -> None:
+    text = tmp_path / "stacks.txt"
+    assert run(["export", str(sampled), "-o", str(text)]) == 0
     lines = text.read_text("utf-8").splitlines()
     assert sorted(line.rsplit(" ", 1)[1] for line in lines) == ["4000", "6000"]
     assert all(line.startswith("trace: toy/batch;") for line in lines)
-    assert run(["diagnose", str(sampled), "--flame", str(picture), "--stage", "decode"]) == 0
-    assert set(boxes(picture.read_text("utf-8"))) == {"[trace: toy/batch/decode]", "main", "read"}
-    assert run(["diagnose", str(sampled), "--flame", str(tmp_path / "flame.html")]) == 0
-    assert "<svg" in (tmp_path / "flame.html").read_text("utf-8")
-    assert str(text) in capsys.readouterr().err
+    assert capsys.readouterr().out.strip() == str(text)
 
 
-def test_diagnose_without_samples_or_with_another_ending_says_so(tmp_path: Path, capsys: Captured) -> None:
+def test_without_samples_no_file_is_written(tmp_path: Path, capsys: Captured) -> None:
     trace = Recorded(gpu=False)
     for index in range(3):
         trace.batch(index, 10 * index, 10 * index + 5)
     path = str(trace.write(tmp_path / "trace.sqlite"))
-    assert run(["diagnose", path, "--flame", str(tmp_path / "a.svg")]) == 3
+    assert run(["export", path, "-o", str(tmp_path / "a.txt")]) == 3
     assert "--explain" in capsys.readouterr().err
-    assert not (tmp_path / "a.svg").exists()
-    assert run(["diagnose", path, "--flame", str(tmp_path / "a.pdf")]) == 2
+    assert not (tmp_path / "a.txt").exists()

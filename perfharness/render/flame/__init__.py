@@ -1,1 +1,0 @@
-"""Flame graphs of stages: a picture, a page, or collapsed stacks as text."""
