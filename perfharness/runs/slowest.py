@@ -36,7 +36,7 @@ NEEDED = ("id", "intended_ns", "done_ns")
 
 NOT_EXPLAINED = (
     "Stacks, locks, and waits by kind were not recorded, so host time is host time. `perfharness launch --explain` "
-    "records them in a second pass, whose slowest requests `--explained` shows"
+    "records them in a second pass, which `perfharness analyze RUN/explain --slowest N` shows"
 )
 NO_CALLS = (
     "CUDA calls that only wait were not recorded: host time while the batch's own GPU work ran counts as waiting for "
