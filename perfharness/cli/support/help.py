@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from perfharness.cli.support.options import CONTEXT
 
 VERBS = {
+    "demo": "Find the bottleneck of a small example pipeline.",
     "launch": "Run a script in N processes on M GPUs, traced, and say where the time went.",
     "explain": "Run a script twice, or a run once more, and say what explains its times.",
     "analyze": "Compute the results again from what is on disk.",
