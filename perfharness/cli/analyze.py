@@ -25,7 +25,6 @@ from perfharness.cli.support.options import (
 from perfharness.cli.support.output import OUTPUT, Format, FormatOption, Output, QuietOption, VerboseOption
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
-from perfharness.render.charts.drawing import require_charts
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.results import print_result
 from perfharness.render.terminal.series import print_cold_start, print_repeat, print_scaling
@@ -77,8 +76,6 @@ def analyze(
         raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
     if plots and traces:
         raise UsageError("--plots draws the telemetry of a run folder; a bare trace has none.")
-    if plots:
-        require_charts()
     output = Output.of(output_format, quiet=quiet, verbose=verbose)
     read_as = ReadAs(
         warmup_batches, domain, batch_pattern, reject_throttled, None if parallel is None else parallel.value

@@ -22,7 +22,7 @@ from perfharness.cli.support.options import (
 from perfharness.cli.support.output import OUTPUT, Output, QuietOption, VerboseOption
 from perfharness.errors import ResultError
 from perfharness.render.report.files import gather_all, prices_of
-from perfharness.render.report.html import require_report, write_html
+from perfharness.render.report.html import write_html
 from perfharness.render.report.sections import document_of
 from perfharness.render.terminal.console import say
 from perfharness.runs.files.run_folder import ReadAs
@@ -58,7 +58,6 @@ def open_report(
 
     Exits with 1 where no browser could be started, and the page is there all the same.
     """
-    require_report()
     streams = Output.of(quiet=quiet, verbose=verbose)
     read_as = ReadAs(warmup_batches, domain, batch_pattern)
     made = gather_all(runs, nsys, read_as, prices_of(price_per_hour, price_per_kwh))

@@ -12,7 +12,7 @@ from perfharness.errors import UsageError
 from perfharness.files import STDOUT, is_stdout, write_model, write_text
 from perfharness.load.reported import load_report
 from perfharness.render.report.document import Document
-from perfharness.render.report.html import require_report, write_html
+from perfharness.render.report.html import write_html
 from perfharness.render.report.pdf import find_browser, write_pdf
 from perfharness.render.report.sections import document_of
 from perfharness.render.report.tables import markdown, write_csv, write_workbook
@@ -75,8 +75,6 @@ def require_format(output: Path, wanted: ReportFormat) -> None:
     """Raises `ToolNotFoundError`, `UsageError` where the report could not be written."""
     if wanted not in get_args(ReportFormat):
         raise UsageError(f"{wanted}: no such format; there are {', '.join(get_args(ReportFormat))}")
-    if wanted != "json":
-        require_report()
     if wanted == "pdf":
         find_browser()
     if wanted == "csv" and is_stdout(output):
