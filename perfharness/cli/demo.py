@@ -14,14 +14,17 @@ from perfharness.cli.launch import Shown, show_result
 from perfharness.cli.support.options import EXIT_OK
 from perfharness.cli.support.output import Output
 from perfharness.errors import UsageError
+from perfharness.model.result import BENCHMARK_MEAN_NAME
 from perfharness.render.terminal.advice import milliseconds
 from perfharness.render.terminal.console import say
+from perfharness.render.terminal.results import stage_rows
 from perfharness.runs.launch import plan_launches, run_plan
 from perfharness.runs.run import open_run
 from perfharness_launcher.plan.options import launch_options
 
 PIPELINE_NAME = "demo_pipeline.py"
 DEFAULT_FOLDER = Path("perfharness-demo")
+BATCH = ("demo", "pipeline", "batch")
 
 
 def register(app: typer.Typer) -> None:
@@ -81,9 +84,9 @@ def print_next(folder: Path, output: Output) -> None:
 
 
 def batch_ms(folder: Path) -> float | None:
-    """Mean time of a batch of a run, in milliseconds; None where there is no run."""
-    tree = open_run(folder).benchmark if folder.is_dir() else None
+    """Mean time of a batch of a run, in milliseconds; None where there is no run, or none with batches."""
+    tree = open_run(folder).benchmark if (folder / BENCHMARK_MEAN_NAME).is_file() else None
     if tree is None:
         return None
-    mean: float = tree["stats_minus_warmup"]["demo"]["pipeline"]["batch"]["cpu_time"]["mean"]
-    return mean
+    means = (row.statistics["cpu_time"]["mean"] for row in stage_rows(tree["stats_minus_warmup"]) if row.path == BATCH)
+    return next(means, None)
