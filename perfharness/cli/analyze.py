@@ -27,7 +27,6 @@ from perfharness.cli.support.output import OUTPUT, Format, FormatOption, Output,
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
-from perfharness.render.charts.drawing import require_charts
 from perfharness.render.terminal.console import say, styled
 from perfharness.render.terminal.diagnosis import matching_stages, print_diagnosis, print_example, print_pooled
 from perfharness.render.terminal.results import print_result
@@ -129,8 +128,6 @@ def analyze(
         raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
     if plots and traces:
         raise UsageError("--plots draws the telemetry of a run folder; a bare trace has none.")
-    if plots:
-        require_charts()
     documents: dict[str, Tree] = {}
     analyzed: list[AnalyzedRuns | AnalyzedTraces] = []
     not_written: list[str] = []

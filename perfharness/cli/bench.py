@@ -22,7 +22,6 @@ from perfharness.cli.support.bench_options import (
     Resume,
     RetryFailed,
     SuiteArgument,
-    check_charts,
     check_retry,
     check_utf8,
     exit_code,
@@ -165,7 +164,6 @@ def _suite(made: Suite, run: _Run) -> int:
     from perfharness.render.charts.bench import BENCH_PAGE, bench_pictures
     from perfharness.render.terminal.bench import print_suite
 
-    check_charts(run.charts)
     messages = Console(stderr=True)
     with SuiteProgress(messages) as progress:
         result = run_suite(
@@ -203,7 +201,6 @@ def _find_batch(path: Path | None, options: Mapping[str, Any], run: _Run) -> int
     smallest, largest = _range_of(options["batch_size"])
     others = {name: value for name, value in options.items() if name not in ("batch_size", *TARGET)}
     made = load_sweep(path, suite_options(others), smallest=smallest, target_ms=target_ms)
-    check_charts(run.charts)
     messages = Console(stderr=True)
     found = run_sweep(
         made,

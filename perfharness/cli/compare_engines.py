@@ -165,11 +165,9 @@ def compare_engines_verb(
     from perfharness.bench.accuracy.figure import SampleError
     from perfharness.bench.accuracy.preprocess import PreprocessSettings
     from perfharness.bench.engines.model import CompareSettings
-    from perfharness.render.charts.drawing import require_charts
     from perfharness.render.charts.engines import ENGINES_PAGE, engine_pictures
     from perfharness.render.terminal.engines import print_comparison
 
-    require_charts("compare-engines")
     messages = Console(stderr=True)
     for name, value in (("--min-depth", min_depth), ("--max-depth", max_depth), ("--gt-scale", gt_scale),
                         ("--gpu-sample-interval", gpu_sample_interval), ("--sample-seconds", sample_seconds),

@@ -28,7 +28,6 @@ from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.model.text import safe
-from perfharness.render.charts.drawing import require_charts
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
@@ -458,7 +457,6 @@ def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: 
 
 
 def check_plots(telemetry: bool) -> None:
-    """Whether pictures can be drawn, before anything starts. Raises `UsageError`, `ToolNotFoundError`."""
+    """Whether pictures can be drawn, before anything starts. Raises `UsageError`."""
     if not telemetry:
         raise UsageError("--plots draws the telemetry, which --no-telemetry switches off; leave one of the two away")
-    require_charts()

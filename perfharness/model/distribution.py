@@ -9,7 +9,7 @@ DISTRIBUTION = "perfharness-nvtx"
 
 
 def install_command(extra: str) -> str:
-    """The command that installs the package with an extra, or with several: `plots,images`.
+    """The command that installs the package with an extra, or with several: `load,images`.
 
     The name is that in the metadata of the installed package; a checkout on the path has none.
     """

@@ -14,7 +14,6 @@ from perfharness.telemetry.store import read_sample_log
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("torch")
-pytest.importorskip("altair")
 
 NETS = f"{Path(__file__).with_name('depth_nets.py')}:create"
 

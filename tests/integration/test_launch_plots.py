@@ -14,8 +14,6 @@ from tests.support.nvml_cards import gpu_uuid, h100_machine, value
 from tests.support.nvml_record import device
 from tests.support.replayed_nvml import replay_environment
 
-pytest.importorskip("altair")
-
 TOY = CHECKOUT / "samples" / "toy_pipeline.py"
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -25,7 +25,6 @@ from tests.unit.load.test_load_report import hostile_loadgen
 from tests.unit.render.test_report import hostile_trace
 
 playwright = pytest.importorskip("playwright.sync_api")
-pytest.importorskip("altair")
 
 CHROMIUM = os.environ.get("PERFHARNESS_TEST_CHROMIUM", "")
 pytestmark = [

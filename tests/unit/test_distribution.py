@@ -1,10 +1,13 @@
-"""Every install command that a message or a page names installs this package, with an extra that there is."""
+"""What is installed: commands in messages and pages name extras that exist; the recorder needs nvtx alone."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
+
+import nvtx
 
 from perfharness.model.distribution import DISTRIBUTION, install_command
 
@@ -34,4 +37,24 @@ def test_messages_name_the_package_by_its_name_on_the_index_and_extras_that_it_h
     named = named_extras()
     assert len(named) >= 10
     assert named <= set(PROJECT["optional-dependencies"])
-    assert install_command("plots") == f"pip install '{DISTRIBUTION}[plots]'"
+    assert install_command("load") == f"pip install '{DISTRIBUTION}[load]'"
+
+
+def test_a_recorder_needs_no_package_but_nvtx(tmp_path: Path) -> None:
+    """As after `pip install --no-deps perfharness-nvtx nvtx`."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "sys.path += sys.argv[1:]\n"
+        "from perfharness import PerfRecorder\n"
+        "perf = PerfRecorder('alone')\n"
+        "with perf.range('pipeline'):\n"
+        "    for _ in perf.batches(range(2), items=1):\n"
+        "        with perf.range('stage'):\n"
+        "            pass\n"
+        "perf.finalize()\n"
+    )
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "nvtx").symlink_to(Path(nvtx.__file__).parent)
+    subprocess.run([sys.executable, "-I", "-S", script, packages, CHECKOUT], check=True, timeout=60)

@@ -52,7 +52,7 @@ Charts = Annotated[
     bool | None,
     typer.Option(
         "--charts/--no-charts",
-        help="Draw charts: PNG and a page. [default: where Altair is]",
+        help="Draw charts: PNG and a page. [default: --charts]",
         show_default=False,
         rich_help_panel=RESULTS,
     ),
@@ -193,14 +193,6 @@ def check_retry(*, retry_failed: bool, resume: bool) -> None:
     """Raise `UsageError` where there is nothing to retry."""
     if retry_failed and not resume:
         raise UsageError("--retry-failed goes with --resume")
-
-
-def check_charts(asked: bool | None) -> None:
-    """Asked for and impossible is an error before anything is started."""
-    from perfharness.render.charts.drawing import require_charts
-
-    if asked:
-        require_charts("--charts")
 
 
 def resume_command() -> str:

@@ -26,6 +26,7 @@ GROUPS = {
         "history": "List earlier runs, or one number over all of them.",
     },
     "Machine": {
+        "demo": "Find the bottleneck of a small example pipeline.",
         "doctor": "Check what a measurement needs, and what is missing.",
         "clocks": "Lock GPU clocks at their maximum; restore them.",
     },

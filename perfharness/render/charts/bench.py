@@ -36,7 +36,6 @@ from perfharness.render.charts.drawing import (
     Sheet,
     Specification,
     layered,
-    require_charts,
     unit,
     wrapped,
 )
@@ -81,10 +80,7 @@ class Plot:
 
 
 def bench_pictures(suite: BenchSuiteResult) -> list[Picture]:
-    """All charts that the results allow, of each model; those without any data are omitted.
-
-    Raises `ToolNotFoundError` without what draws charts.
-    """
+    """All charts that the results allow, of each model; those without any data are omitted."""
     limits = suite.constraints
     target = None if limits.max_latency_ms is None else (limits.latency_percentile, limits.max_latency_ms)
     return _drawn(
@@ -102,8 +98,7 @@ MAX_NAMED_POINTS = 8
 
 
 def speedup_pictures(suite: BenchSuiteResult) -> list[Picture]:
-    """A bar for each case that can be compared with the baseline, of each model. Raises `ToolNotFoundError`."""
-    require_charts("--charts")
+    """A bar for each case that can be compared with the baseline, of each model."""
     if suite.baseline is None:
         return []
     return [
@@ -142,8 +137,7 @@ def _speedup_bars(name: str, suite: BenchSuiteResult, title: str) -> Picture | N
 
 
 def pareto_pictures(suite: BenchSuiteResult) -> list[Picture]:
-    """Throughput over latency of every case, those on the Pareto front set off. Raises `ToolNotFoundError`."""
-    require_charts("--charts")
+    """Throughput over latency of every case, those on the Pareto front set off."""
     fronts = {one.model: one.front for one in suite.recommendations}
     return [
         picture
@@ -189,7 +183,7 @@ def _pareto(name: str, suite: BenchSuiteResult, title: str, front: Sequence[str]
 
 
 def merged_pictures(merged: BenchMergedResult) -> list[Picture]:
-    """Throughput over batch size of all runs, one chart per model. Raises `ToolNotFoundError`."""
+    """Throughput over batch size of all runs, one chart per model."""
     models = list(dict.fromkeys(row.model for row in merged.rows))
     suites = [
         BenchSuiteResult(created="", machine=merged.runs[0].machine, cases=list(cases_by_machine(merged, model)))
@@ -205,10 +199,7 @@ def merged_pictures(merged: BenchMergedResult) -> list[Picture]:
 
 
 def sweep_pictures(found: SweepFile) -> list[Picture]:
-    """Throughput, latency and memory, with what ended each sweep, and a ring around the largest that meets the target.
-
-    Raises `ToolNotFoundError`.
-    """
+    """Throughput, latency and memory, what ended each sweep, and a ring around the largest that meets the target."""
     target = None if found.target_ms is None or found.figure is None else (found.figure, found.target_ms)
     return _drawn(
         _Chart(
@@ -221,7 +212,6 @@ def sweep_pictures(found: SweepFile) -> list[Picture]:
 
 
 def _drawn(charts: Iterable[_Chart]) -> list[Picture]:
-    require_charts("--charts")
     return [picture for chart in charts if (picture := chart.picture()) is not None]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ from typing import Any
 
 import orjson
 
-from perfharness.errors import ResultError, ToolNotFoundError
+from perfharness.errors import ResultError
 from perfharness.files import replacing
-from perfharness.model.distribution import install_command
 from perfharness.model.telemetry import Float64
 from perfharness.model.text import safe
 
@@ -60,14 +58,6 @@ CONFIG: dict[str, Any] = {
 """Vega-Lite's defaults of all charts."""
 
 
-def require_charts(option: str = "--plots") -> None:
-    """Raise `ToolNotFoundError`, which names the option, where charts cannot be drawn. Loads nothing."""
-    if any(importlib.util.find_spec(name) is None for name in ("altair", "vl_convert")):
-        raise ToolNotFoundError(
-            f"{option} needs altair and vl-convert-python, which are not installed; {install_command('plots')}"
-        )
-
-
 @dataclass(frozen=True)
 class Picture:
     """One chart.
@@ -112,7 +102,7 @@ def draw(pictures: Sequence[Picture], folder: Path, page: str) -> list[Path]:
     Args:
         page: name of the page, without the ending.
 
-    Raises `ToolNotFoundError` where Altair or vl-convert is not installed, `ResultError` where nothing can be written.
+    Raises `ResultError` where nothing can be written.
     """
     if not pictures:
         return []

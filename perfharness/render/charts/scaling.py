@@ -16,7 +16,6 @@ from perfharness.render.charts.drawing import (
     grid,
     layered,
     message,
-    require_charts,
     unit,
 )
 from perfharness.runs.series.scaling import Scaling, busy_share, ideal_items_per_second, total_power_w
@@ -28,8 +27,7 @@ NO_INTERVALS = "no intervals: each point is one launch"
 
 
 def scaling_picture(scaling: Scaling) -> Picture:
-    """`scaling`: one panel per measured quantity. Raises `ToolNotFoundError` without what draws charts."""
-    require_charts("--np-sweep")
+    """`scaling`: one panel per measured quantity."""
     points = sorted(scaling.points, key=lambda point: point.row.num_processes)
     numbers = [point.row.num_processes for point in points]
     has_gpus = any(point.row.gpus for point in points)

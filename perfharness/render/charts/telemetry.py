@@ -40,7 +40,6 @@ from perfharness.render.charts.drawing import (
     layered,
     line_rows,
     message,
-    require_charts,
     unit,
     wrapped,
 )
@@ -92,9 +91,8 @@ class Panel:
 def draw_run(folder: Path) -> list[Path]:
     """Draw the telemetry of a run folder; the files that were written.
 
-    Raises `ToolNotFoundError` without what draws charts, `ResultError` where there is no readable telemetry.
+    Raises `ResultError` where there is no readable telemetry.
     """
-    require_charts()
     return draw(telemetry_pictures(read_telemetry(folder)), folder, PAGE)
 
 

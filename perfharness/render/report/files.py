@@ -11,7 +11,7 @@ from perfharness.bench.suite.reported import side_by_side, suite_report
 from perfharness.errors import UsageError
 from perfharness.files import STDOUT, write_text
 from perfharness.load.reported import load_report
-from perfharness.render.report.html import require_report, write_html
+from perfharness.render.report.html import write_html
 from perfharness.render.report.markdown import markdown
 from perfharness.render.report.pdf import find_browser, write_pdf
 from perfharness.render.report.sections import document_of
@@ -71,7 +71,6 @@ def report(
 
 def require_format(wanted: ReportFormat) -> None:
     """Raise `ToolNotFoundError` where what the format needs is not installed."""
-    require_report()
     if wanted == "pdf":
         find_browser()
 

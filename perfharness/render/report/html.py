@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from perfharness.errors import ToolNotFoundError
 from perfharness.files import replacing
-from perfharness.model.distribution import install_command
 from perfharness.model.text import safe, safe_line
 from perfharness.render.report.document import (
     Block,
@@ -33,18 +30,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 MAX_ROWS = 1000
 """Of a table on the page; Markdown has all."""
 
-NEEDED = ("jinja2", "altair", "vl_convert")
-
-
-def require_report(option: str = "a report") -> None:
-    """Raise `ToolNotFoundError` where what makes reports is not installed. Loads nothing."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ToolNotFoundError(f"{option} needs {', '.join(missing)}, not installed; {install_command('report')}")
-
 
 def write_html(document: Document, path: Path) -> Path:
-    """Write the page, atomically. Raises `ToolNotFoundError`, `ResultError`."""
+    """Write the page, atomically. Raises `ResultError`."""
     content = html_page(document)
     with replacing(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
@@ -57,7 +45,6 @@ def html_page(document: Document, *, paper: bool = False) -> str:
     Args:
         paper: it is drawn to be printed: charts side by side.
     """
-    require_report()
     script, library = (TEMPLATES / "page.js").read_text(encoding="utf-8"), _library()
     has_charts = any(isinstance(block, Chart) for block in _all_blocks(document))
     page = _environment().get_template("page.html.jinja")
@@ -75,8 +62,7 @@ def html_page(document: Document, *, paper: bool = False) -> str:
 
 
 def html_fragment(blocks: Sequence[Block]) -> str:
-    """Blocks for a notebook, without charts and scripts. Raises `ToolNotFoundError`."""
-    require_report("showing it in a notebook")
+    """Blocks for a notebook, without charts and scripts."""
     shown = [block for block in blocks if not isinstance(block, Chart)]
     made: str = _environment().get_template("fragment.html.jinja").render(shown=shown, max_rows=MAX_ROWS)
     return made

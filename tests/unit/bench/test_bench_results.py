@@ -43,8 +43,6 @@ from tests.schemas import valid
 from tests.unit.bench_results import made_up, suite_of, whole_suite
 from tests.unit.charts import marks
 
-pytest.importorskip("altair")
-
 
 def text_of(show: Callable[[Console, Any], None], found: Any, width: int = 160, **how: Any) -> str:
     text = io.StringIO()

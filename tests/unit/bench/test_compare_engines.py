@@ -46,7 +46,6 @@ from tests.unit.depth_models import random_net, weighted_sum
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-pytest.importorskip("altair")
 Image = pytest.importorskip("PIL.Image")
 
 TENTH = 0.0999755859375

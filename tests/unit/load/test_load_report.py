@@ -34,9 +34,6 @@ from tests.unit.load.test_load_test import INVALID, loadgen
 from tests.unit.recorded_traces import Recorded
 from tests.unit.render.test_report import HOSTILE
 
-pytest.importorskip("altair")
-pytest.importorskip("jinja2")
-
 START = 5000 * S
 """Of the load, on the monotonic clock."""
 

@@ -32,9 +32,6 @@ from tests.unit.cli.test_verbs import SOURCES, cpu_only
 from tests.unit.export_runs import process_record, recorded_trace, run_folder, two_processes
 from tests.unit.recorded_traces import Recorded
 
-pytest.importorskip("altair")
-pytest.importorskip("jinja2")
-
 Captured = pytest.CaptureFixture[str]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b]52;c;Zm9v\x07\u202e[red]{{7*7}}=1+1|`x`"
 

@@ -115,7 +115,6 @@ def lines(picture: Picture) -> dict[str, dict[str, list[float | None]]]:
 
 
 def test_the_picture_has_a_panel_a_quantity_that_was_measured() -> None:
-    pytest.importorskip("altair")
     gpus = [
         GpuPoint(uuid="GPU-1", busy_share=0.5, power_w=300.0),
         GpuPoint(uuid="GPU-2", busy_share=1.0, power_w=200.0),

@@ -1,0 +1,92 @@
+"""`perfharness demo`: a launch of the pipeline that comes with perfharness."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfharness.cli.launch import Shown, show_result
+from perfharness.cli.support.options import EXIT_OK
+from perfharness.cli.support.output import Output
+from perfharness.errors import UsageError
+from perfharness.model.result import BENCHMARK_MEAN_NAME
+from perfharness.render.terminal.advice import milliseconds
+from perfharness.render.terminal.console import say
+from perfharness.render.terminal.results import stage_rows
+from perfharness.runs.launch import plan_launches, run_plan
+from perfharness.runs.run import open_run
+from perfharness_launcher.plan.options import launch_options
+
+PIPELINE_NAME = "demo_pipeline.py"
+DEFAULT_FOLDER = Path("perfharness-demo")
+BATCH = ("demo", "pipeline", "batch")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("demo")(demo)
+
+
+def demo(
+    output_dir: Annotated[
+        Path, typer.Option("-o", "--output-dir", metavar="DIR", help="Folder of the results.")
+    ] = DEFAULT_FOLDER,
+    mended: Annotated[bool, typer.Option("--mended", help="Run it without the bottleneck.")] = False,
+) -> None:
+    """Find the bottleneck of a small example pipeline.
+
+    Exit codes: those of `perfharness launch`.
+    """
+    output, script = Output.of(), copy_pipeline(output_dir)
+    arguments = ["--mended"] if mended else []
+    code = launch_pipeline(script, arguments, output_dir / ("mended" if mended else "faulty"), output)
+    if code == EXIT_OK:
+        print_next(output_dir, output)
+    raise typer.Exit(code)
+
+
+def copy_pipeline(folder: Path) -> Path:
+    """The pipeline in a folder of the user, to read and to launch. Raises `UsageError` where another file is there."""
+    script, content = folder / PIPELINE_NAME, files("perfharness.demo").joinpath("pipeline.py").read_bytes()
+    if script.exists() and script.read_bytes() != content:
+        raise UsageError(f"{script} was changed; launch it with `perfharness launch`, or choose another folder with -o")
+    folder.mkdir(parents=True, exist_ok=True)
+    script.write_bytes(content)
+    return script
+
+
+def launch_pipeline(script: Path, arguments: Sequence[str], folder: Path, output: Output) -> int:
+    """Print the command of a launch and run it; returns the exit code."""
+    command = ["perfharness", "launch", "--explain", "-w", "1", "-o", str(folder), str(script), *arguments]
+    output.message(f"$ {shlex.join(command)}")
+    options, terminal = launch_options(script, arguments, {"explain": True, "warmup_batches": 1, "output_dir": folder})
+    (plan,) = plan_launches([options])
+    with Shown(output, terminal).watching(plan) as observer:
+        result = run_plan(plan, command, observer)
+    return show_result(result, output)
+
+
+def print_next(folder: Path, output: Output) -> None:
+    """Print the next command, then both runs in one sentence where both are there."""
+    before, after = batch_ms(folder / "faulty"), batch_ms(folder / "mended")
+    if before is None or after is None:
+        more = [*(["--mended"] if after is None else []), *(["-o", str(folder)] if folder != DEFAULT_FOLDER else [])]
+        output.message(f"next: {shlex.join(['perfharness', 'demo', *more])}")
+        return
+    output.message("next, with your own script: perfharness launch --explain -o out my_script.py")
+    times = f"{milliseconds(after)} per batch instead of {milliseconds(before)}"
+    say(output.results, f"mended: {times}: {before / after:.1f} times as fast")
+
+
+def batch_ms(folder: Path) -> float | None:
+    """Mean time of a batch of a run, in milliseconds; None where there is no run, or none with batches."""
+    tree = open_run(folder).benchmark if (folder / BENCHMARK_MEAN_NAME).is_file() else None
+    if tree is None:
+        return None
+    means = (row.statistics["cpu_time"]["mean"] for row in stage_rows(tree["stats_minus_warmup"]) if row.path == BATCH)
+    return next(means, None)

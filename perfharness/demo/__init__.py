@@ -1,0 +1,1 @@
+"""The pipeline of `perfharness demo`, which runs a copy of it."""
