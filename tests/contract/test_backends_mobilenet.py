@@ -48,6 +48,7 @@ def images_and_logits() -> tuple[Any, Any]:
     return images, reference.forward(weights.seeded(), images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mode", "precision"), CASES)
 def test_the_logits_are_those_of_numpy(name: str, mode: str, precision: Any) -> None:
     made, options = options_or_skip(name, mode, precision)

@@ -100,6 +100,7 @@ def test_ocr_annotated_from_a_file_has_the_stages_of_its_annotated_twin(tmp_path
     assert counts[0] == counts[1]
 
 
+@pytest.mark.slow
 def test_pytorch_modules_are_stages_of_the_batch_and_a_failed_one_leaves_nothing_open(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "net.py").write_text(NET)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
+
 from perfharness.bench.suite.startup import startup_figures
 from perfharness.model.bench import CaseResult, StartUp
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
@@ -20,6 +22,7 @@ def run(folder: Path, script: FakeScript, count: int, *options: str) -> tuple[Co
     return done, ColdStart.model_validate_json((folder / "out" / COLD_START_NAME).read_text())
 
 
+@pytest.mark.slow
 def test_cold_and_warm_processes_in_turn(tmp_path: Path) -> None:
     script = FakeScript(execute_ms=1, load_ms=120, allocate_ms=60, first_extra_ms=30)
     done, found = run(tmp_path, script, 1)

@@ -181,6 +181,7 @@ def test_a_launch_waits_for_a_cool_gpu_and_says_when_it_gave_up(tmp_path: Path) 
     assert made.findings() == {"not-cooled-down"}
 
 
+@pytest.mark.slow
 def test_two_launches_at_once_have_one_owner(machine: Machine, tmp_path: Path) -> None:
     owner, other = (Launch(machine, tmp_path / name).start() for name in ("a", "b"))
     held = machine.settings()
@@ -208,6 +209,7 @@ def test_a_killed_launch_is_reported_and_the_next_restores(machine: Machine, tmp
     assert machine.settings() == machine.before
 
 
+@pytest.mark.slow
 def test_a_restore_by_force(machine: Machine, tmp_path: Path) -> None:
     running = Launch(machine, tmp_path / "a").start()
     machine.run("clocks", "restore", "--force")

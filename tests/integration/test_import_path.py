@@ -54,6 +54,7 @@ def perfharness(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_nothing_in_the_current_folder_is_run(trapped: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

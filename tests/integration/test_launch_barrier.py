@@ -116,6 +116,7 @@ def test_one_that_never_comes_is_named(tmp_path: Path) -> None:
     assert [process["ended"] for process in manifest["processes"]] == ["ok", "ok"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_one_waits(tmp_path: Path) -> None:
     with launching(*arguments_of(tmp_path, "-np", 2, "-w", 1, "--tracer", "embedded", "|", 600, 5)) as launcher:
         assert launcher.stdout is not None

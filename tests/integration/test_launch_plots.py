@@ -18,6 +18,7 @@ TOY = CHECKOUT / "samples" / "toy_pipeline.py"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.slow
 def test_a_run_is_drawn_afterwards(tmp_path: Path) -> None:
     out = tmp_path / "out"
     picture = out / "telemetry_host.png"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.integration.launches import PATIENCE_S, command, environment, manifest, wait_for
 
 LINES = 20_000
@@ -33,6 +35,7 @@ def test_a_reader_that_has_gone_ends_it_and_what_was_measured_is_there(script: P
     assert manifest(out)["run_id"]
 
 
+@pytest.mark.slow
 def test_a_reader_that_does_not_read_holds_up_nothing_and_gets_every_line(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with subprocess.Popen(

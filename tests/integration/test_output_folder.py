@@ -79,7 +79,7 @@ def slow(*values: Any) -> Any:
         ("run", "run", (), RUN, RUN | {"notes.txt"}),
         slow("run", "repeat", (), RUN, RUN | {"notes.txt"}),
         slow("repeat", None, (), RUN, REPEAT),
-        ("run", "run", ("--repeat", "2"), REPEAT, RUN | {"notes.txt"}),
+        slow("run", "run", ("--repeat", "2"), REPEAT, RUN | {"notes.txt"}),
         slow("repeat", None, ("--np-sweep", "1"), {"np_1", "scaling.html", "scaling.json", "scaling.png"}, REPEAT),
         slow("run", None, ("--overhead", "--repeat", "2"), {"traced", "untraced", "overhead.json"}, RUN),
     ],

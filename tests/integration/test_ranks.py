@@ -238,6 +238,7 @@ sys.exit(os.waitpid(child, 0)[1] if child else 0)
 """
 
 
+@pytest.mark.slow
 def test_calls_of_torch_distributed_become_ranges(tmp_path: Path) -> None:
     """And ranks that share their items are recognised by them; without them, that is not known."""
     script = tmp_path / "plain.py"

@@ -92,6 +92,7 @@ def test_an_interrupt_ends_it_and_what_was_measured_stays(script: Path, tmp_path
     assert repeated_launches(out) == (out / "launch_0",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [pytest.param("a companion starts", marks=pytest.mark.slow), "the traces are read"])
 def test_an_interrupt_at_any_time_ends_it(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str

@@ -88,6 +88,7 @@ def written_texts() -> Any:
     return read(OCR / "images" / "texts.json")
 
 
+@pytest.mark.slow
 def test_image_sample_tells_every_shape_and_leaves_no_files_of_ours(tmp_path: Path) -> None:
     output = tmp_path / "answers"
     output.mkdir()
@@ -105,6 +106,7 @@ def ocr(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output / "proc_0_gpu_0"
 
 
+@pytest.mark.slow
 def test_launched_sample_has_its_stages_batches_and_items(ocr: Path) -> None:
     check_result(TEXTS, ocr)
 

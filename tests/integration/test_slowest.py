@@ -137,6 +137,7 @@ def serve(request):
 """
 
 
+@pytest.mark.slow
 def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(TARGET)
     load = ("--rate", 50, "--duration", "3s", "--warm-up", "0.4s", "--tracer", "embedded")

@@ -41,6 +41,7 @@ def stress(out: Path, url: str, *arguments: object) -> tuple[int, LoadResult | N
     return done.returncode, LoadResult.model_validate(json.loads(done.stdout)) if done.stdout else None, done.stderr
 
 
+@pytest.mark.slow
 def test_a_server_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "load.toml").write_text('[target]\ntext = "hello"\n')
     with serving() as url:

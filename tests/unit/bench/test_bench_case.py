@@ -78,6 +78,7 @@ def test_all_that_was_asked_for_is_there(whole: Run) -> None:
     assert any("python" in name for name in json.loads((folder / FILES_NAME).read_text()))
 
 
+@pytest.mark.slow
 def test_rounds_that_are_slower_later_are_told(tmp_path: Path) -> None:
     """4 rounds before, 120 timed, of which the last 60 take 40 ms longer; in the second pass all take 150 ms longer."""
     script = FakeScript(execute_ms=1, series_ms=(*[0.0] * 64, *[40.0] * 60, *[150.0] * 500))

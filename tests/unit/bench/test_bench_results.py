@@ -213,6 +213,7 @@ def test_a_sweep_as_rows(tmp_path: Path) -> None:
         valid("sweep", written)
 
 
+@pytest.mark.slow
 def test_charts_of_a_sweep_show_what_ended_it(tmp_path: Path) -> None:
     made = sweep_pictures(swept())
     written = draw(made, tmp_path, SWEEP_PAGE)

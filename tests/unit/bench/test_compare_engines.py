@@ -154,6 +154,7 @@ def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.pairs[0].max == 0
 
 
+@pytest.mark.slow
 def test_engines_that_cannot_run_are_rows_and_nothing_without_a_number_replaces_numbers(
     tmp_path: Path,
 ) -> None:

@@ -88,6 +88,7 @@ def test_an_interrupt_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environ", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
                                      pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.slow)])  # fmt: skip
 def test_an_ascii_locale_is_no_reason_to_fail(environ: dict[str, str], tmp_path: Path) -> None:

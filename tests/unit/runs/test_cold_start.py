@@ -143,6 +143,7 @@ def measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return measure
 
 
+@pytest.mark.slow
 def test_real_processes_without_a_tracer_of_which_one_fails(weights: Path, tmp_path: Path, measure: Measure) -> None:
     drop = Dropping(CacheState(method="fadvise", files=1, bytes=1, checked_bytes=1, resident_share=0.25))
     code, found, shown = measure(options_of(tmp_path, str(weights), "fail"), drop)

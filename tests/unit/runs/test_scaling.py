@@ -182,6 +182,7 @@ def test_a_real_sweep_goes_on_after_a_launch_that_fails(tmp_path: Path) -> None:
     assert Scaling.model_validate_json((out / "scaling.json").read_text()).points[0].row.num_processes == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_without_a_number_is_3(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--np-sweep", "1", "--tracer", "none")
     assert done.returncode == 3, done.stdout + done.stderr
