@@ -107,7 +107,8 @@ def export(
 
     Timelines are for Perfetto and chrome://tracing, stacks for flamegraph.pl and speedscope. A table holds all
     processes, with a column that names them. `--table ranges` without -o prints the ranges. Findings go to stderr.
-    Exits with 3 where a trace is incomplete.
+
+    Exit codes: 0 written; 1 the run cannot be read; 2 usage; 3 a trace is incomplete, or the launch has an error.
     """
     names = list(dict.fromkeys(name.value for name in tables or ()))
     if output is None and (names != [RANGES] or table_format is not None):

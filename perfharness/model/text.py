@@ -32,15 +32,6 @@ def safe_line(text: str) -> str:
     return safe(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a text that begins so for a formula."""
-
-
-def no_formula(text: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text.startswith(FORMULA) and len(text) > 1 else text
-
-
 def short_function(name: str) -> str:
     """A native function's name with its namespaces, without types: `at::native::gemm` of
     `void at::native::gemm<float>(float*)`. What is still too long loses its beginning.
@@ -69,14 +60,6 @@ class AsciiJson:
     def write(self, text: str) -> int:
         """Write it, characters beyond ASCII escaped."""
         return sys.stdout.write(ascii_json(text))
-
-
-class SafeOnTerminal:
-    """A text file that takes text for stdout: as it is, but with what could steer it escaped on a terminal."""
-
-    def write(self, text: str) -> int:
-        """Write it."""
-        return sys.stdout.write(safe(text) if sys.stdout.isatty() else text)
 
 
 def keep_encodable() -> None:

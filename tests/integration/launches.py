@@ -25,7 +25,6 @@ NSYS = os.environ.get("PERFHARNESS_TEST_NSYS", "")
 NVTX_SITE = os.environ.get("PERFHARNESS_TEST_NVTX_SITE", "")
 """A folder with an nvtx that this nsys records."""
 
-UNDER_NSYS = pytest.param("nsys", marks=pytest.mark.nsys)
 TRACERS_SLOW_UNDER_NSYS = pytest.mark.parametrize(
     "tracer", ["embedded", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])]
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from perfharness.render.charts.drawing import PIXEL_RATIO, Picture
+from perfharness.render.charts.drawing import Picture
 
 
 def units(part: Any) -> Iterator[dict[str, Any]]:
@@ -38,22 +37,8 @@ def _gap(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def axis_titles(picture: Picture) -> list[str]:
-    """Of all vertical axes, each once, in order."""
-    found = [one["encoding"].get("y", {}).get("title") for one in units(picture.chart)]
-    return list(dict.fromkeys(" ".join(one) if isinstance(one, list) else one for one in found if one))
-
-
 def notes(picture: Picture) -> list[str]:
     """What stands below a picture."""
     (content,) = picture.chart["vconcat"]
     title = content.get("title", {})
     return list(title["text"]) if isinstance(title, dict) and title.get("orient") == "bottom" else []
-
-
-def png_size(path: Path) -> tuple[int, int]:
-    """Width and height, in units of the specification."""
-    content = path.read_bytes()
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    width, height = (int.from_bytes(content[at : at + 4], "big") / PIXEL_RATIO for at in (16, 20))
-    return round(width), round(height)

@@ -35,16 +35,16 @@ def print_series(console: Console, series: Series) -> None:
     say(console, _change_text(values))
     for count, why in (
         (series.failed, "ended with an error"),
-        (series.others, "have another script, machine or setup"),
+        (series.others, "another script, machine or setup"),
     ):
         if count:
-            say(console, f"{count} runs left out: they {why}")
+            say(console, f"runs left out: {count} ({why})")
 
 
 def _change_text(values: Sequence[float]) -> str:
     found = change_of(values)
     if found is None:
-        return f"{len(values)} runs: at least {2 * WINDOW} are needed to look for a change"
+        return f"change: not known; runs needed: {2 * WINDOW}, found: {len(values)}"
     before, after, has_changed = found
     share = f" by {after / before - 1:+.1%}" if before else ""
     return f"{f'changed{share}' if has_changed else 'no change'}: {before:.5g} → {after:.5g} ({RULE})"
