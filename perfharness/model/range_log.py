@@ -36,7 +36,6 @@ from typing import Any
 
 from perfharness.model import environment, ranks
 from perfharness.own_files import OwnFile
-from perfharness.own_work import own_work
 
 PUSH, POP, START, END, MARK, VALUE, ID, CHUNK = range(8)
 HAS_PAYLOAD = 8
@@ -254,7 +253,7 @@ class RangeLog:
 
     def key(self, attributes: RangeAttributes) -> int:
         """Number of these attributes; equal ones have the same while they are remembered."""
-        with own_work.thread, self._lock:
+        with self._lock:
             key = self._keys.get(attributes)
             if key is None:
                 if len(self._keys) >= KEYS_REMEMBERED:
@@ -305,7 +304,7 @@ class RangeLog:
 
     def diagnose(self, text: str) -> None:
         """Have the trace say this, once. It is noted at once, for the process may be killed."""
-        with own_work.thread, self._lock:
+        with self._lock:
             if text not in self.diagnostics:
                 self.diagnostics.append(text)
                 self._note()
@@ -324,7 +323,7 @@ class RangeLog:
 
     def new_chunk(self, length: int, head: int) -> memoryview | None:
         """A chunk for the calling thread; None where there is no room: the record of that head is lost and counted."""
-        with own_work.thread, self._lock:
+        with self._lock:
             while True:
                 region, start = self._region, self._region_used
                 fits = start + length <= len(region)

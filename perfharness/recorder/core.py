@@ -13,7 +13,6 @@ from time import monotonic_ns  # a name of our own: a script may have the module
 from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
 from perfharness.model import conventions, range_log
-from perfharness.own_work import own_work
 from perfharness.recorder import barrier, capture, collecting, compiling, startup, tasks
 from perfharness.recorder.channels import Channel, lane_of
 from perfharness.recorder.nvtx_channels import choose_sink, forget_definitions
@@ -71,7 +70,7 @@ def core_named(name: str, domain: str | None) -> RecorderCore:
     Two `PerfRecorder` objects of one name are one recorder: their ranges have the same domain, and so the same NVTX
     stack, and the trace could not separate them.
     """
-    with own_work.thread, _naming:
+    with _naming:
         core = recorders.get(name)
         if core is None or core.log is not range_log.active():
             core = recorders[name] = RecorderCore(name, domain)
@@ -202,10 +201,6 @@ class RecorderCore:
         """Prepare a range that is new on this stack, or a batch that has to pass the start barrier."""
         if compiled_code.tracing is None:
             compiled_code.find_tracing()  # PyTorch may have been imported since
-        with own_work.thread:
-            return self._add_node(stack, key, is_batch=is_batch)
-
-    def _add_node(self, stack: RangeStack, key: RangeKey, *, is_batch: bool) -> Node:
         spec = RangeSpec.of(key)
         stack.prepared += 1
         if stack.prepared > stack.prune_at:

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from perfharness import compiled_code
 from perfharness.model import environment, ranks
-from perfharness.own_work import own_work
 from perfharness.recorder import startup
 from perfharness.recorder.json_values import arguments_to_json
 from perfharness.recorder.nvtx_channels import flush_nsys
@@ -88,7 +87,7 @@ class Journal:
 
     def write(self, unless_finalized: str = "running", *, unless_replaced: bool = True) -> None:
         """Write the current state; `unless_replaced`: whether this program is the process's last one."""
-        with own_work.thread, self._lock:
+        with self._lock:
             if self._broken or not self._has_begun:
                 return
             is_finalized = all(core.users == 0 for core in self._args)

@@ -9,7 +9,7 @@ from perfharness import compiled_code
 from perfharness.errors import RecorderError
 from perfharness.model.conventions import DEFAULT_DOMAIN
 from perfharness.recorder import journal, tasks
-from perfharness.recorder.core import core_named, mark_ready_time
+from perfharness.recorder.core import claims, core_named, mark_ready_time
 from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
 from perfharness.recorder.spec import USUAL_END, Color, RangeKey, check_items, range_key
 
@@ -288,6 +288,11 @@ class PerfRecorder:
             return annotate_function(function, self.range(message or _name_of(function), color, domain, category))
 
         return decorate
+
+
+def default_recorder() -> str | None:
+    """The name of the recorder in the default domain; None: there is none yet."""
+    return claims.get(DEFAULT_DOMAIN)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -17,7 +17,6 @@ from perfharness.model.conventions import printable
 from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX, NAMES_SUFFIX, LogFacts
 from perfharness.model.version import VERSION
 from perfharness.tracer import cupti, devices, gpu_tables, nvtx_table
-from perfharness.tracer.cuda_use import maps_cuda
 from perfharness.tracer.gpu import NotStartedError, StalledError, cuda_was_used
 from perfharness.tracer.gpu_spool import FILE_PREFIX, FILE_SUFFIX
 from perfharness.tracer.ranges import read_end, read_facts, read_log
@@ -76,13 +75,21 @@ def complete_traces(folder: Path, launched_pid: int | None = None, *, of_running
     path = folder / schema.TRACE_NAME
     if path.is_symlink():
         raise OSError(f"{path} is a link")
+    written = {int(found[1]): one for one in _traces(folder) if (found := CHILD_TRACE.fullmatch(one.name))}
     if launched_pid is None and not path.exists():
-        launched_pid = next((pid for pid, _ in logs), None)
+        launched_pid = next(iter([*(pid for pid, _ in logs), *written]), None)
+    if launched_pid in written and not path.exists():
+        written[launched_pid].rename(path)  # it used the GPU, and so wrote its trace itself
     launched = next((one for one in logs if one[0] == launched_pid), None)  # one that has its pid later is another
     for process, own in logs.items():
         _complete(path if process == launched else folder / schema.child_trace_name(*process), own)
-    traces = sorted(one for one in folder.iterdir() if CHILD_TRACE.fullmatch(one.name))
+    traces = _traces(folder)
     return [path, *traces] if launched_pid is not None and path.exists() else traces
+
+
+def _traces(folder: Path) -> list[Path]:
+    """The traces of processes that a launched one started, or that wrote theirs themselves."""
+    return sorted(one for one in folder.iterdir() if CHILD_TRACE.fullmatch(one.name))
 
 
 def _complete(path: Path, paths: list[Path]) -> None:
@@ -225,7 +232,7 @@ def gpu_records(session: Session) -> tuple[dict[int, Columns] | None, dict[str, 
     """Decoded records by kind (None where the GPU was not traced), and metadata about it."""
     meta = {
         schema.META_CUDA_TRACED: "no",
-        schema.META_CUDA_USED: "yes" if maps_cuda() and cuda_was_used() else "no",
+        schema.META_CUDA_USED: "yes" if cuda_was_used() else "no",
         schema.META_GPU_PRESENT: "yes" if session.gpu_present else "no",
     }
     reason = session.gpu_reason

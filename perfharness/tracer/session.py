@@ -1,4 +1,4 @@
-"""One traced process: hooks installed before the script, the trace written after it, however it ends."""
+"""One traced process: hooks installed with the first module that makes ranges or uses the GPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from perfharness.model import environment, range_log, ranks
 from perfharness.model import nsys_schema as schema
-from perfharness.script import end_by_signal, is_safe_path, own_imports
-from perfharness.tracer import nvtx_hook, unfollowed
+from perfharness.tracer import nvtx_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,57 +39,43 @@ def _read_both_clocks() -> tuple[int, int]:
 
 
 class Session:
-    """One traced process. `start` is called once, before the script; `finish` at the first exit path.
+    """One traced process; a forked one goes on with that of its parent. `finish` is called at the first exit path.
 
-    In a process that a launched one started, `follow` begins it, or a fork goes on with that of the parent. The launch
-    makes the trace of its log; only where it used the GPU does it write the trace itself.
+    The launch makes the trace of its log; only where it used the GPU does the process write its trace itself.
     """
 
     current: Session | None = None
     """That of this process."""
 
-    def __init__(self, output_dir: str, write: Callable[[Session], object]) -> None:
+    def __init__(self, output_dir: str, write_trace: Callable[[Session], object]) -> None:
         self.output_dir = output_dir
-        self._write = write
+        self._write_trace = write_trace
         self.pid = os.getpid()
         self.origin_ns, self.origin_unix_ns = _read_both_clocks()
         self.end_ns = 0
         self.gpu_present = any(os.path.exists(path) for path in GPU_DEVICE_FILES)  # noqa: PTH110 - start-up time
         self.log = range_log.RangeLog(output_dir, gpu_present=self.gpu_present)
         self.trace_name = schema.TRACE_NAME
-        self.is_launched = True
         self.gpu: GpuTrace | None = None
         self.gpu_reason: str | None = None
         self.diagnostics = self.log.diagnostics
         self._finished = False
         self._exit_signal: int | None = None
-        self._sys_path: list[str] = []
         self._os_exit = os._exit
         self._forking = threading.local()
         self.inherited_threads: frozenset[int] = frozenset()
         """Ids of threads of processes above that forked, each of which is this process's first thread now."""
 
     @classmethod
-    def start(cls, output_dir: str, write: Callable[[Session], object]) -> Session:
-        """Install the logs, the GPU trace and the exit handlers.
+    def start(cls, output_dir: str, write_trace: Callable[[Session], object]) -> Session:
+        """Install the log and the exit handlers. CUPTI is left until a module is imported that uses it.
 
         Args:
-            output_dir: folder of the trace.
-            write: writes it after the script has ended.
+            output_dir: folder of the log and the trace.
+            write_trace: writes the trace of a process that used the GPU.
         """
-        session = cls(output_dir, write)
-        # Without the folder that `-m` adds: the tracer's later imports must not find the script's modules.
-        session._sys_path = sys.path[:] if is_safe_path() else sys.path[1:]
-        session._install()
-        session.start_gpu()
-        return session
-
-    @classmethod
-    def follow(cls, output_dir: str, write: Callable[[Session], object]) -> Session:
-        """Begin in a process that a launched one started. CUPTI is left until a module is imported that uses it."""
-        session = cls(output_dir, write)
-        session._become_child()
-        session._sys_path = sys.path[:]
+        session = cls(output_dir, write_trace)
+        session._name_process()
         session._install()
         return session
 
@@ -98,7 +83,6 @@ class Session:
         Session.current = self
         range_log.install(self.log)
         nvtx_hook.install(self.log)
-        unfollowed.watch(self.log.diagnose)
         # Registered before the script's, so it runs last: after its threads and its own exit functions.
         atexit.register(self.finish)
         os.register_at_fork(
@@ -142,39 +126,42 @@ class Session:
         self._finished = True
         self.end_ns = time.perf_counter_ns()
         try:
-            with own_imports(self._sys_path):
-                self._write(self)
+            self._write()
         except Exception as error:
             sys.stderr.write(
-                f"perfharness: {os.path.join(self.output_dir, schema.TRACE_NAME)} could not be written: "  # noqa: PTH118
+                f"perfharness: {os.path.join(self.output_dir, self.trace_name)} could not be written: "  # noqa: PTH118
                 f"{type(error).__name__}: {error}; this process has no trace\n"
             )
         if self._exit_signal is not None:
-            end_by_signal(self._exit_signal)
+            _end_by_signal(self._exit_signal)
 
-    def end_by_sigint(self) -> None:
-        """End the process by SIGINT after `finish`, as Python does after a KeyboardInterrupt."""
-        self._exit_signal = signal.SIGINT
+    def _write(self) -> None:
+        """Write the trace of a process that used the GPU; of others the launch makes it."""
+        self.log.restore()
+        used = self.gpu_present and _uses_cuda()
+        if used and self.gpu is not None:
+            if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):
+                self._exit_signal = signal.SIGINT  # Python forgets it when an exit function imports NumPy
+            self._write_trace(self)
+        else:
+            reason = self.gpu_reason or "CUDA was used by a library that the tracer does not know"
+            self.log.note_end(cuda_used=used, gpu_reason=reason)
 
     def _on_sigterm(self, number: int, _frame: FrameType | None) -> None:
         if os.getpid() == self.pid and self._finished:
             self._exit_signal = number  # after the trace, which is being written
             return
         self.finish()
-        end_by_signal(number)
+        _end_by_signal(number)
 
     def _finish_and_exit(self, status: int) -> NoReturn:
         """Replaces `os._exit`, which calls no exit function: what the GPU did would be lost."""
-        if self.gpu is not None or not self.is_launched:
-            with contextlib.suppress(Exception):
-                self.finish()
         with contextlib.suppress(Exception):
-            self.log.restore()
+            self.finish()
         self._os_exit(status)
 
-    def _become_child(self) -> None:
+    def _name_process(self) -> None:
         self.pid = os.getpid()
-        self.is_launched = False
         self.trace_name = schema.child_trace_name(self.pid, ranks.start_ticks())
         self._finished, self._exit_signal = False, None
 
@@ -183,7 +170,7 @@ class Session:
 
         Neither CUDA nor CUPTI survives a fork: GPU work of a child whose parent has started either is not recorded.
         """
-        self._become_child()
+        self._name_process()
         self.inherited_threads |= {self._forking.thread}
         if self.gpu is not None:
             self.gpu = self.gpu.in_forked_child(self.output_dir)
@@ -207,3 +194,25 @@ class Session:
         mask = self._forking.__dict__.pop("mask", None)
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _uses_cuda() -> bool:
+    """Whether the driver is in this process's memory and initialised."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123 - start-up time
+            if not any("libcuda.so" in line for line in maps):
+                return False
+    except OSError:
+        pass  # the driver itself will say
+    from perfharness.tracer.gpu import cuda_was_used
+
+    return cuda_was_used()
+
+
+def _end_by_signal(number: int) -> None:
+    """Flush the output and end this process by a signal."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

@@ -18,6 +18,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import GpuOperationKind
 from perfharness.trace import open_trace
+from perfharness.tracer.output import complete_traces
 from tests.integration import launches
 
 pytestmark = pytest.mark.gpu
@@ -80,8 +81,7 @@ with nvtx.annotate("train"):
 
 
 def environment(folder: Path) -> dict[str, str]:
-    kept = {name: value for name, value in launches.environment().items() if not name.startswith("PERFHARNESS_")}
-    return {**kept, "PERFHARNESS_OUTPUT_DIR": str(folder)}
+    return launches.in_a_launch(folder)
 
 
 def run(folder: Path, source: str, *prefix: str, traced: bool = True) -> subprocess.CompletedProcess[str]:
@@ -89,11 +89,17 @@ def run(folder: Path, source: str, *prefix: str, traced: bool = True) -> subproc
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "script.py"
     script.write_text(source)
-    tracer = ["-m", "perfharness.tracer"] if traced else []
-    command = [*prefix, sys.executable, *tracer, str(script)]
-    return subprocess.run(
-        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=240, check=False
+    done = subprocess.run(
+        [*prefix, sys.executable, str(script)],
+        cwd=folder,
+        env=environment(folder) if traced else launches.environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
+    complete_traces(folder)
+    return done
 
 
 def nsys_program() -> str:

@@ -7,19 +7,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import zipfile
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from perfharness.boot import without_current_folder
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer.output import complete_traces, log_paths
 from perfharness.tracer.ranges import read_log
 from perfharness.tracer.session import GPU_DEVICE_FILES
+from tests.integration.launches import in_a_launch
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
@@ -56,12 +54,14 @@ class Runner:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "PYTHON"))}
         return {**kept, "PYTHONPATH": PYTHONPATH, "PERFHARNESS_OUTPUT_DIR": str(self.folder / "out")}
 
-    def run(self, *command: str, tracer: str = "", stdin: str = "") -> Outcome:
+    def run(self, *command: str, tracer: str = "") -> Outcome:
+        out = self.folder / "out"
+        out.mkdir(exist_ok=True)
         process = subprocess.run(
-            without_current_folder([sys.executable, *command]),  # as a launch starts them
+            [sys.executable, *command],
             cwd=self.folder,
-            env={**self.environment(), "PERFHARNESS_TRACER": tracer},
-            input=stdin,
+            env=in_a_launch(out, tracer) if tracer else self.environment(),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=120,
@@ -69,14 +69,11 @@ class Runner:
         )
         return Outcome(process.stdout, process.stderr, process.returncode)
 
-    def both(self, *command: str, options: Sequence[str] = (), stdin: str = "") -> Outcome:
-        """The outcome, which must be the same plainly and traced.
-
-        Args:
-            options: of Python itself.
-        """
-        plain = self.run(*options, *command, stdin=stdin)
-        assert self.run(*options, "-m", "perfharness.tracer", *command, stdin=stdin) == plain
+    def both(self, *command: str) -> Outcome:
+        """The outcome, which must be the same plainly and traced."""
+        plain = self.run(*command)
+        assert self.run(*command, tracer="embedded") == plain
+        complete_traces(self.folder / "out")
         return plain
 
     def write(self, source: str, name: str = "script.py") -> str:
@@ -118,144 +115,14 @@ def pids(trace: Path) -> set[int]:
     "source",
     [
         "import sys; print(sys.argv, sys.path[:1], __name__, __file__, __spec__, __package__, __doc__)",
-        "'''Doc.'''\nprint(__doc__, sorted(name for name in globals() if name != '__annotations__'))",
-        "import __main__, sys\nprint(__main__.__file__, sys.modules['__main__'] is __main__)\nx = 1\nprint(__main__.x)",
-        "import sys; sys.exit('a message')",
-        "raise SystemExit",
-        "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('k') from error",
-        "import nothing_of_that_name",
-        "import sys\nsys.excepthook = lambda *a: print('hook', a[0].__name__, a[2].tb_frame.f_code.co_name)\n1 / 0",
-        "import sys\ndef broken(*a):\n    raise OSError('hook')\nsys.excepthook = broken\n1 / 0",
         "import threading\nthreading.Timer(0.05, print, ['thread']).start()\nprint('main')",
-        "import logging; logging.warning('w'); import warnings; warnings.warn('careful')",
-        "class A: ...\nimport pickle; print(type(pickle.loads(pickle.dumps(A()))) is A)",
-        "from __future__ import annotations\nx: int = 3\nprint(globals().get('__annotations__'))",
         "import atexit\natexit.register(print, 'bye')\nprint('main')\n1 / 0",
-        "x: 'no' = 3\nimport inspect, sys\nprint(inspect.getsource(sys.modules['__main__'])[:4])",
         "import os; os._exit(5)",
         "import sys; print('out', flush=True); sys.stdout.close()",
     ],
 )  # fmt: skip
 def test_same_output_and_exit_code(runner: Runner, source: str) -> None:
     runner.both(runner.write(source), "one", "--two", "-m", "three=4")
-
-
-def test_script_in_another_folder_behind_a_link(runner: Runner) -> None:
-    runner.write("value = 42", "real/beside.py")
-    runner.write("import sys, beside; print(beside.value, sys.path[0], __file__, sys.argv)", "real/script.py")
-    (runner.folder / "link.py").symlink_to(runner.folder / "real" / "script.py")
-    assert "42" in runner.both("link.py").stdout
-    assert "42" in runner.both("real/script.py").stdout
-
-
-def test_no_such_script(runner: Runner) -> None:
-    outcome = runner.both("absent.py")
-    assert outcome.exit_code == 2
-    assert "can't open file" in outcome.stderr
-
-
-def test_modules_named_like_the_tracer_s_own_helpers_are_the_script_s(runner: Runner) -> None:
-    """The tracer imports numpy and sqlite3 only after the script, and not from beside the script."""
-    runner.write("raise ImportError('not this one')", "numpy.py")
-    runner.write("raise ImportError('not this one')", "sqlite3.py")
-    outcome = runner.both(runner.write("print('ran')\n" + RECORD))
-    assert outcome == Outcome("ran\n", "", 0)
-    assert range_names(runner.trace) == ["stage"]
-
-
-def test_as_a_module(runner: Runner) -> None:
-    source = "import sys\nprint(__name__, __package__, __spec__.name, __file__, sys.argv)\n" + RECORD
-    runner.write("", "package/__init__.py")
-    runner.write(source, "package/__main__.py")
-    runner.write(source, "package/part.py")
-    runner.both("-m", "package", "a", "b")
-    assert range_names(runner.trace) == ["stage"]
-    runner.both("-m", "package.part", "a")
-
-
-WHO = """
-import os, pickle, sys
-import __main__
-class A: ...
-print(sys.argv, sys.path[0], __name__, __file__, __package__, __spec__ and __spec__.name, __doc__)
-print(__main__ is sys.modules["__main__"], __loader__.__class__.__name__, type(pickle.loads(pickle.dumps(A()))) is A)
-print(sorted(name for name in globals() if name not in ("__annotations__", "__conditional_annotations__")))
-"""
-
-
-BEFORE = """
-import sys
-main = vars(sys.modules["__main__"])
-print(__name__, sys.argv, sorted(main), main["__loader__"])
-"""
-"""What a package sees of the main module while that is still looked for: PyTorch's reads its `__file__`."""
-
-
-ENDINGS = (
-    "sys.exit(7)",
-    "raise KeyboardInterrupt",
-    "def f():\n    1 / 0\nf()",
-    "sys.stdout.flush()\nos.kill(os.getpid(), 15)",
-    "x = (",
-)
-KINDS = ("-m package", "folder", "app.pyz", "console")
-
-
-@pytest.mark.parametrize(
-    ("command", "ending"),
-    [
-        *((kind, "") for kind in KINDS),
-        *(("-m package.part", ending) for ending in ("", *ENDINGS)),
-        *(pytest.param(kind, ending, marks=pytest.mark.slow) for kind in KINDS for ending in ENDINGS),
-    ],
-)
-def test_whatever_python_runs_is_as_with_python(runner: Runner, command: str, ending: str) -> None:
-    for name in ("package/__main__.py", "package/part.py", "folder/__main__.py", "console"):
-        runner.write(WHO + ending, name)
-    runner.write(BEFORE, "package/__init__.py")
-    with zipfile.ZipFile(runner.folder / "app.pyz", "w") as archive:
-        archive.writestr("__main__.py", WHO + ending)
-    runner.both(*command.split(), "-m", "--one", "two")
-
-
-@pytest.mark.parametrize("name", ["gone", "package", "broken", "package.part.x"])
-def test_a_module_that_cannot_be_run_is_refused_in_python_s_words(runner: Runner, name: str) -> None:
-    runner.write("", "package/__init__.py")
-    runner.write("", "package/part.py")
-    runner.write("1 / 0", "broken/__init__.py")
-    assert runner.both("-m", name).exit_code == 1
-
-
-@pytest.mark.parametrize("options", [["-X", "dev", "-O", "-u", "-W", "error"], ["-P"]], ids=" ".join)
-@pytest.mark.parametrize("command", [["-m", "package.part"], ["package/part.py"]], ids=" ".join)
-def test_options_of_python_itself(runner: Runner, command: list[str], options: list[str]) -> None:
-    if "-P" in options and sys.version_info < (3, 11):
-        pytest.skip("from Python 3.11 on")
-    runner.write(
-        "import sys\nprint(__debug__, sys.flags, sys.warnoptions, sys.argv)\nassert 'a' == 'b'", "package/part.py"
-    )
-    runner.both(*command, "-X", options=options)
-
-
-def test_standard_input_is_the_script_s(runner: Runner) -> None:
-    runner.write("import sys\nprint(input(), sys.stdin.read(), sys.stdin.closed)", "reads.py")
-    for command in (["reads.py"], ["-m", "reads"]):
-        assert runner.both(*command, stdin="one\ntwo\n").stdout == "one two\n False\n"
-    assert runner.both("reads.py").exit_code == 1  # EOFError
-
-
-def test_workers_that_are_spawned_find_the_module(runner: Runner) -> None:
-    source = """
-import multiprocessing, sys
-def double(x):
-    return 2 * x
-if __name__ == "__main__":
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.map(double, [1, 2]), sys.modules["__main__"].__spec__.name)
-"""
-    runner.write("", "package/__init__.py")
-    runner.write(source, "package/part.py")
-    assert runner.both("-m", "package.part").stdout == "[2, 4] package.part\n"
 
 
 @pytest.mark.parametrize(
@@ -269,8 +136,6 @@ if __name__ == "__main__":
     ],
 )
 def test_the_trace_is_there_however_the_script_ends(runner: Runner, ending: str, exit_code: int) -> None:
-    runner.trace.parent.mkdir()
-    runner.trace.write_bytes(b"of an older run")
     assert runner.both(runner.write(f"{RECORD}\n{ending}")).exit_code == exit_code
     assert range_names(runner.trace) == ["stage"]
     assert [path.name for path in runner.trace.parent.iterdir()] == ["trace.sqlite"]
@@ -278,9 +143,8 @@ def test_the_trace_is_there_however_the_script_ends(runner: Runner, ending: str,
     assert found[schema.META_CUDA_USED] == "no"
     assert int(found[schema.META_CLOCK_ORIGIN_NS]) > 0
     assert found[schema.META_TRACER_VERSION]
-    if found[schema.META_GPU_PRESENT] == "no":
-        assert found[schema.META_CUDA_TRACED] == "no"
-        assert found[schema.META_CUDA_UNTRACED_REASON]
+    assert found[schema.META_CUDA_TRACED] == "no"
+    assert found[schema.META_CUDA_UNTRACED_REASON]
 
 
 def test_threads_and_exit_functions_still_record(runner: Runner) -> None:
@@ -317,9 +181,10 @@ if __name__ == "__main__":
     record()
 """
     plain = runner.run(runner.write(source))
-    assert runner.run("-m", "perfharness.tracer", "script.py", tracer="embedded") == plain
+    assert runner.run("script.py", tracer="embedded") == plain
     assert plain.stdout == "[0, 2, 4, 6]\n0\n"
-    traces = complete_traces(runner.trace.parent)
+    own, *traces = complete_traces(runner.trace.parent)
+    assert own == runner.trace
     assert range_names(runner.trace) == ["stage"]
     assert [pids(path) for path in traces] == [{int(path.name.split("_")[1])} for path in traces]
     assert [name for path in traces for name in range_names(path)] == ["stage"] * 5
@@ -352,8 +217,7 @@ print(ends, signal.pthread_sigmask(signal.SIG_BLOCK, []))
 def test_sigterm_ends_a_process_that_never_comes_back_from_c(runner: Runner) -> None:
     """A handler would never be called: a program that is to end would not. What it recorded and said is kept."""
     source = f"""
-import ctypes, os, signal, subprocess, sys, threading
-subprocess.run([sys.executable, "-I", "-c", "pass"])
+import ctypes, os, signal, threading
 {RECORD}
 signal.alarm(100)
 threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -361,9 +225,7 @@ mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
 libc.pthread_mutex_lock(mutex), libc.pthread_mutex_lock(mutex)
 """
     assert runner.both(runner.write(source)).exit_code == -signal.SIGTERM
-    assert complete_traces(runner.trace.parent) == [runner.trace]
     assert range_names(runner.trace) == ["stage"]
-    assert "-I" in meta(runner.trace)[schema.META_DIAGNOSTIC]
 
 
 @pytest.mark.parametrize("daemon", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -397,7 +259,7 @@ sys.stdout.flush()
 
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_process_that_is_killed_leaves_what_it_recorded(runner: Runner, end: str) -> None:
-    runner.run("-m", "perfharness.tracer", runner.write(f"import os, signal\n{RECORD}\n{end}"))
+    runner.run(runner.write(f"import os, signal\n{RECORD}\n{end}"), tracer="embedded")
     assert not runner.trace.exists()
     (runner.trace.parent / ".gpu_4194305.records").write_bytes(b"of no process")
     assert complete_traces(runner.trace.parent) == [runner.trace]
@@ -421,7 +283,8 @@ if os.fork() == 0:
     time.sleep(60)
 os.read(reader, 1)
 """
-    runner.run("-m", "perfharness.tracer", runner.write(source))
+    runner.run(runner.write(source), tracer="embedded")
+    complete_traces(runner.trace.parent, of_running=False)
     assert range_names(runner.trace) == ["stage"]
     (left,) = log_paths(runner.trace.parent)
     names = left.with_suffix(".names")
@@ -451,24 +314,6 @@ os.waitpid(child, 0)
 print(os.path.exists(os.path.join(os.environ["PERFHARNESS_OUTPUT_DIR"], "trace.sqlite")))
 {RECORD}
 """
-    assert runner.run("-m", "perfharness.tracer", runner.write(source)).stdout == "False\n"
+    assert runner.run(runner.write(source), tracer="embedded").stdout == "False\n"
+    complete_traces(runner.trace.parent)
     assert range_names(runner.trace) == ["stage"]
-
-
-def test_a_trace_that_cannot_be_written_is_said(runner: Runner) -> None:
-    (runner.folder / "out").write_text("a file where the folder should be")
-    outcome = runner.run("-m", "perfharness.tracer", runner.write("print('ran')"))
-    assert outcome.exit_code == 0
-    assert outcome.stdout == "ran\n"
-    assert "trace.sqlite" in outcome.stderr
-
-
-@pytest.mark.parametrize("arguments", [[], ["-m"]], ids=str)
-def test_usage(runner: Runner, arguments: list[str]) -> None:
-    assert runner.run("-m", "perfharness.tracer", *arguments).exit_code == 1
-
-
-def test_start_up_is_light(runner: Runner) -> None:
-    heavy = ["numpy", "sqlite3", "pyarrow", "rich", "typer", "perfharness.tracer.output", "nvtx"]
-    script = runner.write(f"import sys; print([name for name in {heavy!r} if name in sys.modules])")
-    assert runner.run("-m", "perfharness.tracer", script).stdout == "[]\n"

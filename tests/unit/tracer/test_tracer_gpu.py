@@ -254,7 +254,7 @@ import ctypes, os, sys, threading, time
 from pathlib import Path
 from types import SimpleNamespace
 from perfharness import PerfRecorder
-from perfharness.tracer import cupti, ending, gpu, native, output
+from perfharness.tracer import cupti, gpu, native, output, session as sessions
 from perfharness.tracer.gpu_spool import GpuSpool
 from perfharness.tracer.session import Session
 
@@ -280,7 +280,7 @@ driver = SimpleNamespace(cuDeviceGetCount=lambda count: NOT_INITIALIZED, cuDrive
 gpu.STALLED_S = 0.2 if HANGS_IN_PARENT else 1000.0
 cupti.driver_library = lambda: driver
 gpu.cuda_was_used = output.cuda_was_used = lambda: True
-ending.maps_cuda = output.maps_cuda = lambda: True
+sessions._uses_cuda = lambda: True
 output.devices.write = lambda *_: None
 gpu.start_gpu_trace = lambda folder: (trace(folder), None)
 
@@ -293,7 +293,9 @@ def trace(folder):
 
 import perfharness.tracer.session as session_module
 session_module.GPU_DEVICE_FILES = ("/",)
-session = Session.start(os.environ["PERFHARNESS_OUTPUT_DIR"], ending.write)
+session = Session.start(os.environ["PERFHARNESS_OUTPUT_DIR"], output.write_trace)
+session.trace_name = "trace.sqlite"
+session.start_gpu()
 """
 
 
