@@ -195,7 +195,7 @@ class LaunchOptions(BaseModel):
         Option(
             ("--capture-batches",),
             BATCHES,
-            "Trace only these batches of each loop, from the first to before the last, counted from 0.",
+            "Trace only these batches of the first loop that reaches them, from FIRST to before LAST, counted from 0.",
             metavar="FIRST:LAST",
         ),
     ] = None

@@ -17,7 +17,7 @@ from perfharness.analysis.timeline.grouping import distinct, group_rows, rows_of
 from perfharness.analysis.timeline.intervals import NO_PARENT, Nesting, nest
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool, Int64, Integers, NvtxMarks, NvtxRanges, Trace
+from perfharness.model.trace import Bool, Int64, Integers, NvtxMarks, NvtxRanges, Trace, pid_of
 
 NOT_COUNTED = -1
 """Item count of a batch that recorded none."""
@@ -153,7 +153,9 @@ def _recorded(trace: Trace) -> StageTable | None:
     batch = _nearest(holder, nesting.parent, is_batch)
     items = _items(marks, mark_index, batch, trace.names, count)
     waits = _waits(marks, mark_index, trace.names, ownership.owners)
-    deleted = _deleted(marks, mark_index, holder, trace.names, nesting.parent[:count], nesting.level[:count])
+    open_at_end = _cut(ranges, index, nesting.parent[:count])
+    cut = is_batch & (items == NOT_COUNTED) & open_at_end
+    deleted = _deleted(marks, mark_index, holder, trace.names, cut, nesting.parent[:count], nesting.level[:count])
     table = StageTable(
         index=index, start_ns=ranges.start_ns[index], end_ns=ranges.end_ns[index],
         owner=owner, lane=lane, thread=thread,
@@ -162,7 +164,9 @@ def _recorded(trace: Trace) -> StageTable | None:
         items=np.where(is_batch, items, NOT_COUNTED),
         is_shared=_shared(marks, mark_index, batch, trace.names, count),
         barrier_wait_ns=_waited_inside(ranges, index, waits),
-        names=trace.names, owners=ownership.owners, findings=[], from_recorder=True,
+        names=trace.names, owners=ownership.owners,
+        findings=_cut_finding(ranges, index[cut], index[open_at_end], trace.names),
+        from_recorder=True,
         barrier_waits=waits,
     )  # fmt: skip
     return _ordered(table, keep=~deleted)
@@ -215,11 +219,54 @@ def _shared(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str]
     return shared
 
 
-def _deleted(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str], parent: Int64, level: Int64) -> Bool:
-    deleted = np.zeros(len(parent), dtype=np.bool_)
+def _cut(ranges: NvtxRanges, index: Int64, parent: Int64) -> Bool:
+    """Ranges that the end of their process cut.
+
+    nsys has all that is open end with the last event of the process: two of them, one in the other, end in the same
+    nanosecond, which two calls never do. One that is open alone is not told from one that ended there; a batch with
+    items has ended.
+    """
+    end = ranges.end_ns[index]
+    groups = group_rows(pid_of(ranges.thread[index]))
+    last = np.zeros(len(groups), dtype=np.int64)
+    np.maximum.at(last, groups.code, end)
+    inner = np.flatnonzero((parent >= 0) & (parent < len(index)) & (end == last[groups.code]))
+    inner = inner[end[inner] == end[parent[inner]]]
+    cut: Bool = ranges.is_open[index].copy()
+    cut[inner] = cut[parent[inner]] = True
+    return cut
+
+
+def _cut_finding(ranges: NvtxRanges, batches: Int64, rows: Int64, names: list[str]) -> list[Finding]:
+    if not len(batches):
+        return []
+    shown = [
+        f"{names[ranges.name[row]]}_{ranges.payload[row]}" if ranges.has_payload[row] else names[ranges.name[row]]
+        for row in rows[:5].tolist()
+    ]
+    return [
+        Finding(
+            "batches-cut",
+            Severity.WARNING,
+            f"The end of its process cut {len(batches)} batch(es), which are not in these results; open were "
+            f"{', '.join(shown)}.",
+        )
+    ]
+
+
+def _deleted(
+    marks: NvtxMarks,
+    mark_index: Int64,
+    holder: Int64,
+    names: list[str],
+    cut: Bool,
+    parent: Int64,
+    level: Int64,
+) -> Bool:
+    deleted: Bool = cut.copy()
     deletes = (marks.name[mark_index] == _code(names, conventions.MARK_DELETE)) & (holder >= 0)
     deleted[holder[deletes]] = True
-    for at in rows_of_levels(level)[1:] if deletes.any() else ():
+    for at in rows_of_levels(level)[1:] if deleted.any() else ():
         deleted[at] |= deleted[parent[at]]
     return deleted
 
