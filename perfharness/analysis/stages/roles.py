@@ -29,6 +29,13 @@ DEFAULT_BATCH_PATTERN = r"batch(?:[ _-]?(\d+))?$"
 """Plain NVTX ranges with such a name are batches; matched from the start, ignoring case. Its digits are the index."""
 
 LISTED_NAMES = 8
+LISTED_LEFT_OUT = 3
+"""How many names a note about ranges in no table shows for each domain, and how much of each."""
+
+SHOWN_OF_NAME = 60
+
+OWN_DOMAINS = (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE)
+"""Ranges of these are for the tracer and the timeline."""
 
 MAX_LEVELS = 100
 """Results hold ranges inside of fewer others than this. Many readers of JSON refuse to go deeper (128 levels)."""
@@ -165,7 +172,10 @@ def _recorded(trace: Trace) -> StageTable | None:
         is_shared=_shared(marks, mark_index, batch, trace.names, count),
         barrier_wait_ns=_waited_inside(ranges, index, waits),
         names=trace.names, owners=ownership.owners,
-        findings=_cut_finding(ranges, index[cut], index[open_at_end], trace.names),
+        findings=[
+            *_cut_finding(ranges, index[cut], index[open_at_end], trace.names),
+            *_other_domains(trace, ownership),
+        ],
         from_recorder=True,
         barrier_waits=waits,
     )  # fmt: skip
@@ -302,24 +312,22 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
     for code, label_of_code in label.items():
         owner_of_code[code] = owners.index(label_of_code)
     owner = owner_of_code[ranges.domain]
-    wanted = ~ranges.crosses_threads
-    for own in (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE):
-        wanted &= ranges.domain != _code(trace.names, own)
-    findings: list[Finding] = []
-    if domain is not None:
-        if domain not in owners:
-            there = ", ".join(f"'{name}'" for name in owners) or "none"
-            findings.append(
-                Finding(
-                    "domain-not-found",
-                    Severity.ERROR,
-                    f"No NVTX range of domain '{domain}' is in the trace; domains there are: {there}.",
-                    "Name one of these with --domain, or leave the option out.",
-                )
+    of_domain = ~_is_own(trace)
+    if domain in owners:
+        of_domain = owner == owners.index(domain)
+    wanted = of_domain & ~ranges.crosses_threads
+    findings = _ended_on_another_thread(trace, of_domain & ranges.crosses_threads)
+    if domain is not None and domain not in owners:
+        there = ", ".join(f"'{name}'" for name in owners) or "none"
+        findings.append(
+            Finding(
+                "domain-not-found",
+                Severity.ERROR,
+                f"No NVTX range of domain '{domain}' is in the trace; domains there are: {there}.",
+                "Name one of these with --domain, or leave the option out.",
             )
-            wanted = np.zeros_like(wanted)
-        else:
-            wanted = ~ranges.crosses_threads & (owner == owners.index(domain))
+        )
+        wanted = np.zeros_like(wanted)
     index = np.flatnonzero(wanted)
     at = slice(None) if wanted.all() else index  # of all, no copies
     start_ns, end_ns, owner, thread = ranges.start_ns[at], ranges.end_ns[at], owner[at], ranges.thread[at]
@@ -337,6 +345,60 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
         findings=findings, from_recorder=False,
     )  # fmt: skip
     return _ordered(table, keep=np.ones(len(index), dtype=np.bool_))
+
+
+def _is_own(trace: Trace) -> Bool:
+    return np.isin(trace.ranges.domain, [_code(trace.names, name) for name in OWN_DOMAINS])
+
+
+def _other_domains(trace: Trace, recorders: Recorders) -> list[Finding]:
+    """The note about ranges that no recorder made."""
+    left_out = np.flatnonzero((recorders.owner_of(trace.ranges.category) < 0) & ~_is_own(trace))
+    if not len(left_out):
+        return []
+    label, domain = _domain_labels(trace), trace.ranges.domain[left_out]
+    parts = []
+    for code in distinct(domain):
+        rows = left_out[domain == code]
+        parts.append(f"{len(rows)} of domain '{label[int(code)]}' ({_shown_names(trace, rows)})")
+    return [
+        Finding(
+            "ranges-of-other-domains",
+            Severity.NOTE,
+            f"{len(left_out)} NVTX ranges that no recorder made are in no table: {'; '.join(sorted(parts))}.",
+            "`perfharness export RUN_OR_TRACE --table ranges` lists them; --domain NAME analyzes one domain.",
+        )
+    ]
+
+
+def _ended_on_another_thread(trace: Trace, is_left_out: Bool) -> list[Finding]:
+    """The note about start/end ranges that have no place on a thread's stack."""
+    rows = np.flatnonzero(is_left_out)
+    if not len(rows):
+        return []
+    return [
+        Finding(
+            "ranges-end-on-another-thread",
+            Severity.NOTE,
+            f"{len(rows)} NVTX ranges end on another thread than they began on and are in no table: "
+            f"{_shown_names(trace, rows)}.",
+            "`perfharness export RUN_OR_TRACE --table ranges` lists them; end a range on its thread to have it in "
+            "the tables.",
+        )
+    ]
+
+
+def _shown_names(trace: Trace, rows: Int64) -> str:
+    """The most frequent names with their numbers and their time."""
+    codes, group, counts = np.unique(trace.ranges.name[rows], return_inverse=True, return_counts=True)
+    total_ns = np.bincount(group.ravel(), weights=trace.ranges.end_ns[rows] - trace.ranges.start_ns[rows])
+    order = np.lexsort((codes, -total_ns))
+    shown = [
+        f"{trace.names[codes[at]][:SHOWN_OF_NAME]}: {counts[at]}, {total_ns[at] / 1e6:.3g} ms"
+        for at in order[:LISTED_LEFT_OUT]
+    ]
+    more = [f"and {len(codes) - LISTED_LEFT_OUT} more names"] if len(codes) > LISTED_LEFT_OUT else []
+    return ", ".join([*shown, *more])
 
 
 def _pattern_not_found(pattern: str, names: list[str], name: Integers) -> Finding:

@@ -119,9 +119,7 @@ BatchPatternOption = Annotated[
 
 
 SOURCE = "RUN_OR_TRACE"
-SOURCE_HELP = (
-    "A run, a process of it, a repeat, a sweep, cold starts, or a trace (.sqlite, .nsys-rep, a Parquet folder of nsys)."
-)
+SOURCE_HELP = "A run, a process of it, a repeat, a sweep, cold starts, or a trace (.sqlite or .nsys-rep)."
 """The argument of every verb that reads results."""
 
 

@@ -154,7 +154,7 @@ def read_manifest(folder: Path) -> RunManifest:
     except FileNotFoundError:
         raise ResultError(
             f"{folder} holds no {MANIFEST_NAME}, so it is not a run folder; give the folder that was passed to "
-            "`perfharness launch -o`, or a trace: a file, or a folder that `nsys export --type parquetdir` wrote."
+            "`perfharness launch -o`, or a trace (.sqlite or .nsys-rep)."
         ) from None
     except (OSError, ValidationError) as error:
         raise ResultError(
