@@ -16,8 +16,8 @@ import psutil
 PATIENCE_S = 120.0
 
 FORKED = multiprocessing.get_context("forkserver")
-PRELOADED = ("cli.launch", "cli.analyze", "cli.bench", "cli.stress", "runs.run_folder")
-FORKED.set_forkserver_preload([__name__, *(f"perfharness.{name}" for name in PRELOADED)])
+PRELOADED = ("cli.launch", "cli.analyze", "cli.bench", "cli.compare", "cli.stress", "runs.history")
+FORKED.set_forkserver_preload([__name__, "scipy.special", *(f"perfharness.{name}" for name in PRELOADED)])
 
 
 def run(
