@@ -21,7 +21,7 @@ Order = Literal["in-turns", "one-after-the-other", "unknown"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
 
 
 class CompareRule(_Model):

@@ -57,11 +57,11 @@ class ProcessEnergyWritten(ProcessEnergy):
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class _Open(BaseModel):
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", use_attribute_docstrings=True)
 
 
 class Range(_Open):

@@ -301,7 +301,7 @@ def test_equal_sides_are_seldom_called_different(launches: int) -> None:
 
 
 @pytest.mark.parametrize("order", ["unknown", "after"])
-@pytest.mark.parametrize("spread", [1, 3])
+@pytest.mark.parametrize("spread", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_sides_of_unequal_numbers_keep_the_rate(order: str, spread: float) -> None:
     """Three launches that are alike by chance: by Welch's test 12 % of comparisons of equal sides had a false alarm."""
     drawn = np.random.default_rng(5)
