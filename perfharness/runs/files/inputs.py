@@ -78,7 +78,7 @@ class Located:
                 yield (f"{run_dir.name}/{record.folder}" if self.is_series else record.folder), record
 
 
-def locate(path: Path, nsys: Path | None = None) -> Located:
+def locate(path: Path) -> Located:
     """What the path names; an `.nsys-rep` is exported by nsys next to it.
 
     Of `launch --overhead`, the traced launches.
@@ -92,7 +92,7 @@ def locate(path: Path, nsys: Path | None = None) -> Located:
     if not path.is_dir() and not path.is_file():
         raise ResultError(f"{path} is no regular file and no folder; {EXPECTED_PATHS}.")
     if not path.is_dir():
-        trace = sqlite_of(path, lambda: find_nsys(nsys, os.environ)) if _is_report(path) else path
+        trace = sqlite_of(path, lambda: find_nsys(None, os.environ)) if _is_report(path) else path
         return Located(path, trace=trace, name=path.stem)
     if (path / MANIFEST_NAME).is_file():
         return Located(path, runs=(path,), name=path.name)
@@ -166,7 +166,7 @@ def _listed(folder: Path) -> set[str]:
     return listed
 
 
-def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
+def complete_cut_off(folder: Path) -> None:
     """Of a run whose launcher was killed, make readable files of what its tracers and its sampler left.
 
     What cannot be made is skipped: the analysis reports processes without a trace.
@@ -181,7 +181,7 @@ def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
             for place, pid in left.items()
             if any(is_plain(place / f"{REPORT_STEM}{end}") for end in REPORT_ENDS)
         }
-        usable = [found for found in find_nsys(nsys, os.environ) if found.usable] if reports else []
+        usable = [found for found in find_nsys(None, os.environ) if found.usable] if reports else []
         if usable:
             collect(usable[0], reports, Interrupts())
     spool = folder / SPOOL_NAME

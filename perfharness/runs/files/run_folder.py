@@ -74,7 +74,6 @@ class ReadAs:
     warmup_batches: int | None = None
     domain: str | None = None
     batch_pattern: str | None = None
-    reject_throttled: bool | None = None
     parallel: Literal["auto", "data", "model"] | None = None
 
     def options(self, launched: RunManifest | None = None) -> AnalysisOptions:
@@ -271,7 +270,7 @@ def analyze_run(
     findings.extend(found)
     options = analyzer.options
     nsys_bytes = {name: one.trace_bytes for name, one in all_analysed.items() if one.trace_meta.tracer == "nsys"}
-    machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled, nsys_bytes=nsys_bytes)
+    machine = analyzer.telemetry.summarize(results, nsys_bytes)
     findings.extend(machine.findings)
     files = ResultFiles(run_dir) if write and (results or not has_numbers(run_dir)) else None
     for process in manifest.measured_processes:
