@@ -63,13 +63,13 @@ class Naming:
         return found
 
 
-def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int) -> None:
+def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int, naming: Naming) -> None:
     """Write the names of domains and categories of one process, then its events.
 
     Args:
         origin_ns: time 0 of the trace, `perf_counter_ns`.
+        naming: of the process, which has several logs where it became another program.
     """
-    naming = Naming()
     entries = log.attributes
     domain = [naming.domain(entry.domain) for entry in entries]
     naming.taken.update(

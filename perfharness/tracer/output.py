@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -152,6 +153,7 @@ def _merge_logs(file: TraceFile, paths: list[Path], origin_ns: int) -> None:
 
     Raises OSError where one cannot be read.
     """
+    naming: dict[int, nvtx_table.Naming] = defaultdict(nvtx_table.Naming)
     for path in paths:
         rows = [(schema.META_MERGED_LOG, path.name)]
         try:
@@ -159,7 +161,7 @@ def _merge_logs(file: TraceFile, paths: list[Path], origin_ns: int) -> None:
         except (FileNotFoundError, ValueError) as error:
             rows.append((schema.META_DIAGNOSTIC, f"the ranges in {path.name} cannot be read: {error}"))
         else:
-            nvtx_table.write_log(file, log, origin_ns)
+            nvtx_table.write_log(file, log, origin_ns, naming[log.facts.pid])
             process = schema.global_tid(log.facts.pid, 0)
             name = Path(printable(log.facts.executable)).name
             file.insert("PROCESSES", ("globalPid", "pid", "name"), [(process, log.facts.pid, name)])

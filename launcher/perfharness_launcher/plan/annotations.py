@@ -204,7 +204,8 @@ def _problem(found: dict[str, Any], script: Path, python: str) -> str | None:
     owner = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == first), None)
     if owner is not None and not rest:
         return f"{first} is a class; name one of its methods (__init__, __call__)"
-    if module != MAIN and (_mentions(text, first) and (owner is None or owner.bases or _mentions(text, rest[-1]))):
+    given = owner is None or owner.bases or owner.keywords or owner.decorator_list or _mentions(text, rest[-1])
+    if module != MAIN and given and _mentions(text, first):
         return None  # assigned, imported or inherited
     names = [node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     close = difflib.get_close_matches(qualname.rpartition(".")[2], names, n=1)

@@ -28,7 +28,7 @@ from perfharness_launcher.staging import is_run
 
 @dataclass(frozen=True)
 class InterpreterFacts:
-    """The interpreter that runs a Python script, or that `--python` names where a program may start one.
+    """The interpreter that runs a Python script, or that `python` names where a program may start one.
 
     Args:
         nvtx: version of the nvtx package that it would import, or None.
