@@ -36,9 +36,9 @@ def main() -> None:
     if logs and is_child:
         from perfharness.tracer.follow import followed
 
-        session = followed(folder)
+        followed(folder)
         host_probe.start()
-        script.run(arguments, session.end_by_sigint, compile_script)
+        script.run(arguments, end_by_sigint, compile_script)
     elif logs:
         from perfharness.tracer import entry
 

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from perfharness.model import range_log
-from perfharness.model.range_log import HAS_PAYLOAD, OP_BITS, RangeAttributes, RangeLog
+from perfharness.tracer import range_log
+from perfharness.tracer.range_log import HAS_PAYLOAD, OP_BITS, RangeAttributes, RangeLog
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from time import monotonic_ns  # a name of our own: a script may have the module
 
 from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
-from perfharness.model import conventions, range_log
+from perfharness.model import conventions
 from perfharness.own_work import own_work
 from perfharness.recorder import barrier, capture, collecting, compiling, startup, tasks
 from perfharness.recorder.channels import Channel, lane_of
@@ -29,6 +29,7 @@ from perfharness.recorder.spec import (
 )
 from perfharness.recorder.stacks import Node, RangeStack, StackRegistry, ThreadStacks
 from perfharness.recorder.thread_times import thread_times_ns
+from perfharness.tracer import range_log
 
 NEVER_NS = sys.maxsize
 CLOCK_MARKS = 8

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from perfharness.errors import RecorderError
-from perfharness.model import conventions, environment, range_log
+from perfharness.model import conventions, environment
 from perfharness.recorder.channels import Channel, LogSink, SilentSink, Sink
+from perfharness.tracer import range_log
 
 INSTALL_HINT = "install it with: pip install 'nvtx>=0.2.10'"
 

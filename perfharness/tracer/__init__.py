@@ -1,4 +1,8 @@
 """The embedded tracer: records ranges and GPU work inside the measured process, where there is no nsys.
 
-`python -m perfharness.tracer SCRIPT ARGUMENTS…` runs the script as Python itself would and writes `trace.sqlite`.
+`start` starts it; `output.complete_traces` makes `trace.sqlite` of what the processes left.
 """
+
+from perfharness.tracer.session import start
+
+__all__ = ["start"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from uuid import UUID
 
-from perfharness.tracer.sqlite_file import TraceFile
+from perfharness.tracer.trace_file import TraceFile
 
 _ATTRIBUTES = {
     "l2CacheSize": 38, "smCount": 16, "computeMajor": 75, "computeMinor": 76, "smMajor": 75, "smMinor": 76,

@@ -10,8 +10,7 @@ import sys
 
 from perfharness import host_probe, script
 from perfharness.model import environment
-from perfharness.tracer.ending import write
-from perfharness.tracer.session import Session
+from perfharness.tracer.session import start
 
 USAGE = "usage: python -m perfharness.tracer [-m MODULE | SCRIPT.py] [arguments of the script]"
 
@@ -27,6 +26,7 @@ def main(compile_script: script.Compile = script.compile_plainly) -> None:
             f"perfharness.tracer: {environment.OUTPUT_DIR} is not set: it is the folder of trace.sqlite; "
             "set it, or use `perfharness launch --tracer embedded`"
         )
-    session = Session.start(os.path.abspath(output_dir), write)  # noqa: PTH100 - pathlib costs start-up time
+    on_interrupt = script.ending_by_sigint()
+    start(os.path.abspath(output_dir)).log.open()  # noqa: PTH100 - pathlib costs start-up time
     host_probe.start()
-    script.run(arguments, session.end_by_sigint, compile_script)
+    script.run(arguments, on_interrupt, compile_script)

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from perfharness.demangle import Demangler
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer import cupti
+from perfharness.tracer.gpu import CANARY
 from perfharness.tracer.records import Columns
-from perfharness.tracer.sqlite_file import TraceFile
-from perfharness.tracer.tables import MEMORY_KIND_UNKNOWN
+from perfharness.tracer.trace_file import MEMORY_KIND_UNKNOWN, TraceFile
 
 if TYPE_CHECKING:
     from perfharness.tracer.session import Session
 
-CANARY_FUNCTION = "cuDriverGetVersion"
 _ANONYMOUS = "(anonymous namespace)"
 _ANONYMOUS_STAND_IN = "\x00"
 
@@ -228,7 +227,7 @@ def _write_api(
             continue
         cbids, which = np.unique(columns["cbid"], return_inverse=True)
         texts = [api_names.get((domain, cbid), f"cbid {cbid}") for cbid in cbids.tolist()]
-        keep = np.asarray([text != CANARY_FUNCTION and not cupti.is_inquiry(text) for text in texts])[which]
+        keep = np.asarray([text != CANARY and not cupti.is_inquiry(text) for text in texts])[which]
         columns = {name: values[keep] for name, values in columns.items()}
         values = {
             "start": columns["start"].astype(np.int64) - session.origin_ns,

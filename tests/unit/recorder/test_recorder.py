@@ -18,13 +18,13 @@ import pytest
 
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
-from perfharness.model import range_log
 from perfharness.model.conventions import MARK_CLOCK, MARK_COLLECTING, MARK_COMPILING, MARK_QUEUED, MARK_READY_TIME
-from perfharness.model.range_log import RangeLog
 from perfharness.recorder import collecting, compiling, core, crowding
 from perfharness.recorder.recorder import SCOPES_KEPT
 from perfharness.recorder.stacks import NODES_KEPT
 from perfharness.recorder.thread_times import thread_times_ns
+from perfharness.tracer import range_log
+from perfharness.tracer.range_log import RangeLog
 from tests.unit.recorder_events import drawn, events
 
 

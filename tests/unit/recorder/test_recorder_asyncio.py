@@ -12,8 +12,8 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import nsys_schema as schema
-from perfharness.model.range_log import RangeLog
-from perfharness.tracer.ranges import decode
+from perfharness.tracer.log_reader import decode
+from perfharness.tracer.range_log import RangeLog
 from tests.unit.recorder_events import drawn, events, read
 
 
@@ -202,7 +202,7 @@ def test_ranges_of_two_recorders_have_numbers_of_their_own(log: RangeLog) -> Non
 
     asyncio.run(main())
     logged = read(log)
-    table, attributes = decode(logged), logged.attributes
+    (table, _), attributes = decode(logged), logged.attributes
     found = {
         attributes[key].message: (attributes[key].category, end)
         for key, end, kind in zip(table["key"], table["end"], table["event_type"], strict=True)

@@ -150,7 +150,7 @@ def test_a_recorder_brings_no_library_along(tmp_path: Path, with_log: bool) -> N
     heavy = ["numpy", "torch", "pyarrow", "rich", "pydantic", "perfharness_launcher", "nvtx"]
     if with_log:
         code += (
-            f"from perfharness.model import range_log; range_log.install(range_log.RangeLog({str(tmp_path)!r}))\n"
+            f"from perfharness.tracer import range_log; range_log.install(range_log.RangeLog({str(tmp_path)!r}))\n"
             "perf = PerfRecorder('rec')\n"
             "with perf.batch(0, total_items=1): pass\n"
             "perf.finalize()\n"

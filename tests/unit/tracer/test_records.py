@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from perfharness.tracer import cupti, records
-from perfharness.tracer.cupti import Cupti, starts_gpu_work
+from perfharness.tracer import callbacks, cupti, records
+from perfharness.tracer.cupti import Cupti
 from perfharness.tracer.layouts import LAYOUTS, is_known, record_lengths
 from perfharness.tracer.records import Columns, LayoutError, check_lengths
 
@@ -118,18 +120,28 @@ def test_versions_whose_layouts_are_known() -> None:
     assert [version for version in versions if is_known(version)] == [18, 28, 130000, 130500]
 
 
-STARTING = [
-    "cudaLaunchKernel_v7000", "cudaLaunchKernelExC_v11060", "cuLaunchKernelEx", "cuLaunchCooperativeKernel",
-    "cudaGraphLaunch_ptsz_v10000", "cudaMemcpyAsync_v3020", "cuMemsetD32Async", "cudaMemPrefetchAsync_v12020",
-]  # fmt: skip
-OTHERS = [
-    "cudaLaunchHostFunc_v10000", "cudaGraphMemcpyNodeSetParams_v10000", "cudaGraphAddMemsetNode_v10000",
-    "cudaGetDevice_v3020", "cudaStreamIsCapturing_v10000", "cudaEventRecord_v3020",
-]  # fmt: skip
+KINDS_OF_FUNCTION = {
+    "starts work": """
+        cudaLaunchKernel_v7000 cudaLaunchKernelExC_v11060 cuLaunchKernelEx cuLaunchCooperativeKernel cuMemsetD32Async
+        cudaGraphLaunch_ptsz_v10000 cudaMemcpyAsync_v3020 cudaMemPrefetchAsync_v12020 cuLaunchKernel""",
+    "inquiry": """
+        cudaGetDevice_v3020 cudaSetDevice_v3020 cudaGetLastError_v3020 cudaPeekAtLastError_v3020 cuCtxGetCurrent
+        cudaDeviceGetAttribute_v5000 cuCtxSetCurrent cuDeviceGet cuDeviceGetAttribute cuDeviceGetUuid_v2
+        cudaPointerGetAttributes_v4000 __cudaPushCallConfiguration_v9000""",
+    "neither": """
+        cudaLaunchHostFunc_v10000 cudaGraphMemcpyNodeSetParams_v10000 cudaGraphAddMemsetNode_v10000 cudaMalloc_v3020
+        cudaStreamIsCapturing_v10000 cudaEventRecord_v3020 cudaFree_v3020 cudaMallocAsync_v11020 cudaHostAlloc_v3020
+        cudaStreamSynchronize_v3020 cudaDeviceSynchronize_v3020 cudaEventQuery_v3020 cudaStreamWaitEvent_v3020
+        cudaGetDeviceProperties_v12000 cudaSetDeviceFlags_v3020 cuLibraryLoadData cuModuleLoadData cuMemAlloc_v2
+        cuCtxSynchronize cuInit cuDevicePrimaryCtxRetain cudaMemGetInfo_v3020 cudaGraphInstantiate_v12000""",
+}
 
 
-def test_functions_that_start_gpu_work() -> None:
-    assert [function for function in STARTING + OTHERS if starts_gpu_work(function)] == STARTING
+@pytest.mark.parametrize("kind", KINDS_OF_FUNCTION)
+def test_kinds_of_functions(kind: str) -> None:
+    names = KINDS_OF_FUNCTION[kind].split()
+    assert [name for name in names if cupti.starts_gpu_work(name) != (kind == "starts work")] == []
+    assert [name for name in names if cupti.is_inquiry(name) != (kind == "inquiry")] == []
 
 
 def test_libraries_are_found_where_wheels_and_toolkits_put_them(
@@ -148,3 +160,39 @@ def test_libraries_are_found_where_wheels_and_toolkits_put_them(
     monkeypatch.setenv("CUDA_HOME", str(home))
     assert list(cupti.find_libraries(99)) == expected
     assert list(cupti.find_libraries(98)) == []
+
+
+Request = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+Complete = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+Clock = ctypes.CFUNCTYPE(ctypes.c_uint64)
+
+
+def request(pool: callbacks.BufferPool) -> tuple[int | None, int, int]:
+    buffer, size, max_records = ctypes.c_void_p(1), ctypes.c_size_t(2), ctypes.c_size_t(3)
+    Request(pool.request_address)(ctypes.byref(buffer), ctypes.byref(size), ctypes.byref(max_records))
+    return buffer.value, size.value, max_records.value
+
+
+@pytest.mark.skipif(not callbacks.supported(), reason="no machine code for this processor")
+def test_the_machine_code_hands_out_each_buffer_once_and_counts_all() -> None:
+    """Called as by CUPTI, from eight threads; more returns than buffers write nowhere."""
+    pool = callbacks.BufferPool(4096, 4000)
+    found: list[tuple[int | None, int, int]] = []
+    threads = [threading.Thread(target=lambda: found.extend(request(pool) for _ in range(501))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one for one in found if one[0]) == [(pool.base + number * 4096, 4096, 0) for number in range(4000)]
+    assert [one for one in found if not one[0]] == [(None, 0, 0)] * 8
+    assert pool.requested == 4008
+    small = callbacks.BufferPool(4096, 1)
+    for valid in (0, 16, 24):
+        Complete(small.complete_address)(0x1234, 7, small.base, 4096, valid)
+    assert small.completed() == [(small.base, 0)]
+    clock = Clock(pool.clock_address)
+    for _ in range(100):
+        before, now, after = time.perf_counter_ns(), clock(), time.perf_counter_ns()
+        assert before <= now <= after
