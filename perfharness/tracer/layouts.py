@@ -21,7 +21,7 @@ class Layout:
     """One kind of record.
 
     Args:
-        fields: NumPy type and offset in bytes, by column name.
+        fields: NumPy type and offset in bytes, by column name: that of nsys's table, where there is one.
         lengths: `(first CUPTI version, length in bytes)`, oldest first.
     """
 
@@ -46,16 +46,17 @@ def _layout(fields: str, *lengths: tuple[int, int]) -> Layout:
 _OPERATION = "u8@16:start u8@24:end"
 
 _API = _layout(
-    "u4@0:kind u4@4:cbid u8@8:start u8@16:end u4@28:thread u4@32:correlation u4@36:return_value",
+    "u4@4:cbid u8@8:start u8@16:end u4@28:thread u4@32:correlationId u4@36:returnValue",
     (_OLDEST, 40),
 )
 
 LAYOUTS = {
     cupti.KIND_CONCURRENT_KERNEL: _layout(
-        f"u2@6:registers {_OPERATION} u4@40:device u4@44:context u4@48:stream "
-        "i4@52:grid_x i4@56:grid_y i4@60:grid_z i4@64:block_x i4@68:block_y i4@72:block_z "
-        "i4@76:static_shared i4@80:dynamic_shared u4@84:local_per_thread u4@92:correlation i8@96:grid_id "
-        "u8@104:name u1@136:launch_type u4@140:shared_executed u8@144:graph_node u8@192:local_total",
+        f"u2@6:registersPerThread {_OPERATION} u4@40:deviceId u4@44:contextId u4@48:streamId "
+        "i4@52:gridX i4@56:gridY i4@60:gridZ i4@64:blockX i4@68:blockY i4@72:blockZ "
+        "i4@76:staticSharedMemory i4@80:dynamicSharedMemory u4@84:localMemoryPerThread u4@92:correlationId "
+        "i8@96:gridId u8@104:name u1@136:launchType u4@140:sharedMemoryExecuted u8@144:graphNodeId "
+        "u8@192:localMemoryTotal",
         (_OLDEST, 208),
         (130000, 216),
         (130100, 224),
@@ -63,26 +64,26 @@ LAYOUTS = {
         (130400, 248),
     ),
     cupti.KIND_MEMCPY: _layout(
-        f"u1@4:copy_kind u1@5:source_kind u1@6:target_kind u8@8:bytes {_OPERATION} "
-        "u4@32:device u4@36:context u4@40:stream u4@44:correlation u8@64:graph_node",
+        f"u1@4:copyKind u1@5:srcKind u1@6:dstKind u8@8:bytes {_OPERATION} "
+        "u4@32:deviceId u4@36:contextId u4@40:streamId u4@44:correlationId u8@64:graphNodeId",
         (_OLDEST, 88),
         (26, 96),
         (130400, 112),
     ),
     cupti.KIND_MEMCPY_PEER: _layout(
-        f"u1@4:copy_kind u1@5:source_kind u1@6:target_kind u8@8:bytes {_OPERATION} "
-        "u4@32:device u4@36:context u4@40:stream u4@44:source_device u4@48:source_context "
-        "u4@52:target_device u4@56:target_context u4@60:correlation u8@72:graph_node",
+        f"u1@4:copyKind u1@5:srcKind u1@6:dstKind u8@8:bytes {_OPERATION} "
+        "u4@32:deviceId u4@36:contextId u4@40:streamId u4@44:srcDeviceId u4@48:srcContextId "
+        "u4@52:dstDeviceId u4@56:dstContextId u4@60:correlationId u8@72:graphNodeId",
         (_OLDEST, 96),
     ),
     cupti.KIND_MEMSET: _layout(
-        f"u4@4:value u8@8:bytes {_OPERATION} u4@32:device u4@36:context u4@40:stream u4@44:correlation "
-        "u2@50:memory_kind u8@64:graph_node",
+        f"u4@4:value u8@8:bytes {_OPERATION} u4@32:deviceId u4@36:contextId u4@40:streamId u4@44:correlationId "
+        "u2@50:memKind u8@64:graphNodeId",
         (_OLDEST, 88),
         (130400, 104),
     ),
     cupti.KIND_GRAPH_TRACE: _layout(
-        "u4@4:correlation u8@8:start u8@16:end u4@24:device u4@28:graph u4@32:context u4@36:stream",
+        "u4@4:correlationId u8@8:start u8@16:end u4@24:deviceId u4@28:graphId u4@32:contextId u4@36:streamId",
         (_OLDEST, 48),
         (21, 56),
     ),
@@ -93,7 +94,7 @@ LAYOUTS = {
         (_OLDEST, 56),
     ),
     cupti.KIND_SYNCHRONIZATION: _layout(
-        "u4@4:type u8@8:start u8@16:end u4@24:correlation u4@28:context u4@32:stream u4@36:event",
+        "u4@4:syncType u8@8:start u8@16:end u4@24:correlationId u4@28:contextId u4@32:streamId u4@36:eventId",
         (_OLDEST, 40),
         (26, 56),
     ),

@@ -90,8 +90,13 @@ class EventAttributes:
 class Domain:
     """Stands in for `nvtx.Domain`; what is not recorded comes from the real one."""
 
+    get_event_attributes = EventAttributes
+
     def __init__(self, log: RangeLog, name: str | None, real_domain: Callable[..., Any] | None) -> None:
         self.name = name
+        self.push_range = functools.partial(self._record, PUSH)
+        self.start_range = functools.partial(self._record, START)
+        self.mark = functools.partial(self._record, MARK)
         self._log, self._real_domain = log, real_domain
         self._keys: dict[tuple[Any, ...], int] = {}
         self._pop = log.key(RangeAttributes(name, "")) << OP_BITS | POP
@@ -122,27 +127,15 @@ class Domain:
         name = category if isinstance(category, str) else None
         return self._log.key(RangeAttributes(self.name, text, name, color_to_hex(color)))
 
-    def push_range(self, attributes: EventAttributes | None = None, **values: Any) -> None:
-        """Begin a range on this thread's stack of this domain."""
-        self._record(PUSH, attributes, values)
-
     def pop_range(self) -> None:
         """End the innermost range of this thread and domain."""
         self._log.writer().event(self._pop)
-
-    def start_range(self, attributes: EventAttributes | None = None, **values: Any) -> int | None:
-        """Begin a range that any thread may end; its id."""
-        return self._record(START, attributes, values)
 
     def end_range(self, range_id: int) -> None:
         """End the range of that id."""
         self._log.writer().end(range_id)
 
-    def mark(self, attributes: EventAttributes | None = None, **values: Any) -> None:
-        """Mark a moment."""
-        self._record(MARK, attributes, values)
-
-    def _record(self, op: int, attributes: EventAttributes | None, values: dict[str, Any]) -> int | None:
+    def _record(self, op: int, attributes: EventAttributes | None = None, **values: Any) -> int | None:
         event = EventAttributes() if attributes is None else attributes
         self.set_event_attributes(event, **values)
         return self.record(op, event.message, event.color, event.category, event.payload)
@@ -154,12 +147,6 @@ class Domain:
     def get_category_id(self, name: str) -> str:
         """A category in the form that attributes accept."""
         return name
-
-    def get_event_attributes(
-        self, message: Any = None, color: Any = None, category: Any = None, payload: Any = None
-    ) -> EventAttributes:
-        """Reusable attributes."""
-        return EventAttributes(message, color, category, payload)
 
     def set_event_attributes(self, attributes: EventAttributes, **values: Any) -> None:
         """Change some of the attributes in place."""

@@ -85,14 +85,11 @@ TABLES = {
 }
 
 
-def _enumeration(prefix: str, names: str, labels: Sequence[str] = (), first: int = 0) -> dict[int, tuple[str, str]]:
-    """Name and label by number; without labels, both are the name."""
-    words = names.split()
-    pairs = zip(words, labels or words, strict=True)
-    return {number: (prefix + word, label) for number, (word, label) in enumerate(pairs, start=first)}
+def _enumeration(prefix: str, values: str, first: int = 0) -> dict[int, tuple[str, str]]:
+    """Name and label by number, from words `NAME` or `NAME=Label` with commas."""
+    named = (value.partition("=") for value in values.split(", "))
+    return {number: (prefix + name, label or name) for number, (name, _, label) in enumerate(named, start=first)}
 
-
-_MEMORY_KINDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
 
 ENUMERATIONS: dict[str, dict[int, tuple[str, str]]] = {
     "ENUM_NSYS_EVENT_TYPE": {
@@ -111,40 +108,29 @@ ENUMERATIONS: dict[str, dict[int, tuple[str, str]]] = {
     },
     "ENUM_CUDA_MEMCPY_OPER": _enumeration(
         "CUDA_MEMCPY_KIND_",
-        "UNKNOWN HTOD DTOH HTOA ATOH ATOA ATOD DTOA DTOD HTOH PTOP",
-        (
-            "Unknown",
-            "Host-to-Device",
-            "Device-to-Host",
-            "Host-to-Array",
-            "Array-to-Host",
-            "Array-to-Array",
-            "Array-to-Device",
-            "Device-to-Array",
-            "Device-to-Device",
-            "Host-to-Host",
-            "Peer-to-Peer",
-        ),
+        "UNKNOWN=Unknown, HTOD=Host-to-Device, DTOH=Device-to-Host, HTOA=Host-to-Array, ATOH=Array-to-Host, "
+        "ATOA=Array-to-Array, ATOD=Array-to-Device, DTOA=Device-to-Array, DTOD=Device-to-Device, HTOH=Host-to-Host, "
+        "PTOP=Peer-to-Peer",
     ),
     "ENUM_CUDA_MEM_KIND": _enumeration(
         "CUDA_MEMOPR_MEMORY_KIND_",
-        "PAGEABLE PINNED DEVICE ARRAY MANAGED DEVICE_STATIC MANAGED_STATIC UNKNOWN",
-        _MEMORY_KINDS,
+        "PAGEABLE=Pageable, PINNED=Pinned, DEVICE=Device, ARRAY=Array, MANAGED=Managed, DEVICE_STATIC=Device Static, "
+        "MANAGED_STATIC=Managed Static, UNKNOWN=Unknown",
     ),
     "ENUM_CUPTI_SYNC_TYPE": _enumeration(
         "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_",
-        "UNKNOWN EVENT_SYNCHRONIZE STREAM_WAIT_EVENT STREAM_SYNCHRONIZE CONTEXT_SYNCHRONIZE",
-        ("Unknown", "Event sync", "Stream wait sync", "Stream sync", "Context sync"),
+        "UNKNOWN=Unknown, EVENT_SYNCHRONIZE=Event sync, STREAM_WAIT_EVENT=Stream wait sync, "
+        "STREAM_SYNCHRONIZE=Stream sync, CONTEXT_SYNCHRONIZE=Context sync",
     ),
     "ENUM_CUDA_KERNEL_LAUNCH_TYPE": _enumeration(
         "CUDA_KERNEL_LAUNCH_TYPE_",
-        "UNKNOWN REGULAR COOPERATIVE_SINGLE_DEVICE COOPERATIVE_MULTI_DEVICE",
-        ("Unknown", "Regular", "Coop Single Device", "Coop Multi Device"),
+        "UNKNOWN=Unknown, REGULAR=Regular, COOPERATIVE_SINGLE_DEVICE=Coop Single Device, "
+        "COOPERATIVE_MULTI_DEVICE=Coop Multi Device",
     ),
-    "ENUM_DIAGNOSTIC_SEVERITY_LEVEL": _enumeration("", "Info Warning Error", first=1),
+    "ENUM_DIAGNOSTIC_SEVERITY_LEVEL": _enumeration("", "Info, Warning, Error", first=1),
 }
 
-MEMORY_KIND_UNKNOWN = _MEMORY_KINDS.index("Unknown")
+MEMORY_KIND_UNKNOWN = 7
 """nsys counts CUPTI's memory kinds from 0 on, and puts unknown (CUPTI: 0) last."""
 
 

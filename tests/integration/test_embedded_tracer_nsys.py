@@ -92,18 +92,21 @@ def trace(session: Session, monkeypatch: pytest.MonkeyPatch) -> Path:
         cupti.KIND_RUNTIME: columns(
             cupti.KIND_RUNTIME,
             origin,
-            [dict(zip(("start", "end", "cbid", "correlation", "thread"), call, strict=True)) for call in calls],
+            [dict(zip(("start", "end", "cbid", "correlationId", "thread"), call, strict=True)) for call in calls],
         ),
         cupti.KIND_CONCURRENT_KERNEL: columns(
             cupti.KIND_CONCURRENT_KERNEL,
             origin,
-            [{"start": start, "end": end, "correlation": c, "name": name, "stream": 7} for start, end, c in kernels],
+            [
+                {"start": start, "end": end, "correlationId": c, "name": name, "streamId": 7}
+                for start, end, c in kernels
+            ],
         ),
         cupti.KIND_MEMCPY: columns(
-            cupti.KIND_MEMCPY, origin, [{"start": 200, "end": 250, "correlation": 1, "bytes": 4096, "copy_kind": 1}]
+            cupti.KIND_MEMCPY, origin, [{"start": 200, "end": 250, "correlationId": 1, "bytes": 4096, "copyKind": 1}]
         ),
         cupti.KIND_GRAPH_TRACE: columns(
-            cupti.KIND_GRAPH_TRACE, origin, [{"start": 1100, "end": 1300, "correlation": 5, "graph": 3}]
+            cupti.KIND_GRAPH_TRACE, origin, [{"start": 1100, "end": 1300, "correlationId": 5, "graphId": 3}]
         ),
     }
     meta = {"cuda_traced": "yes", "cuda_used": "no", "gpu_present": "yes", "dropped_records": "0"}

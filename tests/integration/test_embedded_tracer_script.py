@@ -248,13 +248,12 @@ domain.mark(attributes)
     assert runner.run(RECORD + source).stderr == ""
     (trace,) = complete_traces(runner.out)
     with closing(sqlite3.connect(trace)) as connection:
-        strings = f"LEFT JOIN {schema.TABLE_STRINGS} s ON s.id = e.textId"
-        names = f"""
-            SELECT domainId, category, text FROM {schema.TABLE_NVTX} WHERE eventType IN (33, 75)"""
+        names = f"SELECT domainId, category, text FROM {schema.TABLE_NVTX} WHERE eventType IN (33, 75)"
         categories = {(domain, category): text for domain, category, text in connection.execute(names)}
         events = connection.execute(
             "SELECT s.value, eventType, end >= start, domainId, category, color, int64Value "
-            f"FROM {schema.TABLE_NVTX} e {strings} WHERE eventType NOT IN (33, 75) AND s.value NOT LIKE 'perfharness.%' ORDER BY start"
+            f"FROM {schema.TABLE_NVTX} LEFT JOIN {schema.TABLE_STRINGS} s ON s.id = textId "
+            "WHERE eventType NOT IN (33, 75) AND s.value NOT LIKE 'perfharness.%' ORDER BY start"
         ).fetchall()
     found = [
         (

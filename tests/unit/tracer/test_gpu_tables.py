@@ -103,35 +103,35 @@ def test_calls_and_waits(tmp_path: Path) -> None:
         RUNTIME: columns_of(
             RUNTIME,
             [
-                {"start": 10, "end": 20, "thread": 1, "correlation": 10, "cbid": wait, "return_value": 700},
-                {"start": 90, "end": 0, "correlation": 20, "cbid": wait},
-                {"start": 0, "end": 0, "correlation": 21, "cbid": wait},
-                {"start": 2, "end": 5, "thread": 1, "correlation": 9, "cbid": inquiry},
+                {"start": 10, "end": 20, "thread": 1, "correlationId": 10, "cbid": wait, "returnValue": 700},
+                {"start": 90, "end": 0, "correlationId": 20, "cbid": wait},
+                {"start": 0, "end": 0, "correlationId": 21, "cbid": wait},
+                {"start": 2, "end": 5, "thread": 1, "correlationId": 9, "cbid": inquiry},
             ],
         ),
         DRIVER: columns_of(
             DRIVER,
             [
-                {"start": 12, "end": 20, "thread": 1, "correlation": 11, "cbid": launch},
-                {"start": 12, "end": 18, "thread": 2, "correlation": 13, "cbid": launch},
-                {"start": 22, "end": 25, "thread": 1, "correlation": 12, "cbid": launch},
-                {"start": 4, "end": 6, "thread": 1, "correlation": 14, "cbid": 3},
+                {"start": 12, "end": 20, "thread": 1, "correlationId": 11, "cbid": launch},
+                {"start": 12, "end": 18, "thread": 2, "correlationId": 13, "cbid": launch},
+                {"start": 22, "end": 25, "thread": 1, "correlationId": 12, "cbid": launch},
+                {"start": 4, "end": 6, "thread": 1, "correlationId": 14, "cbid": 3},
             ],
         ),
         KERNEL: columns_of(
             KERNEL,
             [
-                {"start": 30, "end": 40, "correlation": 11, "device": 2, "context": 5},
-                {"start": 0, "end": 0, "correlation": 12},
-                {"start": 31, "end": 41, "correlation": 13},
-                {"start": 32, "end": 42, "correlation": 30},
+                {"start": 30, "end": 40, "correlationId": 11, "deviceId": 2, "contextId": 5},
+                {"start": 0, "end": 0, "correlationId": 12},
+                {"start": 31, "end": 41, "correlationId": 13},
+                {"start": 32, "end": 42, "correlationId": 30},
             ],
         ),
         SYNCHRONIZATION: columns_of(
             SYNCHRONIZATION,
             [
-                {"start": 14, "end": 19, "correlation": 11, "context": 5, "stream": 7, "type": 3},
-                {"start": 15, "end": 16, "correlation": 12, "context": 6, "stream": 8, "type": 4},
+                {"start": 14, "end": 19, "correlationId": 11, "contextId": 5, "streamId": 7, "syncType": 3},
+                {"start": 15, "end": 16, "correlationId": 12, "contextId": 6, "streamId": 8, "syncType": 4},
             ],
         ),
     }

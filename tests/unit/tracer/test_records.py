@@ -67,44 +67,46 @@ def buffer_of(*records: bytes) -> tuple[Any, tuple[int, int]]:
 def test_kinds_interleave_and_every_field_comes_back(version: int) -> None:
     kernel, call, copy = cupti.KIND_CONCURRENT_KERNEL, cupti.KIND_RUNTIME, cupti.KIND_MEMCPY
     kept, buffer = buffer_of(
-        record(version, call, cbid=211, start=10, end=20, thread=77, correlation=5),
-        record(version, kernel, start=15, end=40, correlation=5, grid_x=8, block_z=2, name=99, local_total=1 << 40),
-        record(version, copy, start=50, end=60, correlation=6, bytes=1 << 33, copy_kind=1, target_kind=3),
-        record(version, kernel, start=70, end=80, correlation=7, device=1, stream=13),
+        record(version, call, cbid=211, start=10, end=20, thread=77, correlationId=5),
+        record(
+            version, kernel, start=15, end=40, correlationId=5, gridX=8, blockZ=2, name=99, localMemoryTotal=1 << 40
+        ),
+        record(version, copy, start=50, end=60, correlationId=6, bytes=1 << 33, copyKind=1, dstKind=3),
+        record(version, kernel, start=70, end=80, correlationId=7, deviceId=1, streamId=13),
     )
     found = decode(fake_cupti(version), [buffer])
     assert found[kernel]["start"].tolist() == [15, 70]
-    assert found[kernel]["correlation"].tolist() == [5, 7]
-    assert found[kernel]["grid_x"].tolist() == [8, 0]
-    assert found[kernel]["block_z"].tolist() == [2, 0]
-    assert found[kernel]["local_total"].tolist() == [1 << 40, 0]
-    assert found[kernel]["stream"].tolist() == [0, 13]
+    assert found[kernel]["correlationId"].tolist() == [5, 7]
+    assert found[kernel]["gridX"].tolist() == [8, 0]
+    assert found[kernel]["blockZ"].tolist() == [2, 0]
+    assert found[kernel]["localMemoryTotal"].tolist() == [1 << 40, 0]
+    assert found[kernel]["streamId"].tolist() == [0, 13]
     assert found[call]["thread"].tolist() == [77]
     assert found[copy]["bytes"].tolist() == [1 << 33]
-    assert found[copy]["target_kind"].tolist() == [3]
+    assert found[copy]["dstKind"].tolist() == [3]
     del kept
 
 
 def test_columns_go_on_from_buffer_to_buffer() -> None:
     assert decode(fake_cupti(130001), []) == {}
     first, one = buffer_of(record(130001, cupti.KIND_MEMSET, start=1, end=2, value=255))
-    second, two = buffer_of(record(130001, cupti.KIND_MEMSET, start=3, end=4, memory_kind=2))
+    second, two = buffer_of(record(130001, cupti.KIND_MEMSET, start=3, end=4, memKind=2))
     found = decode(fake_cupti(130001), [one, (0, 0), two])[cupti.KIND_MEMSET]
     assert found["start"].tolist() == [1, 3]
     assert found["value"].tolist() == [255, 0]
-    assert found["memory_kind"].tolist() == [0, 2]
+    assert found["memKind"].tolist() == [0, 2]
     del first, second
 
 
 def test_records_of_a_kind_that_nobody_asked_for_are_stepped_over() -> None:
     kept, buffer = buffer_of(
-        record(130001, cupti.KIND_RUNTIME, correlation=1),
+        record(130001, cupti.KIND_RUNTIME, correlationId=1),
         record(130001, FOREIGN_KIND),
-        record(130001, cupti.KIND_RUNTIME, correlation=2),
+        record(130001, cupti.KIND_RUNTIME, correlationId=2),
     )
     found = decode(fake_cupti(130001), [buffer])
     assert set(found) == {cupti.KIND_RUNTIME}
-    assert found[cupti.KIND_RUNTIME]["correlation"].tolist() == [1, 2]
+    assert found[cupti.KIND_RUNTIME]["correlationId"].tolist() == [1, 2]
     del kept
 
 
