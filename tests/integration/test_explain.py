@@ -153,7 +153,8 @@ def test_the_recorders_own_time_is_said_and_is_no_functions(tmp_path: Path) -> N
     error = 3 * (share * (1 - share) / annotated["samples"]) ** 0.5
     # Calling it is the program's, and some stacks cannot be read, the more the busier the machine is.
     assert 0.5 * share - error < recorder < share + error
-    assert bare["recorder_ms"] < 0.05 * found["bare"]["cpu_ms"]
+    chance = 3 * (0.05 * 0.95 / bare["samples"]) ** 0.5
+    assert bare["recorder_ms"] < (0.05 + chance) * found["bare"]["cpu_ms"]
     assert {one["function"] for one in annotated["top_functions"]} <= {"many", "body", "<module>"}
     own_ms = sum(one["self_ms"] for one in annotated["top_functions"])
     assert own_ms + annotated["recorder_ms"] <= 1.001 * found["annotated"]["cpu_ms"]

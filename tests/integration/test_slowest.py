@@ -152,7 +152,7 @@ def test_requests_of_a_load_wait_behind_the_one_that_stalls(tmp_path: Path) -> N
         assert causes(requests[index])[0] == ("queue", None)
         assert "request 60 " in requests[index]["parts"][0]["detail"]
         assert requests[index]["queue_ms"] >= 600 - 20 * (index - 60) - 1  # the clocks are compared
-    failed = slowest(tmp_path / "out", 100)["requests"]
+    failed = slowest(tmp_path / "out", 150)["requests"]  # all of them
     (without,) = [one for one in failed if one["index"] == 20]
     assert (without["verdict"], without["error"]) == ("not-compared", "exception:ValueError")
 
