@@ -1,8 +1,24 @@
 """The embedded tracer: records ranges and GPU work inside the measured process, where there is no nsys.
 
-`start` starts it; `output.complete_traces` makes `trace.sqlite` of what the processes left.
+`start` starts it; `output.complete_traces` makes traces of what the processes of a launch left.
 """
 
-from perfharness.tracer.session import start
+from __future__ import annotations
 
-__all__ = ["start"]
+import os
+from collections.abc import Collection
+
+from perfharness.model import environment
+
+
+def start(gpu_modules: Collection[str] = ()) -> None:
+    """Record this process from now on, where the launch has the embedded tracer; again: add modules.
+
+    Args:
+        gpu_modules: names of modules that use CUDA; with the first of them, GPU work is recorded.
+    """
+    output_dir = os.environ.get(environment.OUTPUT_DIR)
+    if output_dir and os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
+        from perfharness.tracer import session
+
+        session.start(os.path.abspath(output_dir), gpu_modules)  # noqa: PTH100 - pathlib costs start-up time

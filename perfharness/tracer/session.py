@@ -70,6 +70,7 @@ class Session:
         """Ids of the threads that forked, in the processes above: each became the first thread of its child."""
 
         self._watched: set[str] = set()
+        self._starting_gpu = threading.RLock()
         self._finished = False
         self._forking = threading.local()
         self._os_exit = os._exit
@@ -102,17 +103,19 @@ class Session:
         """
         if name == "torch":
             for module, functions in TORCH_DOORS.items():
-                for function in functions:
-                    _call_before(vars(sys.modules[module])[function], self.start_gpu)
+                names = getattr(sys.modules.get(module), "__dict__", {})
+                for function in names.keys() & functions:
+                    _call_before(names[function], self.start_gpu)
         else:
             self.start_gpu()
 
     def start_gpu(self) -> None:
         """Record the GPU's work from now on; a second call does nothing."""
-        if self.gpu is None and self.gpu_reason is None:
-            from perfharness.tracer.gpu import start_gpu_trace
+        with self._starting_gpu:
+            if self.gpu is None and self.gpu_reason is None:
+                from perfharness.tracer.gpu import start_gpu_trace
 
-            self.gpu, self.gpu_reason = start_gpu_trace()
+                self.gpu, self.gpu_reason = start_gpu_trace()
 
     def finish(self) -> None:
         """Stop tracing, and write the trace where the GPU was used; a second call does nothing."""
@@ -121,9 +124,8 @@ class Session:
         self._finished = True
         self.end_ns = time.perf_counter_ns()
         uses_cuda = self.gpu_present and _uses_cuda()
-        self.gpu_reason = self.gpu_reason or (schema.CUPTI_NOT_STARTED if self.gpu is None else None)
         if not uses_cuda or self.gpu_reason == schema.ONLY_RANGES:
-            self.log.note_end(cuda_used=uses_cuda, gpu_reason=self.gpu_reason or "")
+            self.log.note_end(cuda_used=uses_cuda, gpu_reason=self.gpu_reason or "CUDA was not used")
             return
         try:
             from perfharness.tracer.output import write_trace
@@ -149,6 +151,7 @@ class Session:
         """In a forked child. CUPTI does not survive a fork: a flush would wait for its threads for ever."""
         self.pid = os.getpid()
         self._finished = False
+        self._starting_gpu = threading.RLock()
         self.inherited_threads |= {self._forking.thread}
         if self.gpu is not None:
             self.gpu.pool.close()
