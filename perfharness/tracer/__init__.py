@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from perfharness.model import environment
+
+if TYPE_CHECKING:
+    from perfharness.tracer.session import Session
 
 
 def start(gpu_modules: Collection[str] = ()) -> None:
@@ -21,4 +25,12 @@ def start(gpu_modules: Collection[str] = ()) -> None:
     if output_dir and os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
         from perfharness.tracer import session
 
-        session.start(os.path.abspath(output_dir), gpu_modules)  # noqa: PTH100 - pathlib costs start-up time
+        path = os.path.abspath(output_dir)  # noqa: PTH100 - pathlib costs start-up time
+        session.start(path, _write_trace, gpu_modules)
+
+
+def _write_trace(session: Session) -> None:
+    """Write the trace at the end of the process; decoding takes NumPy."""
+    from perfharness.tracer.output import write_trace
+
+    write_trace(session)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
-from perfharness import host_probe, script
+from perfharness import host_probe, script, tracer
 from perfharness.model import environment
-from perfharness.tracer.session import start
+from perfharness.tracer.session import Session
 
 USAGE = "usage: python -m perfharness.tracer [-m MODULE | SCRIPT.py] [arguments of the script]"
 
@@ -20,13 +20,14 @@ def main(compile_script: script.Compile = script.compile_plainly) -> None:
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
         sys.exit(USAGE)
-    output_dir = os.environ.get(environment.OUTPUT_DIR)
-    if not output_dir:
+    if not os.environ.get(environment.OUTPUT_DIR):
         sys.exit(
             f"perfharness.tracer: {environment.OUTPUT_DIR} is not set: it is the folder of trace.sqlite; "
             "set it, or use `perfharness launch --tracer embedded`"
         )
     on_interrupt = script.ending_by_sigint()
-    start(os.path.abspath(output_dir)).log.open()  # noqa: PTH100 - pathlib costs start-up time
+    tracer.start()
+    if Session.current is not None:
+        Session.current.log.open()
     host_probe.start()
     script.run(arguments, on_interrupt, compile_script)

@@ -29,18 +29,18 @@ TORCH_DOORS = {"torch.cuda": ("_lazy_init",), "torch.cuda.nvtx": ("range_push", 
 """Functions of PyTorch before which CUPTI is started: the one that initialises CUDA, and those that initialise NVTX."""
 
 
-def start(output_dir: str, gpu_modules: Collection[str] = ()) -> Session:
+def start(output_dir: str, write_trace: Callable[[Session], None], gpu_modules: Collection[str] = ()) -> None:
     """Start the tracer in this process, where it does not run yet.
 
     Args:
         output_dir: folder of the logs and traces.
+        write_trace: writes the trace of a process that used the GPU, at its end.
         gpu_modules: names of modules that use CUDA; with the first of them, GPU work is recorded.
     """
     if Session.current is None:
-        Session.current = Session(output_dir)
+        Session.current = Session(output_dir, write_trace)
         Session.current.install()
     Session.current.watch(gpu_modules)
-    return Session.current
 
 
 class Session:
@@ -53,8 +53,9 @@ class Session:
     current: Session | None = None
     """The session of this process."""
 
-    def __init__(self, output_dir: str) -> None:
+    def __init__(self, output_dir: str, write_trace: Callable[[Session], None]) -> None:
         self.output_dir = output_dir
+        self._write_trace = write_trace
         self.pid = os.getpid()
         self.origin_ns, self.origin_unix_ns = _read_both_clocks()
         self.end_ns = 0
@@ -128,9 +129,7 @@ class Session:
             self.log.note_end(cuda_used=uses_cuda, gpu_reason=self.gpu_reason or "CUDA was not used")
             return
         try:
-            from perfharness.tracer.output import write_trace
-
-            write_trace(self)
+            self._write_trace(self)
         except Exception as error:
             path = f"{self.output_dir}/{self.trace_name}"
             message = f"{path} could not be written: {type(error).__name__}: {error}"
