@@ -1,6 +1,6 @@
 """A script that knows nothing of perfharness: it only uses nvtx, as many do already.
 
-perfharness launch --batch-pattern 'batch_(\\d+)' -o out samples/plain_nvtx.py
+perfharness launch --config samples/plain_nvtx.toml -o out samples/plain_nvtx.py
 """
 
 import argparse

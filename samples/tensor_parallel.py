@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node 2 samples/tensor_parallel.py
 perfharness launch -w 1 -o out torchrun --nproc-per-node 2 samples/tensor_parallel.py
-perfharness launch -w 1 -o out --gpus-per-process 2 torchrun --nproc-per-node 2 samples/tensor_parallel.py
+perfharness launch -w 1 -o out --config samples/two_gpus.toml torchrun --nproc-per-node 2 samples/tensor_parallel.py
 
 Each rank holds a part of every matrix (Megatron's split: columns of the first product, rows of the second) and computes
 a part of every sum, so each layer takes two all-reduces. Over gloo on the CPU, over NCCL where there is a GPU for each

@@ -24,7 +24,7 @@ from perfharness_launcher.companions.companion import (
 )
 from perfharness_launcher.companions.cool_down import CoolDownCompanion
 from perfharness_launcher.companions.exclusive import ExclusiveGpus
-from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
+from perfharness_launcher.companions.telemetry import SAMPLE_INTERVAL_MS, TelemetryCompanion, free_cpus
 from perfharness_launcher.companions.yardstick import YardstickCompanion
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.measured import missing_ranks, restarted_ranks, unfollowed, with_measured
@@ -46,7 +46,7 @@ ALMOST_FULL_BYTES = 1 << 20
 
 LAUNCHED_WITH = {
     "script", "script_arguments", "module", "gpus_per_process", "settings", "warmup_batches", "domain",
-    "batch_pattern", "cpu_bind", "reject_throttled", "capture_batches", "parallel",
+    "batch_pattern", "cpu_bind", "capture_batches", "parallel",
 }  # fmt: skip
 """Options that the manifest has under their own names."""
 
@@ -109,13 +109,10 @@ def companions_for(plan: LaunchPlan, say: Callable[[str], None]) -> list[Compani
     if options.cool_down_c is not None:  # before the clocks are locked, for an idle GPU with locked clocks stays warmer
         companions.append(CoolDownCompanion(options.cool_down_c, options.cool_down_limit_s, say))
     if options.maximize_clocks:  # before the sampler, so that the idle power is that of the clocks of the run
-        companions.append(ClockCompanion(stop_on_refusal=options.clock_refusal == "stop"))
+        companions.append(ClockCompanion())
     if options.telemetry:
         cpus = free_cpus(spec.placement for spec in plan.processes)
-        telemetry = TelemetryCompanion(
-            options.sample_interval_ms, options.measure_idle_s, gpu_counters=options.gpu_counters, cpus=cpus
-        )
-        companions.append(telemetry)
+        companions.append(TelemetryCompanion(SAMPLE_INTERVAL_MS, options.measure_idle_s, cpus=cpus))
     return [*companions, YardstickCompanion()]
 
 

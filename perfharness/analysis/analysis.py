@@ -25,7 +25,6 @@ class AnalysisOptions:
 
     domain: str | None = None
     batch_pattern: str | None = None
-    reject_throttled: bool = False
     parallel: Literal["auto", "data", "model"] = "auto"
     """Whether ranks have items of their own, or share them; auto: find out."""
 

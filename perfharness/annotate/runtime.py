@@ -10,17 +10,17 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from perfharness import compiled_code
 from perfharness.annotate.expressions import Target
 from perfharness.annotate.scopes import BatchCall, Scope, StageCall
+from perfharness.errors import RecorderError
 from perfharness.model.annotations import NOTES_NAME, Annotations, FunctionNote
-from perfharness.model.conventions import COMMUNICATION, DEFAULT_DOMAIN
+from perfharness.model.conventions import COMMUNICATION
 from perfharness.own_work import own_work
-from perfharness.recorder import journal
-from perfharness.recorder.core import RecorderCore, claims, core_named
-from perfharness.recorder.spec import range_key
+from perfharness.recorder import PerfRecorder, default_recorder
 
 DEFAULT_RECORDER = "annotated"
 """Used where neither the file nor the script names a recorder."""
@@ -45,7 +45,7 @@ class Runtime:
         self._folder = folder
         self._is_child = is_child
         self._pid = os.getpid()
-        self._core: RecorderCore | None = None
+        self._core: PerfRecorder | None = None
         self._lock = threading.RLock()
         self._within = annotations.within
         self._open_within = 0
@@ -91,7 +91,7 @@ class Runtime:
         with own:
             assert self.collectives_note is not None, "it is only watched with a note"
             core = self._recording_core(self.collectives_note, False)
-            return None if core is None else StageCall(core, range_key(name, None, None, COMMUNICATION))
+            return None if core is None else StageCall(core, name, category=COMMUNICATION)
 
     def start_collective(self, name: str) -> Callable[[], None] | None:
         """Start the range of a collective that goes on after its call; what is returned ends it, on any thread. None
@@ -103,9 +103,9 @@ class Runtime:
         with own:
             assert self.collectives_note is not None, "it is only watched with a note"
             core = self._recording_core(self.collectives_note, False)
-            return None if core is None else core.start_range(range_key(name, None, None, COMMUNICATION))
+            return None if core is None else core.start_range(name, category=COMMUNICATION)
 
-    def _recording_core(self, note: FunctionNote, is_outermost: bool) -> RecorderCore | None:
+    def _recording_core(self, note: FunctionNote, is_outermost: bool) -> PerfRecorder | None:
         """The recorder; None outside of the `within` range."""
         if not note.called:
             self._record(note, "called")
@@ -124,23 +124,20 @@ class Runtime:
 
     # ---- the recorder ----
 
-    def _make_core(self) -> RecorderCore:
+    def _make_core(self) -> PerfRecorder:
         """The recorder, made with the first range: by then the script has made its own, if it has one."""
         with self._lock:
             if self._core is None:
-                name = self.annotations.recorder or claims.get(DEFAULT_DOMAIN) or DEFAULT_RECORDER
-                core = core_named(name, DEFAULT_DOMAIN)
-                journal.register(core, None)
+                name = self.annotations.recorder or default_recorder() or DEFAULT_RECORDER
+                core = PerfRecorder(name)
                 atexit.register(self._finalize)  # registered after the journal's, so it runs first
                 self._core = core  # last: other threads read it without the lock
             return self._core
 
     def _finalize(self) -> None:
-        core = self._core
-        if core is None or core.open_ranges():
-            return  # the journal names what is open
-        core.users -= 1
-        journal.write()
+        with suppress(RecorderError):  # the journal names what is open
+            if self._core is not None:
+                self._core.finalize()
 
     # ---- notes for the launcher ----
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import RecorderError
 from perfharness.own_work import own_work
-from perfharness.recorder.scopes import BatchScope, RangeScope
-from perfharness.recorder.spec import RangeKey, check_index, check_items
+from perfharness.recorder import PerfRecorder
+from perfharness.recorder.names import checked_index, checked_items
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -16,31 +17,33 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from perfharness.annotate.expressions import Expression, Target
-    from perfharness.recorder.core import RecorderCore
-
-ENDS = (StopIteration, StopAsyncIteration)
-"""A call that ends by one of these yielded nothing; its range is deleted."""
 
 CountWithin = Callable[[int], None]
 """Counts the open `within` ranges; called with 1 and -1."""
 
 
-class StageCall(RangeScope):
-    """A stage, open from the start. One object per call, so that none can close the range of another task or thread.
+class StageCall:
+    """A stage, open from the start.
 
     Args:
         count_within: given where it is the `within` range, inside of which all others are recorded.
     """
 
-    __slots__ = ("_count_within",)
+    __slots__ = ("_block", "_count_within")
 
-    def __init__(self, core: RecorderCore, key: RangeKey, count_within: CountWithin | None = None) -> None:
-        self._core = core
-        self._key = key
+    def __init__(
+        self,
+        recorder: PerfRecorder,
+        name: str,
+        count_within: CountWithin | None = None,
+        *,
+        category: str | None = None,
+    ) -> None:
+        self._block = recorder.range(name, category=category)
         self._count_within = count_within
         if count_within is not None:
             count_within(1)
-        RangeScope.__enter__(self)
+        self._block.__enter__()
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +56,8 @@ class StageCall(RangeScope):
         try:
             if self._count_within is not None:
                 self._count_within(-1)
-            self._core.leave(self, None, True, kind is not None and issubclass(kind, ENDS))
+            with suppress(RecorderError):
+                self._block.__exit__(kind, error, trace)
         finally:
             own.busy -= 1
 
@@ -61,14 +65,14 @@ class StageCall(RangeScope):
         """Ignored by a stage."""
 
 
-class BatchCall(BatchScope):
+class BatchCall:
     """A batch, open from the start, with the annotation's index and items; evaluated outside of it where possible."""
 
-    __slots__ = ("_call", "_count_within", "_target")
+    __slots__ = ("_block", "_call", "_count_within", "_target")
 
     def __init__(
         self,
-        core: RecorderCore,
+        recorder: PerfRecorder,
         target: Target,
         call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]],
         count_within: CountWithin | None,
@@ -79,10 +83,10 @@ class BatchCall(BatchScope):
         items = target.fixed_items
         if target.items is not None and not target.items.uses_result:
             items = self._count(target.items, None)
-        super().__init__(core, target.annotation.name, self._next_index(), items)
+        self._block = recorder.batch(self._next_index(), items, message=target.annotation.name)
         if count_within is not None:
             count_within(1)
-        BatchScope.__enter__(self)
+        self._block.__enter__()
 
     def __enter__(self) -> Self:
         return self
@@ -95,8 +99,8 @@ class BatchCall(BatchScope):
         try:
             if self._count_within is not None:
                 self._count_within(-1)
-            stopped = kind is None or issubclass(kind, GeneratorExit)
-            self._core.leave(self, self.total_items, True, not stopped)
+            with suppress(RecorderError):
+                self._block.__exit__(kind, error, trace)
         finally:
             own.busy -= 1
 
@@ -105,11 +109,11 @@ class BatchCall(BatchScope):
         expression = self._target.items
         if expression is not None and expression.uses_result:
             with own_work.thread:
-                self.total_items = self._count(expression, result)
+                self._block.total_items = self._count(expression, result)
 
     def _count(self, expression: Expression, result: object) -> int | None:
         try:
-            return check_items(expression.value(*self._call, result), "of this call")
+            return checked_items(expression.value(*self._call, result), "of this call")
         except Exception as error:
             self._note("items", expression, error)
             return None
@@ -120,7 +124,7 @@ class BatchCall(BatchScope):
         if expression is None:
             return counted
         try:
-            return check_index(expression.value(*self._call), "of this call")
+            return checked_index(expression.value(*self._call), "of this call")
         except Exception as error:
             self._note("index", expression, error)
             return counted

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from pydantic import BaseModel, Field
 
 from perfharness.analysis.diagnosis import pool
 from perfharness.cli.support.help import GroupedCommand
-from perfharness.cli.support.options import (
-    EXIT_CHECK_FAILED,
-    SOURCE,
-    SOURCE_HELP,
-    BatchPatternOption,
-    DomainOption,
-    NsysOption,
-    ParallelOption,
-    PlotsOption,
-    RejectThrottledOption,
-    WarmupOption,
-    exit_code,
-)
-from perfharness.cli.support.output import OUTPUT, Format, FormatOption, Output, QuietOption, VerboseOption
+from perfharness.cli.support.options import EXIT_CHECK_FAILED, exit_code
+from perfharness.cli.support.output import OUTPUT, FullOutput, Output
+from perfharness.cli.support.reading import MEANING, SOURCE, SOURCE_HELP, Reading
+from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ResultError, UsageError
 from perfharness.model.diagnosis import Diagnosis
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, ProcessResult, Tree
+from perfharness.model.settings import Option
 from perfharness.render.terminal.console import say, styled
 from perfharness.render.terminal.diagnosis import matching_stages, print_diagnosis, print_example, print_pooled
 from perfharness.render.terminal.results import print_result
 from perfharness.render.terminal.series import print_cold_start, print_repeat, print_scaling
 from perfharness.render.terminal.slowest import print_slowest
-from perfharness.render.timeline.batches import write_batches
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces, analyze_runs, analyze_traces
 from perfharness.runs.files.inputs import Located, locate
 from perfharness.runs.files.run_folder import ReadAs, RunSummary, benchmark_tree
@@ -48,57 +39,46 @@ def register(app: typer.Typer) -> None:
     app.command("analyze", cls=GroupedCommand)(analyze)
 
 
-def analyze(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar=f"{SOURCE}…", help=SOURCE_HELP),
-    ],
-    warmup_batches: WarmupOption = None,
-    domain: DomainOption = None,
-    batch_pattern: BatchPatternOption = None,
-    reject_throttled: RejectThrottledOption = None,
-    parallel: ParallelOption = None,
-    nsys: NsysOption = None,
-    output_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output-dir",
-            help="Where the JSON of bare traces goes; default: nowhere.",
-            rich_help_panel=OUTPUT,
+class AnalyzeSettings(BaseModel):
+    """What is shown and written."""
+
+    parallel: Annotated[
+        Literal["auto", "data", "model"] | None,
+        Option(
+            ("--parallel",),
+            MEANING,
+            "data: each rank has its own items; model: ranks share items; auto: find out. [default: as the run]",
         ),
-    ] = None,
-    output_format: FormatOption = Format.TEXT,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = False,
-    plots: PlotsOption = False,
+    ] = None
+    output_dir: Annotated[
+        Path | None, Option(("-o", "--output-dir"), OUTPUT, "Folder of the JSON of bare traces; default: none.")
+    ] = None
     stage: Annotated[
         str | None,
-        typer.Option(
-            help="Show only what limits this stage, with every figure: a name, or a path as it is printed.",
-            show_default=False,
-            rich_help_panel=DETAILS,
+        Option(
+            ("--stage",),
+            DETAILS,
+            "Show only what limits this stage, with every figure: a name, or a path as it is printed.",
         ),
-    ] = None,
+    ] = None
     slowest: Annotated[
         int | None,
-        typer.Option(
-            min=1,
+        Option(
+            ("--slowest",),
+            DETAILS,
+            "Show only the N slowest batches (requests) of each loop, next to a typical one.",
             metavar="N",
-            help="Show only the N slowest batches (requests) of each loop, next to a typical one.",
-            show_default=False,
-            rich_help_panel=DETAILS,
         ),
-    ] = None,
-    timeline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write these batches, each above a typical one, for Perfetto and chrome://tracing.",
-            show_default=False,
-            rich_help_panel=DETAILS,
-        ),
-    ] = None,
+    ] = Field(default=None, ge=1)
+
+
+@with_settings()
+def analyze(
+    runs: Annotated[list[Path], typer.Argument(metavar=f"{SOURCE}…", help=SOURCE_HELP)],
+    *,
+    reading: Reading,
+    asked: AnalyzeSettings,
+    output: FullOutput,
 ) -> None:
     """Recompute benchmark.json and benchmark_mean.json of runs from the traces in them; or read bare traces.
 
@@ -108,41 +88,34 @@ def analyze(
     Exits with 3 if a trace is incomplete or nothing could be measured; with 1 if results cannot be written, after
     they were printed.
     """
-    if timeline is not None and slowest is None:
-        raise UsageError("--timeline draws the batches of --slowest N; give both.")
-    located = [locate(run, nsys) for run in runs]
-    read_as = ReadAs(
-        warmup_batches, domain, batch_pattern, reject_throttled, None if parallel is None else parallel.value
-    )
-    output = Output.of(output_format, quiet=quiet, verbose=verbose)
-    if stage is not None or slowest is not None:
-        if len(located) > 1 or output_dir is not None or plots or None not in (stage, slowest):
-            raise UsageError("--stage NAME or --slowest N: one of them, of one run, without -o and --plots.")
-        if slowest is not None:
-            raise typer.Exit(show_slowest(located[0], read_as, slowest, timeline, output))
-        raise typer.Exit(show_stage(located[0], read_as, str(stage), output))
+    located = [locate(run) for run in runs]
+    read_as = reading.read_as(asked.parallel)
+    if asked.stage is not None or asked.slowest is not None:
+        if len(located) > 1 or asked.output_dir is not None or None not in (asked.stage, asked.slowest):
+            raise UsageError("--stage NAME or --slowest N: one of them, of one run, without -o.")
+        if asked.slowest is not None:
+            raise typer.Exit(show_slowest(located[0], read_as, asked.slowest, output))
+        raise typer.Exit(show_stage(located[0], read_as, str(asked.stage), output))
     traces = [one for one in located if one.trace is not None]
-    if traces and reject_throttled:
-        raise UsageError("--reject-throttled needs the telemetry of a run folder; a bare trace has none.")
-    if len(traces) < len(located) and output_dir is not None:
+    if len(traces) < len(located) and asked.output_dir is not None:
         raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
-    if plots and traces:
-        raise UsageError("--plots draws the telemetry of a run folder; a bare trace has none.")
     documents: dict[str, Tree] = {}
     analyzed: list[AnalyzedRuns | AnalyzedTraces] = []
     not_written: list[str] = []
     for one in located:
         if one.trace is None:
-            found = analyze_runs(one, read_as, nsys)
-            show_runs(found, output, documents, plots=plots)
+            found = analyze_runs(one, read_as)
+            show_runs(found, output, documents)
             analyzed.append(found)
             not_written += found.not_written
     if traces:
-        read = analyze_traces(traces, read_as, output_dir, with_data=output.is_json, with_diagnosis=verbose)
+        read = analyze_traces(
+            traces, read_as, asked.output_dir, with_data=output.is_json, with_diagnosis=output.verbose
+        )
         show_traces(traces, read, output, documents)
         analyzed.append(read)
     if output.is_json:
-        output.json_of(documents)
+        output.json_documents(documents)
     findings = [finding for one in analyzed for finding in one.findings]
     output.findings(findings)
     if not_written:
@@ -150,15 +123,10 @@ def analyze(
     raise typer.Exit(exit_code(findings) if all(one.has_numbers for one in analyzed) else EXIT_CHECK_FAILED)
 
 
-def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree], *, plots: bool) -> None:
+def show_runs(analyzed: AnalyzedRuns, output: Output, documents: dict[str, Tree]) -> None:
     """Print each run, then the table of a series; as JSON, add them to the documents."""
     for summary in analyzed.summaries:
         _show_run(analyzed, summary, output, documents)
-        if plots:
-            from perfharness.render.charts.telemetry import draw_run
-
-            for path in draw_run(summary.folder):
-                output.message(f"drawn: {path}")
     if output.is_json:
         return
     if analyzed.scaling is not None:
@@ -231,7 +199,7 @@ def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) ->
         there = sorted({one.path[-1] for diagnosis in every for one in diagnosis.stages})
         raise UsageError(f"There is no stage '{stage}'; stages there are: {', '.join(there) or 'none'}.")
     if output.is_json:
-        output.json(
+        output.json_document(
             {
                 f"{run}/{name}" if run else name: diagnosis_of_stage(diagnosis, stage)
                 for run, results in found.items()
@@ -247,19 +215,16 @@ def show_stage(located: Located, read_as: ReadAs, stage: str, output: Output) ->
     return exit_code(analyzed.findings)
 
 
-def show_slowest(located: Located, read_as: ReadAs, most: int, timeline: Path | None, output: Output) -> int:
+def show_slowest(located: Located, read_as: ReadAs, most: int, output: Output) -> int:
     """Print the slowest batches beside a typical one; returns the exit code."""
-    found = find_slowest(open_located(located, read_as), most, timelines=timeline is not None)
+    found = find_slowest(open_located(located, read_as), most)
     if output.is_json:
-        output.json(found.result.model_dump(mode="json"))
+        output.json_document(found.result.model_dump(mode="json"))
     else:
         print_slowest(output.results, found.result, details=output.verbose)
     has_any = any(loop.requests for loop in found.result.loops)
     if not has_any:
         output.message("No batch counts, so there is nothing to show; see `perfharness export --table ranges`, and -w.")
-    elif timeline is not None:
-        write_batches(found.timelines, timeline)
-        output.message(f"drawn: {timeline}")
     output.findings(found.findings)
     return exit_code(found.findings) if has_any else EXIT_CHECK_FAILED
 

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from perfharness.cli.support.bench_options import (
-    CASES,
-    MEASURING,
-    PANELS,
-    RECOMMENDATION,
-    RESULTS,
-    Charts,
-    History,
-    OutputDir,
-    Resume,
-    RetryFailed,
-    SuiteArgument,
+    SHOWN,
+    BenchSettings,
+    SuiteOptions,
     check_retry,
     check_utf8,
     exit_code,
     resume_command,
     say_drawn,
     suite_options,
-    with_suite_options,
 )
-from perfharness.cli.support.help import GroupedCommand, HelpAll
+from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import CONTEXT, EXIT_OK, command_line
+from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
 from perfharness.render.terminal.console import Console, say
 
@@ -44,7 +34,8 @@ SIZES = (1, 1024)
 
 TARGET = ("max_latency_ms", "latency_percentile")
 OF_A_SUITE = (
-    "dry_run", "equality", "seed", "shuffle", "baseline", *(one for one in PANELS[RECOMMENDATION] if one not in TARGET),
+    "dry_run", "equality", "seed", "shuffle", "baseline", "max_accuracy_loss", "accuracy_metric", "accuracy_direction",
+    "max_energy_per_item_j",
 )  # fmt: skip
 """Options that only a suite has: --find-batch and --start-up choose their own cases and recommend nothing."""
 
@@ -60,56 +51,15 @@ def register(app: typer.Typer) -> None:
     app.command("bench", cls=GroupedCommand, context_settings=CONTEXT)(bench)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What all three measurements share."""
-
-    out: Path
-    resume: bool
-    retry_failed: bool
-    charts: bool | None
-    history: bool
-
-
-@with_suite_options
+@with_settings(shown=SHOWN)
 def bench(
-    suite: SuiteArgument = None,
-    output_dir: OutputDir = Path("bench_out"),
-    *,
-    find_batch: Annotated[
-        bool,
-        typer.Option(
-            "--find-batch",
-            help="Double the batch size until memory ends; with --max-latency-ms find the largest batch within it."
-            " --batch-size is the range. [default: 1..1024]",
-            rich_help_panel=CASES,
-        ),
-    ] = False,
-    start_up: Annotated[
-        int | None,
-        typer.Option(
-            "--start-up",
-            metavar="N",
-            min=1,
-            help="Time N cold and N warm starts of one case.",
-            show_default=False,
-            rich_help_panel=MEASURING,
-        ),
+    suite: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SUITE.toml]", help="The suite; or name models and backends.", show_default=False),
     ] = None,
-    resume: Resume = False,
-    retry_failed: RetryFailed = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check everything, print the cases in their order, start nothing.",
-            rich_help_panel=RESULTS,
-        ),
-    ] = False,
-    charts: Charts = None,
-    history: History = True,
-    help_all: HelpAll = False,
-    **options: Any,
+    *,
+    options: SuiteOptions,
+    run: BenchSettings,
 ) -> None:
     """Measure models over backends, modes, precisions and batch sizes, each case in a process of its own.
 
@@ -122,29 +72,27 @@ def bench(
     Exit codes: 0 every case was measured or cannot run here; 1 a case failed, or it was interrupted; 2 the suite or the
     command line is wrong; 3 none could be measured, some gave wrong answers, or none meets the constraints.
     """
-    del help_all
     check_utf8(command_line())
-    check_retry(retry_failed=retry_failed, resume=resume)
-    run = _Run(output_dir, resume, retry_failed, charts, history)
-    given = {**options, "dry_run": dry_run or None, "resume": resume or None, "retry_failed": retry_failed or None}
-    if find_batch and start_up is not None:
+    check_retry(retry_failed=run.retry_failed, resume=run.resume)
+    if run.find_batch and run.start_up is not None:
         raise UsageError("--find-batch and --start-up measure different things; ask for one of them")
-    if start_up is not None:
-        _refuse(OF_MANY_ROUNDS, {**given, "charts": charts}, "--start-up")
-        raise typer.Exit(_start_up(suite, start_up, options, run))
-    if find_batch:
-        _refuse(OF_A_SUITE, given, "--find-batch")
+    if run.start_up is not None:
+        _refuse(OF_MANY_ROUNDS, options, run, "--start-up")
+        raise typer.Exit(_start_up(suite, run.start_up, options, run))
+    if run.find_batch:
+        _refuse(OF_A_SUITE, options, run, "--find-batch")
         raise typer.Exit(_find_batch(suite, options, run))
     from perfharness.bench import load_suite
 
     made = load_suite(suite, suite_options(options))
-    raise typer.Exit(_list_cases(made) if dry_run else _suite(made, run))
+    raise typer.Exit(_list_cases(made) if run.dry_run else _suite(made, run))
 
 
-def _refuse(names: tuple[str, ...], given: Mapping[str, Any], measurement: str) -> None:
+def _refuse(names: tuple[str, ...], options: SuiteOptions, run: BenchSettings, measurement: str) -> None:
     """Raise `UsageError` where an option was given that a measurement would ignore."""
+    given = {**run.model_dump(exclude_defaults=True), **options.model_dump(exclude_none=True)}
     for name in names:
-        if given.get(name) is not None:
+        if name in given:
             raise UsageError(f"--{name.replace('_', '-')} does not go with {measurement}; leave it out")
 
 
@@ -156,7 +104,7 @@ def _list_cases(made: Suite) -> int:
     return EXIT_OK
 
 
-def _suite(made: Suite, run: _Run) -> int:
+def _suite(made: Suite, run: BenchSettings) -> int:
     from perfharness.bench import run_suite
     from perfharness.bench.suite.case_run import RESUME_HINT
     from perfharness.bench.suite.run import suite_exit_code
@@ -168,7 +116,7 @@ def _suite(made: Suite, run: _Run) -> int:
     with SuiteProgress(messages) as progress:
         result = run_suite(
             made,
-            run.out,
+            run.output_dir,
             resume=run.resume,
             retry_failed=run.retry_failed,
             observer=progress,
@@ -177,14 +125,14 @@ def _suite(made: Suite, run: _Run) -> int:
         )
     print_suite(Console(), result)
     _draw(run, messages, lambda: bench_pictures(result), BENCH_PAGE)
-    say(messages, f"results: {run.out.absolute()}")
+    say(messages, f"results: {run.output_dir.absolute()}")
     if not result.complete:
         left = sum(case.status == "not-run" for case in result.cases)
         say(messages, f"interrupted with {left} of {len(result.cases)} cases left; {RESUME_HINT}: {resume_command()}")
     return suite_exit_code(result)
 
 
-def _find_batch(path: Path | None, options: Mapping[str, Any], run: _Run) -> int:
+def _find_batch(path: Path | None, options: SuiteOptions, run: BenchSettings) -> int:
     from perfharness.bench import load_sweep, run_sweep
     from perfharness.bench.search.run import search_exit_code
     from perfharness.bench.suite.case_run import RESUME_HINT
@@ -193,18 +141,18 @@ def _find_batch(path: Path | None, options: Mapping[str, Any], run: _Run) -> int
     from perfharness.render.charts.bench import SWEEP_PAGE, sweep_pictures
     from perfharness.render.terminal.sweep import print_sweep
 
-    target_ms, percentile = options["max_latency_ms"], options["latency_percentile"] or "p99"
+    target_ms, percentile = options.max_latency_ms, options.latency_percentile or "p99"
     if target_ms is not None and target_ms <= 0:
         raise UsageError(f"--max-latency-ms {target_ms:g}: must be more than 0")
     if percentile not in get_args(TargetFigure):
         raise UsageError(f"--latency-percentile {percentile!r}: --find-batch takes {', '.join(get_args(TargetFigure))}")
-    smallest, largest = _range_of(options["batch_size"])
-    others = {name: value for name, value in options.items() if name not in ("batch_size", *TARGET)}
-    made = load_sweep(path, suite_options(others), smallest=smallest, target_ms=target_ms)
+    smallest, largest = _range_of(options.batch_size)
+    others = suite_options(options, but=("batch_size", *TARGET))
+    made = load_sweep(path, others, smallest=smallest, target_ms=target_ms)
     messages = Console(stderr=True)
     found = run_sweep(
         made,
-        run.out,
+        run.output_dir,
         smallest=smallest,
         largest=largest,
         target_ms=target_ms,
@@ -217,23 +165,23 @@ def _find_batch(path: Path | None, options: Mapping[str, Any], run: _Run) -> int
     )
     print_sweep(Console(), found)
     _draw(run, messages, lambda: sweep_pictures(found), SWEEP_PAGE)
-    say(messages, f"results: {run.out.absolute()}")
+    say(messages, f"results: {run.output_dir.absolute()}")
     if not found.complete:
         say(messages, f"interrupted; {RESUME_HINT}: {resume_command()}")
     return search_exit_code(found)
 
 
-def _range_of(text: str | None) -> tuple[int, int]:
+def _range_of(sizes: list[int] | str | None) -> tuple[int, int]:
     """Smallest and largest of `1..64`. Raises `UsageError`."""
-    if text is None:
+    if sizes is None:
         return SIZES
-    found = re.fullmatch(r"(\d+)\.\.(\d+)", text)
-    if found is None:
-        raise UsageError(f"--batch-size {text}: --find-batch takes a range, as 1..1024")
-    return int(found[1]), int(found[2])
+    if isinstance(sizes, list):
+        raise UsageError(f"--batch-size {','.join(map(str, sizes))}: --find-batch takes a range, as 1..1024")
+    smallest, _, largest = sizes.partition("..")
+    return int(smallest), int(largest)
 
 
-def _start_up(path: Path | None, count: int, options: Mapping[str, Any], run: _Run) -> int:
+def _start_up(path: Path | None, count: int, options: SuiteOptions, run: BenchSettings) -> int:
     from perfharness.bench import load_suite, run_startup
     from perfharness.bench.suite.startup import FIGURES
     from perfharness.render.terminal.series import print_cold_start
@@ -241,18 +189,18 @@ def _start_up(path: Path | None, count: int, options: Mapping[str, Any], run: _R
     messages = Console(stderr=True)
     found = run_startup(
         load_suite(path, suite_options(options)),
-        run.out,
+        run.output_dir,
         count,
         command=command_line(),
         done=lambda row: say(messages, f"{row.folder}: {row.status}"),
     )
     print_cold_start(Console(), found, FIGURES)
-    say(messages, f"results: {run.out.absolute()}")
+    say(messages, f"results: {run.output_dir.absolute()}")
     impossible = any(row.status == "not_run" for row in found.rows)
     statuses = [row.status for row in found.rows if row.status == "failed" or row.cache != "unknown"]
     return exit_code(statuses, interrupted=len(found.rows) < 2 * count + 1, check_failed=impossible)
 
 
-def _draw(run: _Run, messages: Console, make: Callable[[], Sequence[Picture]], page: str) -> None:
+def _draw(run: BenchSettings, messages: Console, make: Callable[[], Sequence[Picture]], page: str) -> None:
     if run.charts is not False:
-        say_drawn(messages, make, run.out, page)
+        say_drawn(messages, make, run.output_dir, page)

@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
-from perfharness.cli.support.help import FullSummaries
+from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import (
     CONTEXT,
     EXIT_CHECK_FAILED,
     EXIT_FAILED,
     EXIT_OK,
-    ClockRefusal,
-    ClockRefusalOption,
     split_commas,
 )
+from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ClockError
 from perfharness.model.clocks import ClockStep
+from perfharness.model.settings import Option
 from perfharness.model.text import safe
 from perfharness.telemetry.clock_files import state_dirs
 from perfharness.telemetry.clock_settings import CLOCK_SETTINGS, step_lines, value_text
@@ -37,10 +38,25 @@ from perfharness.telemetry.nvml import Device, open_nvml
 from perfharness_launcher.interrupts import noting_interrupts
 from perfharness_launcher.plan.gpus import choose_gpus, find_gpus
 
-NumGpus = Annotated[int, typer.Option("-ng", "--num-gpus", help="How many GPUs.")]
-GpuOffset = Annotated[int, typer.Option("-go", "--gpu-offset", help="Number of the first GPU.")]
-Gpus = Annotated[str | None, typer.Option("--gpus", metavar="GPU,…", help="The GPUs: UUID or INDEX.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+class ChosenGpus(BaseModel):
+    """Whose clocks are set."""
+
+    num_gpus: Annotated[int, Option(("-ng", "--num-gpus"), "", "How many GPUs.")] = 1
+    gpu_offset: Annotated[int, Option(("-go", "--gpu-offset"), "", "Number of the first GPU.")] = 0
+    gpus: Annotated[str | None, Option(("--gpus",), "", "The GPUs: UUID or INDEX.", metavar="GPU,…")] = None
+
+
+class RestoreSettings(BaseModel):
+    """What is restored."""
+
+    force: Annotated[bool, Option(("--force",), "", "Also what launches that still run have set.")] = False
+
+
+class StatusSettings(BaseModel):
+    """How it is printed."""
+
+    json_format: Annotated[bool, Option(("--json",), "", "Print JSON.")] = False
 
 
 def _echo(text: str, *, err: bool = False) -> None:
@@ -49,39 +65,33 @@ def _echo(text: str, *, err: bool = False) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    verb = typer.Typer(
-        cls=FullSummaries, help="GPU clocks at their maximum, and back to what they were.", context_settings=CONTEXT
-    )
-    verb.command("max")(maximize)
-    verb.command("restore")(restore_verb)
-    verb.command("status")(status)
+    summary = "GPU clocks at their maximum, and back to what they were."
+    verb = typer.Typer(help=summary, context_settings=CONTEXT, rich_markup_mode=None)
+    verb.command("max", cls=GroupedCommand)(maximize)
+    verb.command("restore", cls=GroupedCommand)(restore_verb)
+    verb.command("status", cls=GroupedCommand)(status)
     app.add_typer(verb, name="clocks")
 
 
-def maximize(
-    num_gpus: NumGpus = 1,
-    gpu_offset: GpuOffset = 0,
-    gpus: Gpus = None,
-    refusal: ClockRefusalOption = ClockRefusal.GO_ON,
-) -> None:
-    """Persistence mode, the largest power limit, graphics and memory clocks locked at their maxima; until restored.
+@with_settings()
+def maximize(*, chosen: ChosenGpus) -> None:
+    """Lock the clocks at their maximum.
 
-    What was there before is kept on disk first. Locks cannot be read back from the driver: one that another program had
-    set before is released by `clocks restore`, not set again. Takes root.
+    Persistence mode, the largest power limit, graphics and memory clocks locked at their maxima; until restored. What
+    was there before is kept on disk first. Locks cannot be read back from the driver: one that another program had set
+    before is released by `clocks restore`, not set again. Takes root.
 
     Exit codes: 0 all set; 3 some refused; 1 nothing set.
     """
-    uuids = _choose(num_gpus, gpu_offset, gpus)
-    stop = refusal is ClockRefusal.STOP
+    uuids = _choose(chosen)
     with noting_interrupts() as interrupts, open_nvml() as nvml:
-        owner = ClockOwner(nvml, state_dirs()[0], stop, lambda: bool(interrupts))
+        owner = ClockOwner(nvml, state_dirs()[0], lambda: bool(interrupts))
         steps = owner.maximize(uuids)
         for line in step_lines(steps):
             _echo(line)
-        refused = any(step.answer == "refused" for step in steps)
-        if interrupts or (stop and refused):
+        if interrupts:
             _print_restored(owner.restore())
-            _echo("interrupted" if interrupts else "stopped at the refusal", err=True)
+            _echo("interrupted", err=True)
             raise typer.Exit(EXIT_FAILED)
         owner.hold()
     if any(step.answer == "set" for step in steps):
@@ -89,19 +99,19 @@ def maximize(
     raise typer.Exit(_code(steps))
 
 
-def _choose(num_gpus: int, gpu_offset: int, gpus: str | None) -> list[str]:
+def _choose(chosen: ChosenGpus) -> list[str]:
     """UUIDs of the GPUs chosen, as for a launch."""
     facts = find_gpus()
     if not facts.gpus:
         raise ClockError(f"there is no GPU whose clocks could be set ({facts.problem})")
-    chosen = choose_gpus(
+    gpus = choose_gpus(
         facts.gpus,
-        names=split_commas(gpus),
-        number=num_gpus,
-        offset=gpu_offset,
+        names=split_commas(chosen.gpus),
+        number=chosen.num_gpus,
+        offset=chosen.gpu_offset,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
-    return [gpu.uuid for gpu in chosen]
+    return [gpu.uuid for gpu in gpus]
 
 
 def _code(steps: Sequence[ClockStep]) -> int:
@@ -110,19 +120,19 @@ def _code(steps: Sequence[ClockStep]) -> int:
     return EXIT_CHECK_FAILED if any(step.answer in ("set", "already") for step in steps) else EXIT_FAILED
 
 
-def restore_verb(
-    force: Annotated[bool, typer.Option("--force", help="Also what launches that still run have set.")] = False,
-) -> None:
-    """Bring back what was there before `clocks max`, or before a launch that was killed.
+@with_settings()
+def restore_verb(*, asked: RestoreSettings) -> None:
+    """Set the clocks back.
 
-    Only what perfharness changed, and only where nothing else has changed it since.
+    To what was there before `clocks max`, or before a launch that was killed. Only what perfharness changed, and only
+    where nothing else has changed it since.
 
     Exit codes: 0 done, or nothing to do; 1 something could not be restored.
     """
     folders = [folder for folder in state_dirs() if folder.exists()]
     writable = [folder for folder in folders if os.access(folder, os.W_OK)]
     with noting_interrupts(), open_nvml() as nvml:
-        results = restore(nvml, writable, force=force)
+        results = restore(nvml, writable, force=asked.force)
     _print_restored(results)
     if of_others := changed_gpus([folder for folder in folders if folder not in writable]):
         names = ", ".join(str(clocks.path) for clocks in of_others)
@@ -137,12 +147,16 @@ def _print_restored(results: Sequence[Restored]) -> None:
         _echo(str(item), err=item.outcome == "failed")
 
 
-def status(as_json: AsJson = False) -> None:
-    """The clocks now, what perfharness has changed about them, and for whom. Changes nothing."""
+@with_settings()
+def status(*, asked: StatusSettings) -> None:
+    """Show the clocks.
+
+    As they are now, what perfharness has changed about them, and for whom. Changes nothing.
+    """
     with open_nvml() as nvml:
         gpus = [_gpu_status(gpu) for gpu in nvml.gpus]
         states = [(clocks, state) for clocks in changed_gpus(state_dirs()) if (state := clocks.read())]
-        if as_json:
+        if asked.json_format:
             _echo(json.dumps({"gpus": gpus, "states": [_state(*one) for one in states]}, indent=2))
             return
         if not nvml.opened.ok:

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import BaseModel, BeforeValidator, Field
 
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import (
     EXIT_CHECK_FAILED,
     EXIT_OK,
-    BatchPatternOption,
     CommandLineError,
-    DomainOption,
-    NsysOption,
-    WarmupOption,
     command_line,
     command_line_error,
     split_commas,
 )
-from perfharness.cli.support.output import Format, FormatOption, Output, QuietOption
-from perfharness.cli.support.settings import given
+from perfharness.cli.support.output import Output
+from perfharness.cli.support.reading import Reading
+from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import LaunchError, UsageError
+from perfharness.model.settings import Option
 from perfharness.model.text import ascii_json
-from perfharness.render.terminal.console import Console, say
+from perfharness.render.terminal.console import say
 
 if TYPE_CHECKING:
-    from perfharness.runs.comparison.compared_figure import Unit
-    from perfharness.runs.comparison.result import CompareRule, Comparison
+    from perfharness.runs.comparison.result import Comparison
     from perfharness_launcher.plan.options import LaunchOptions
 
 MATCHING, DECIDING, GATE, MEASURE = "What is compared", "What counts as a difference", "Gate", "Measure both"
@@ -45,6 +45,92 @@ def register(app: typer.Typer) -> None:
     app.command("compare", cls=GroupedCommand)(compare_verb)
 
 
+def percentage(text: Any) -> Any:
+    """`2%` and `0.02` -> 0.02. Raises `ValueError`, also for a number that lacks its %."""
+    has_sign = str(text).endswith("%")
+    try:
+        value = float(str(text).removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < (math.inf if has_sign else 1):
+        raise ValueError("must be a percentage, as 2%, or a part of 1, as 0.02")
+    return value / 100 if has_sign else value
+
+
+class CompareSettings(BaseModel):
+    """What is compared, and how."""
+
+    renamed: Annotated[
+        list[str], Option(("--map",), MATCHING, "A stage with another name in NEW. Repeatable.", metavar="OLD=NEW")
+    ] = []
+    stage: Annotated[
+        list[str],
+        Option(("--stage",), MATCHING, "Only this stage; fewer rows are decided sooner. Repeatable.", metavar="NAME"),
+    ] = []
+    allow: Annotated[
+        list[str],
+        Option(
+            ("--allow",),
+            MATCHING,
+            "Compare although this differs: gpu, cpu, tracer, processes, warm-up, clocks, reading, batches, load, "
+            "validity, pass.",
+            metavar="DIFFERENCE",
+        ),
+    ] = []
+    min_effect: Annotated[
+        float,
+        BeforeValidator(percentage),
+        Option(("--min-effect",), DECIDING, "Smallest change that counts.", metavar="PERCENT", show_default="2%"),
+    ] = 0.02
+    alpha: Annotated[
+        float,
+        BeforeValidator(percentage),
+        Option(("--alpha",), DECIDING, "False-alarm rate over all rows.", metavar="PERCENT", show_default="5%"),
+    ] = Field(default=0.05, gt=0, lt=0.5)
+    spread: Annotated[
+        float | None,
+        BeforeValidator(percentage),
+        Option(
+            ("--spread",),
+            DECIDING,
+            "Known standard deviation between launches. Without it one launch per side decides nothing.",
+            metavar="PERCENT",
+        ),
+    ] = Field(default=None, gt=0)
+    fail_on: Annotated[
+        str | None,
+        Option(
+            ("--fail-on",), GATE, "Exit with 3 where a row is slower, undecided, not-comparable, …", metavar="VERDICT,…"
+        ),
+    ] = None
+    fail_if: Annotated[
+        list[str],
+        Option(
+            ("--fail-if",),
+            GATE,
+            "Exit with 3 where NEW meets this, as 'inference.p95 > 20ms' or 'throughput < -5%'. Repeatable.",
+            metavar="LIMIT",
+        ),
+    ] = []
+    run: Annotated[
+        list[str],
+        Option(
+            ("--run",),
+            MEASURE,
+            "Arguments of `perfharness launch`. Launch these in turns, then compare; the first is BASE. Repeatable.",
+            metavar="LAUNCH",
+        ),
+    ] = []
+    repeat: Annotated[
+        int | None, Option(("--repeat",), MEASURE, f"Launches of each --run. [default: {DEFAULT_COUNT}]", metavar="N")
+    ] = Field(default=None, ge=1)
+    output_dir: Annotated[
+        Path | None,
+        Option(("-o", "--output-dir"), MEASURE, f"Folder of the launches of --run. [default: {OUTPUT_DIR}]"),
+    ] = None
+
+
+@with_settings()
 def compare_verb(
     sides: Annotated[
         list[str] | None,
@@ -56,111 +142,11 @@ def compare_verb(
         ),
     ] = None,
     *,
-    renamed: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="OLD=NEW", help="A stage with another name in NEW.", rich_help_panel=MATCHING),
-    ] = None,
-    stage: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Only this stage; fewer rows are decided sooner. Repeatable.", rich_help_panel=MATCHING
-        ),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Only this figure, as cpu_time_per_item. Repeatable.", rich_help_panel=MATCHING
-        ),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DIFFERENCE",
-            help="Compare although this differs: gpu, cpu, tracer, processes, warm-up, clocks, reading, batches, load, "
-            "validity, pass.",
-            rich_help_panel=MATCHING,
-        ),
-    ] = None,
-    min_effect: Annotated[
-        str, typer.Option(metavar="PERCENT", help="Smallest change that counts.", rich_help_panel=DECIDING)
-    ] = "2%",
-    min_abs: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="AMOUNT",
-            help="And smallest difference, as 5us or 1MB; for each kind of unit. Repeatable.",
-            rich_help_panel=DECIDING,
-        ),
-    ] = None,
-    alpha: Annotated[
-        str,
-        typer.Option(metavar="PERCENT", help="Most false alarms, of all rows together.", rich_help_panel=DECIDING),
-    ] = "5%",
-    spread: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="Standard deviation between launches that you know of; without it one launch a side decides nothing.",
-            show_default=False,
-            rich_help_panel=DECIDING,
-        ),
-    ] = None,
-    drift: Annotated[
-        bool,
-        typer.Option(
-            "--drift/--no-drift",
-            help="Whether the machine may drift, where one side was measured after the other.",
-            rich_help_panel=DECIDING,
-        ),
-    ] = True,
-    fail_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VERDICT,…",
-            help="Exit with 3 where a row is slower, undecided, not-comparable, …",
-            show_default=False,
-            rich_help_panel=GATE,
-        ),
-    ] = None,
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="LIMIT",
-            help="Exit with 3 where NEW meets this, as 'inference.p95 > 20ms' or 'throughput < -5%'. Repeatable.",
-            rich_help_panel=GATE,
-        ),
-    ] = None,
-    run: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--run",
-            metavar="LAUNCH",
-            help="Measure it: what stands behind `perfharness launch`. The first is BASE; all are launched in turns.",
-            rich_help_panel=MEASURE,
-        ),
-    ] = None,
-    repeat: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Launches of each --run. [default: 5]", rich_help_panel=MEASURE, min=1),
-    ] = None,
-    output_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output-dir",
-            help=f"Folder of the launches of --run. [default: {OUTPUT_DIR}]",
-            show_default=False,
-            rich_help_panel=MEASURE,
-        ),
-    ] = None,
-    warmup_batches: WarmupOption = None,
-    domain: DomainOption = None,
-    batch_pattern: BatchPatternOption = None,
-    nsys: NsysOption = None,
-    output_format: FormatOption = Format.TEXT,
-    quiet: QuietOption = False,
+    asked: CompareSettings,
+    reading: Reading,
+    output: Output,
 ) -> None:
-    """Whether stages, throughput, latency, memory, energy and start-up of NEW differ from those of BASE.
+    """Compare stages, throughput, latency, memory, energy and start-up of NEW with those of BASE.
 
     The launch is the unit: make several of each version with --repeat. Verdicts: faster, slower, same, undecided,
     not-comparable.
@@ -170,30 +156,27 @@ def compare_verb(
     """
     from perfharness.runs.comparison.compare import CompareOptions, compare_sides, read_side
     from perfharness.runs.comparison.limits import parse_limit
-    from perfharness.runs.files.run_folder import ReadAs
+    from perfharness.runs.comparison.result import CompareRule
 
-    output = Output.of(quiet=quiet)
-    verdicts = _verdicts(fail_on)
+    verdicts = _verdicts(asked.fail_on)
     options = CompareOptions(
-        rule=_rule(min_effect, min_abs or (), alpha, spread, drift=drift),
-        renamed=dict(_renaming(text) for text in renamed or ()),
-        allowed=frozenset(name for text in allow or () for name in split_commas(text)),
-        stages=tuple(stage or ()),
-        metrics=tuple(metric or ()),
-        limits=tuple(parse_limit(text) for text in fail_if or ()),
+        rule=CompareRule(alpha=asked.alpha, min_effect=asked.min_effect, spread=asked.spread),
+        renamed=dict(_renaming(text) for text in asked.renamed),
+        allowed=frozenset(name for text in asked.allow for name in split_commas(text)),
+        stages=tuple(asked.stage),
+        limits=tuple(parse_limit(text) for text in asked.fail_if),
     )
-    if run:
+    if asked.run:
         if sides:
             raise UsageError(f"--run measures both sides, so {sides[0]} cannot be one; leave one of the two away")
-        sides = _measure(run, repeat or DEFAULT_COUNT, output_dir or Path(OUTPUT_DIR), output)
-    elif repeat is not None or output_dir is not None:
+        sides = _measure(asked.run, asked.repeat or DEFAULT_COUNT, asked.output_dir or Path(OUTPUT_DIR), output)
+    elif asked.repeat is not None or asked.output_dir is not None:
         raise UsageError("--repeat and -o are about launches of --run; without it, nothing is launched")
     if len(sides or ()) < 2:
         raise UsageError("compare needs BASE and NEW: run folders, repeats, or several joined by commas")
-    read_as = ReadAs(warmup_batches, domain, batch_pattern)
-    base, *others = [read_side(side, nsys, read_as) for side in sides or ()]
+    base, *others = [read_side(side, reading.read_as()) for side in sides or ()]
     comparison = compare_sides(base, others, options, command_line())
-    _show(comparison, output_format, output.results)
+    _show(comparison, output)
     raise typer.Exit(_exit_code(comparison, verdicts, output))
 
 
@@ -204,7 +187,7 @@ def _measure(runs: Sequence[str], count: int, output_dir: Path, output: Output) 
         UsageError: a command line is wrong; nothing was started.
         LaunchError: it was interrupted, and what was measured is not compared.
     """
-    from perfharness.cli.launch import Shown
+    from perfharness.cli.launch import watching_one
     from perfharness.runs.series.repeat import plan_repeats, repeat_request, run_repeats
     from perfharness_launcher.plan.options import command_of
 
@@ -213,8 +196,7 @@ def _measure(runs: Sequence[str], count: int, output_dir: Path, output: Output) 
     names = ["base", "new"] if len(runs) == 2 else ["base", *(f"new_{place}" for place in range(1, len(runs)))]
     cases = [_launch_of(text, output_dir / name) for text, name in zip(runs, names, strict=True)]
     commands = [command_of(case, "--repeat", str(count)) for case in cases]
-    shown = Shown(output)
-    for one in run_repeats(plan_repeats(cases, repeat_request(count), commands), shown.watching_one):
+    for one in run_repeats(plan_repeats(cases, repeat_request(count), commands), partial(watching_one, output=output)):
         if one.error is not None:
             say(output.errors, str(one.error))
         if one.interrupted:
@@ -242,21 +224,20 @@ def _launch_of(text: str, folder: Path) -> LaunchOptions:
         raise UsageError(f"--run '{text}': {name} is no option of one launch among several; leave it away there")
     chosen = {name: value for name, value in named.items() if name in settings}
     chosen |= {"explain": False, "output_dir": folder}
-    options, _ = launch_options(values["script"], values["script_arguments"] or (), chosen, values["config"])
-    return options
+    return launch_options(values["script"], values["script_arguments"] or (), chosen, values["config"])
 
 
-def _show(comparison: Comparison, output_format: Format, console: Console) -> None:
-    if output_format is Format.JSON:
+def _show(comparison: Comparison, output: Output) -> None:
+    if output.is_json:
         sys.stdout.write(ascii_json(comparison.model_dump_json(indent=2)) + "\n")
-    elif output_format is Format.MD:
+    elif output.format == "md":
         from perfharness.render.comparison.markdown import comparison_markdown
 
         sys.stdout.write(comparison_markdown(comparison))
     else:
         from perfharness.render.comparison.terminal import print_comparison
 
-        print_comparison(console, comparison)
+        print_comparison(output.results, comparison)
 
 
 def _exit_code(comparison: Comparison, verdicts: Sequence[str], output: Output) -> int:
@@ -280,37 +261,6 @@ def _verdicts(text: str | None) -> tuple[str, ...]:
     if unknown := [one for one in chosen if one not in VERDICTS]:
         raise UsageError(f"--fail-on {unknown[0]}: no such verdict; there are {', '.join(VERDICTS)}")
     return chosen
-
-
-def _rule(min_effect: str, min_abs: Sequence[str], alpha: str, spread: str | None, *, drift: bool) -> CompareRule:
-    from perfharness.runs.comparison.limits import parse_quantity
-    from perfharness.runs.comparison.result import CompareRule
-
-    amounts: dict[Unit, float] = {}
-    for text in min_abs:
-        quantity = parse_quantity(text, "--min-abs")
-        if quantity.unit is None or quantity.unit == "%" or quantity.value < 0:
-            raise UsageError(f"--min-abs {text}: must be an amount with its unit, as 5us, 1MB or 0.1J")
-        amounts[quantity.unit] = quantity.value
-    rate = _share(alpha, "--alpha")
-    if not 0 < rate < 0.5:
-        raise UsageError(f"--alpha {alpha}: must be more than 0 and less than 50%")
-    known = None if spread is None else _share(spread, "--spread")
-    if known == 0:
-        raise UsageError("--spread 0: launches always differ; give the standard deviation between them, as 3%")
-    return CompareRule(
-        alpha=rate, min_effect=_share(min_effect, "--min-effect"), min_abs=amounts, spread=known, allow_drift=drift
-    )
-
-
-def _share(text: str, option: str) -> float:
-    """`2%` and `0.02` -> 0.02. Raises `UsageError`, also of a number that lacks its %."""
-    from perfharness.runs.comparison.limits import parse_quantity
-
-    quantity = parse_quantity(text, option)
-    if quantity.unit not in (None, "%") or quantity.value < 0 or (quantity.unit is None and quantity.value >= 1):
-        raise UsageError(f"{option} {text}: must be a percentage, as 2%, or a part of 1, as 0.02")
-    return quantity.value / 100 if quantity.unit == "%" else quantity.value
 
 
 def _renaming(text: str) -> tuple[str, str]:

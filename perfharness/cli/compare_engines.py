@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from pydantic import BaseModel, Field
 
 from perfharness.cli.support.bench_options import (
     MEASURING,
     RESULTS,
-    OutputDir,
     check_utf8,
     exit_code,
     say_drawn,
 )
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, command_line
+from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
+from perfharness.model.bench import Precision
+from perfharness.model.settings import Option
 from perfharness.render.terminal.console import Console, say
 
 if TYPE_CHECKING:
@@ -27,39 +28,13 @@ if TYPE_CHECKING:
 
 OUTPUT_DIR = "compare_engines"
 
-
-DeviceOption = Enum("DeviceOption", {"AUTO": "auto", "CPU": "cpu", "CUDA": "cuda"}, type=str)
-ScalingOption = Enum("ScalingOption", {"MEDIAN": "median", "NONE": "none"}, type=str)
-PredictionOption = Enum("PredictionOption", {"DEPTH": "depth", "DISPARITY": "disparity"}, type=str)
-PrecisionOption = Enum(
-    "PrecisionOption", {"FP32": "fp32", "TF32": "tf32", "FP16": "fp16", "BF16": "bf16", "INT8": "int8"}, type=str
-)
-
-
-def _option(panel: str, name: str, text: str, **how: Any) -> Any:
-    """An option of a group of the help; without a default it is required."""
-    return typer.Option(name, rich_help_panel=panel, help=text, **how)
-
-
-_of_engines, _of_data = partial(_option, "Engines"), partial(_option, "Images and ground truth")
-_of_measuring, _of_results = partial(_option, MEASURING), partial(_option, RESULTS)
+ENGINES, DATA = "Engines", "Images and ground truth"
 
 
 class ManyValues(GroupedCommand):
     """Options that take all that follows up to the next option: `--engines a b c`."""
 
-    rare = frozenset(
-        {
-            "gpu_id", "output", "threads", "min_depth", "max_depth", "preprocess", "mean", "std", "warmup",
-            "max_seconds", "gpu_sample_interval", "sample_seconds", "timeout", "keep_maps",
-        }
-    )  # fmt: skip
     many = ("--engines", "--backends", "--metric")
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for parameter in self.params:
-            parameter.hidden = parameter.hidden or parameter.name in self.rare  # type: ignore[attr-defined]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Repeat the option's name before each of its values."""
@@ -82,77 +57,107 @@ def repeated(arguments: list[str], many: tuple[str, ...]) -> list[str]:
     return found
 
 
+class EngineSettings(BaseModel):
+    """What is compared, on what, and for how long."""
+
+    engines: Annotated[
+        list[str],
+        Option(
+            ("--engines",), ENGINES, "Files (.onnx, .engine, .plan, .pt2, …) or module:function.", metavar="ENGINE…"
+        ),
+    ]
+    image: Annotated[Path, Option(("--image",), DATA, "Image or .npy; its map is drawn, and it is what is timed.")]
+    gt: Annotated[Path | None, Option(("--gt",), DATA, "Ground truth of the image: .npy, .npz, or a 16-bit image.")] = (
+        None
+    )
+    metric_images_dir: Annotated[
+        Path | None, Option(("--metric-images-dir",), DATA, "Images over which metrics are computed.")
+    ] = None
+    metric_gt_dir: Annotated[
+        Path | None, Option(("--metric-gt-dir",), DATA, "Their ground truth, matched by the names of the files.")
+    ] = None
+    metric: Annotated[
+        list[str], Option(("--metric",), DATA, "Metrics of your own, module:function.", metavar="FUNCTION…")
+    ] = []
+    backends: Annotated[
+        list[str],
+        Option(
+            ("--backends",), ENGINES, "One for all engines or one for each. [default: by file kind]", metavar="NAME…"
+        ),
+    ] = []
+    precision: Annotated[
+        Precision | None,
+        Option(("--precision",), ENGINES, "Precision of all. [default: that of the ONNX file, else fp32]"),
+    ] = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Option(("--device",), ENGINES, "auto: the GPU where there is one.")
+    ] = "auto"
+    gpu_id: Annotated[int | None, Option(("--gpu-id",), ENGINES, "NVML's index of the GPU. [default: 0]")] = None
+    input_size: Annotated[
+        str, Option(("--input-size",), ENGINES, "Where a model leaves its height and width open.", metavar="N|HxW")
+    ] = "518"
+    preprocess: Annotated[
+        str | None,
+        Option(("--preprocess",), DATA, "module:function that makes the input of a path.", metavar="FUNCTION"),
+    ] = None
+    mean: Annotated[str, Option(("--mean",), DATA, "Mean of the channels, 0 to 1.")] = "0.485,0.456,0.406"
+    std: Annotated[str, Option(("--std",), DATA, "Standard deviation of the channels, 0 to 1.")] = "0.229,0.224,0.225"
+    output: Annotated[str | None, Option(("--output",), ENGINES, "Name of the map. [default: the first output]")] = None
+    scaling: Annotated[
+        Literal["median", "none"], Option(("--scaling",), DATA, "Scaling of the map to its ground truth.")
+    ] = "median"
+    prediction: Annotated[
+        Literal["depth", "disparity"],
+        Option(("--prediction",), DATA, "disparity: larger is nearer, and its inverse is compared."),
+    ] = "depth"
+    min_depth: Annotated[float, Option(("--min-depth",), DATA, "Ground truth below is not valid.")] = Field(
+        default=1e-3, gt=0
+    )
+    max_depth: Annotated[float, Option(("--max-depth",), DATA, "Ground truth above is not valid.")] = Field(
+        default=80.0, gt=0
+    )
+    gt_scale: Annotated[
+        float, Option(("--gt-scale",), DATA, "Pixels of ground truth images are divided by it: KITTI 256, mm 1000.")
+    ] = Field(default=1.0, gt=0)
+    warmup: Annotated[int, Option(("--warmup",), MEASURING, "Iterations before the timed ones.")] = Field(
+        default=50, ge=0
+    )
+    iterations: Annotated[int, Option(("--iterations",), MEASURING, "Timed iterations.")] = Field(default=1000, ge=1)
+    max_seconds: Annotated[float, Option(("--max-seconds",), MEASURING, "Longest time of the timed iterations.")] = (
+        Field(default=600.0, gt=0)
+    )
+    gpu_sample_interval: Annotated[
+        float,
+        Option(("--gpu-sample-interval",), MEASURING, "Interval of the sampler in the second pass.", metavar="SECONDS"),
+    ] = Field(default=0.1, gt=0)
+    sample_seconds: Annotated[float, Option(("--sample-seconds",), MEASURING, "Length of the second pass.")] = Field(
+        default=5.0, gt=0
+    )
+    threads: Annotated[
+        int | None, Option(("--threads",), ENGINES, "Threads on the CPU. [default: the backend's choice]")
+    ] = None
+    timeout: Annotated[
+        float | None, Option(("--timeout",), MEASURING, "End an engine that takes longer.", metavar="SECONDS")
+    ] = None
+    keep_maps: Annotated[bool, Option(("--keep-maps",), RESULTS, "Keep every engine's maps of the data set.")] = False
+    output_dir: Annotated[Path, Option(("-o", "--output-dir"), RESULTS, "Folder of the results.")] = Path(OUTPUT_DIR)
+
+
+SHOWN = {
+    "engines", "image", "gt", "metric_images_dir", "metric_gt_dir", "metric", "backends", "precision", "device",
+    "input_size", "scaling", "prediction", "gt_scale", "iterations", "output_dir",
+}  # fmt: skip
+"""Options in `--help`; `--help-all` shows all."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("compare-engines", cls=ManyValues, context_settings=CONTEXT)(compare_engines_verb)
 
 
-def compare_engines_verb(
-    engines: Annotated[
-        list[str],
-        _of_engines(
-            "--engines",
-            "Files (.onnx, .engine, .plan, .pt2, …) or module:function.",
-            metavar="ENGINE…",
-            show_default=False,
-        ),
-    ],
-    image: Annotated[
-        Path, _of_data("--image", "Image or .npy; its map is drawn, and it is what is timed.", show_default=False)
-    ],
-    gt: Annotated[Path | None, _of_data("--gt", "Ground truth of the image: .npy, .npz, or a 16-bit image.")] = None,
-    metric_images_dir: Annotated[
-        Path | None, _of_data("--metric-images-dir", "Images over which metrics are computed.")
-    ] = None,
-    metric_gt_dir: Annotated[
-        Path | None, _of_data("--metric-gt-dir", "Their ground truth, matched by the names of the files.")
-    ] = None,
-    metric: Annotated[
-        list[str] | None, _of_data("--metric", "Metrics of your own, module:function.", metavar="FUNCTION…")
-    ] = None,
-    backends: Annotated[
-        list[str] | None,
-        _of_engines("--backends", "One for all engines or one for each. [default: by file kind]", metavar="NAME…"),
-    ] = None,
-    precision: Annotated[
-        PrecisionOption | None, _of_engines("--precision", "Of all. [default: that of the ONNX file, else fp32]")
-    ] = None,
-    device: Annotated[DeviceOption, _of_engines("--device", "auto: the GPU where there is one.")] = DeviceOption.AUTO,
-    gpu_id: Annotated[int | None, _of_engines("--gpu-id", "NVML's index of the GPU. [default: 0]")] = None,
-    input_size: Annotated[
-        str, _of_engines("--input-size", "Where a model leaves its height and width open.", metavar="N|HxW")
-    ] = "518",
-    preprocess: Annotated[
-        str | None,
-        _of_data("--preprocess", "module:function that makes the input of a path.", metavar="FUNCTION"),
-    ] = None,
-    mean: Annotated[str, _of_data("--mean", "Of the channels, 0 to 1.")] = "0.485,0.456,0.406",
-    std: Annotated[str, _of_data("--std", "Of the channels, 0 to 1.")] = "0.229,0.224,0.225",
-    output: Annotated[str | None, _of_engines("--output", "Name of the map. [default: the first output]")] = None,
-    scaling: Annotated[ScalingOption, _of_data("--scaling", "Of the map to its ground truth.")] = ScalingOption.MEDIAN,
-    prediction: Annotated[
-        PredictionOption, _of_data("--prediction", "disparity: larger is nearer, and its inverse is compared.")
-    ] = PredictionOption.DEPTH,
-    min_depth: Annotated[float, _of_data("--min-depth", "Ground truth below is not valid.")] = 1e-3,
-    max_depth: Annotated[float, _of_data("--max-depth", "Ground truth above is not valid.")] = 80.0,
-    gt_scale: Annotated[
-        float, _of_data("--gt-scale", "Pixels of ground truth images are divided by it: KITTI 256, mm 1000.")
-    ] = 1.0,
-    warmup: Annotated[int, _of_measuring("--warmup", "Iterations before the timed ones.", min=0)] = 50,
-    iterations: Annotated[int, _of_measuring("--iterations", "Timed ones.", min=1)] = 1000,
-    max_seconds: Annotated[float, _of_measuring("--max-seconds", "Of the timed iterations, at most.")] = 600.0,
-    gpu_sample_interval: Annotated[
-        float, _of_measuring("--gpu-sample-interval", "Of the sampler in the second pass.", metavar="SECONDS")
-    ] = 0.1,
-    sample_seconds: Annotated[float, _of_measuring("--sample-seconds", "Length of the second pass.")] = 5.0,
-    threads: Annotated[int | None, _of_engines("--threads", "On the CPU. [default: the backend's choice]")] = None,
-    timeout: Annotated[
-        float | None, _of_measuring("--timeout", "End an engine that takes longer.", metavar="SECONDS")
-    ] = None,
-    keep_maps: Annotated[bool, _of_results("--keep-maps", "Keep every engine's maps of the data set.")] = False,
-    output_dir: OutputDir = Path(OUTPUT_DIR),
-) -> None:
-    """Depth engines, or any that make a map of an image, side by side: maps, errors, speed, and GPU metrics.
+@with_settings(shown=SHOWN)
+def compare_engines_verb(*, asked: EngineSettings) -> None:
+    """Compare engines that make a map of an image: maps, errors, speed and GPU metrics.
 
     Each engine runs in a process of its own. Speed is measured with no sampler running; utilisation, memory, power and
     clocks in a second pass. Writes three PNG, a page of them and compare_engines.json.
@@ -169,44 +174,52 @@ def compare_engines_verb(
     from perfharness.render.terminal.engines import print_comparison
 
     messages = Console(stderr=True)
-    for name, value in (("--min-depth", min_depth), ("--max-depth", max_depth), ("--gt-scale", gt_scale),
-                        ("--gpu-sample-interval", gpu_sample_interval), ("--sample-seconds", sample_seconds),
-                        ("--max-seconds", max_seconds)):  # fmt: skip
-        if not value > 0:
-            raise UsageError(f"{name} {value:g} must be more than 0")
     settings = CompareSettings(
-        image=image,
-        truth=gt,
-        metric_images=metric_images_dir,
-        metric_truth=metric_gt_dir,
-        truth_scale=gt_scale,
+        image=asked.image,
+        truth=asked.gt,
+        metric_images=asked.metric_images_dir,
+        metric_truth=asked.metric_gt_dir,
+        truth_scale=asked.gt_scale,
         depth=DepthSettings(
-            min_depth=min_depth, max_depth=max_depth, scaling=scaling.value, prediction=prediction.value
+            min_depth=asked.min_depth,
+            max_depth=asked.max_depth,
+            scaling=asked.scaling,
+            prediction=asked.prediction,
         ),
-        preprocess=PreprocessSettings(function=preprocess, mean=_three("--mean", mean), std=_three("--std", std)),
-        metrics=tuple(metric or ()),
-        output_name=output,
-        input_size=parse_size(input_size),
-        warmup=warmup,
-        iterations=iterations,
-        max_seconds=max_seconds,
-        sample_interval_s=gpu_sample_interval,
-        sample_seconds=sample_seconds,
-        threads=threads,
+        preprocess=PreprocessSettings(
+            function=asked.preprocess, mean=_three("--mean", asked.mean), std=_three("--std", asked.std)
+        ),
+        metrics=tuple(asked.metric),
+        output_name=asked.output,
+        input_size=parse_size(asked.input_size),
+        warmup=asked.warmup,
+        iterations=asked.iterations,
+        max_seconds=asked.max_seconds,
+        sample_interval_s=asked.gpu_sample_interval,
+        sample_seconds=asked.sample_seconds,
+        threads=asked.threads,
     )
     try:
         comparison, place = compare_engines(
-            engines, settings, output_dir, backends=backends or (), device=device.value, gpu_id=gpu_id,
-            precision=None if precision is None else precision.value, timeout_s=timeout, keep_maps=keep_maps,
-            say=lambda text: say(messages, text), command=command_line(),
-        )  # fmt: skip
+            asked.engines,
+            settings,
+            asked.output_dir,
+            backends=asked.backends,
+            device=asked.device,
+            gpu_id=asked.gpu_id,
+            precision=asked.precision,
+            timeout_s=asked.timeout,
+            keep_maps=asked.keep_maps,
+            say=lambda text: say(messages, text),
+            command=command_line(),
+        )
     except SampleError as error:
         say(messages, f"perfharness: --gt: {error}; nothing was started")
         raise typer.Exit(EXIT_CHECK_FAILED) from error
     say_drawn(messages, lambda: engine_pictures(comparison, place), place, ENGINES_PAGE)
     print_comparison(Console(), comparison)
-    if place != output_dir:
-        say(messages, f"nothing was measured, so the earlier results in {output_dir} are kept")
+    if place != asked.output_dir:
+        say(messages, f"nothing was measured, so the earlier results in {asked.output_dir} are kept")
     say(messages, f"results: {place.absolute()}")
     statuses = [one.status for one in comparison.engines]
     bad = any(status != "ok" for status in statuses) or _lacks_accuracy(comparison)

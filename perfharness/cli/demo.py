@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel
 
-from perfharness.cli.launch import Shown, show_result
+from perfharness.cli.launch import show_result, watching
 from perfharness.cli.support.options import EXIT_OK
 from perfharness.cli.support.output import Output
+from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
 from perfharness.model.result import BENCHMARK_MEAN_NAME
+from perfharness.model.settings import Option
 from perfharness.render.terminal.advice import milliseconds
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.results import stage_rows
@@ -32,21 +35,26 @@ def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-def demo(
-    output_dir: Annotated[
-        Path, typer.Option("-o", "--output-dir", metavar="DIR", help="Folder of the results.")
-    ] = DEFAULT_FOLDER,
-    mended: Annotated[bool, typer.Option("--mended", help="Run it without the bottleneck.")] = False,
-) -> None:
+class DemoSettings(BaseModel):
+    """What is run."""
+
+    output_dir: Annotated[Path, Option(("-o", "--output-dir"), "", "Folder of the results.", metavar="DIR")] = (
+        DEFAULT_FOLDER
+    )
+    mended: Annotated[bool, Option(("--mended",), "", "Run it without the bottleneck.")] = False
+
+
+@with_settings()
+def demo(*, asked: DemoSettings) -> None:
     """Find the bottleneck of a small example pipeline.
 
     Exit codes: those of `perfharness launch`.
     """
-    output, script = Output.of(), copy_pipeline(output_dir)
-    arguments = ["--mended"] if mended else []
-    code = launch_pipeline(script, arguments, output_dir / ("mended" if mended else "faulty"), output)
+    output, script = Output(), copy_pipeline(asked.output_dir)
+    arguments = ["--mended"] if asked.mended else []
+    code = launch_pipeline(script, arguments, asked.output_dir / ("mended" if asked.mended else "faulty"), output)
     if code == EXIT_OK:
-        print_next(output_dir, output)
+        print_next(asked.output_dir, output)
     raise typer.Exit(code)
 
 
@@ -64,9 +72,9 @@ def launch_pipeline(script: Path, arguments: Sequence[str], folder: Path, output
     """Print the command of a launch and run it; returns the exit code."""
     command = ["perfharness", "launch", "--explain", "-w", "1", "-o", str(folder), str(script), *arguments]
     output.message(f"$ {shlex.join(command)}")
-    options, terminal = launch_options(script, arguments, {"explain": True, "warmup_batches": 1, "output_dir": folder})
-    (plan,) = plan_launches([options])
-    with Shown(output, terminal).watching(plan) as observer:
+    settings = {"explain": True, "warmup_batches": 1, "output_dir": folder}
+    (plan,) = plan_launches([launch_options(script, arguments, settings)])
+    with watching(plan, output) as observer:
         result = run_plan(plan, command, observer)
     return show_result(result, output)
 

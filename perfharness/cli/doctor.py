@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import BaseModel, Field
 
 from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.options import EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK
+from perfharness.cli.support.settings import with_settings
+from perfharness.model.settings import Option
 
 if TYPE_CHECKING:
     from perfharness.render.terminal.console import Console
@@ -26,20 +29,26 @@ def register(app: typer.Typer) -> None:
     app.command("doctor", cls=GroupedCommand)(doctor)
 
 
-def doctor(
-    nsys: Annotated[Path | None, typer.Option(help="Check this nsys only.")] = None,
+class DoctorSettings(BaseModel):
+    """What is checked."""
+
+    nsys: Annotated[Path | None, Option(("--nsys",), "", "Check this nsys only.")] = None
     python: Annotated[
-        str, typer.Option(help="Interpreter that would run scripts.", show_default="this one")
-    ] = sys.executable,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    install: Annotated[
+        str, Option(("--python",), "", "Interpreter that would run scripts.", show_default="this one")
+    ] = Field(default_factory=lambda: sys.executable)
+    json_format: Annotated[bool, Option(("--json",), "", "Print JSON.")] = False
+    install_nsys: Annotated[
         bool,
-        typer.Option(
-            "--install-nsys",
-            help="Get Nsight Systems 2023.4 from Debian's packages into your own folder (190 MB, no root), then check.",
+        Option(
+            ("--install-nsys",),
+            "",
+            "Get Nsight Systems 2023.4 from Debian's packages into your own folder (190 MB, no root), then check.",
         ),
-    ] = False,
-) -> None:
+    ] = False
+
+
+@with_settings()
+def doctor(*, asked: DoctorSettings) -> None:
     """Check everything that a measurement needs; each nsys found is tried for real.
 
     Exit codes: 0 something here can measure; 1 nsys could not be installed; 3 nothing can measure.
@@ -50,11 +59,11 @@ def doctor(
     from perfharness_launcher.doctor import check_up
     from perfharness_launcher.nsys.probe import install_nsys
 
-    if install and install_nsys(os.environ) != 0:
+    if asked.install_nsys and install_nsys(os.environ) != 0:
         raise typer.Exit(EXIT_FAILED)
-    checks = [*check_up(python, os.environ, nsys=nsys), history_check()]
+    checks = [*check_up(asked.python, os.environ, nsys=asked.nsys), history_check()]
     can_measure = any(check.measures for check in checks)
-    if as_json:
+    if asked.json_format:
         print(json.dumps({"can_measure": can_measure, "checks": [asdict(check) for check in checks]}, indent=2))
     else:
         print_checks(checks, Console())

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from pydantic import BaseModel
 
 from perfharness.cli.support.help import GroupedCommand
-from perfharness.cli.support.options import (
-    SOURCE,
-    SOURCE_HELP,
-    BatchPatternOption,
-    DomainOption,
-    NsysOption,
-    WarmupOption,
-    exit_code,
-)
+from perfharness.cli.support.options import exit_code
 from perfharness.cli.support.output import Output
+from perfharness.cli.support.reading import SOURCE, SOURCE_HELP, Reading
+from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
 from perfharness.files import is_stdout
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.settings import Option
+from perfharness.render.schemas import json_schema
 from perfharness.render.stacks import write_stacks
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.ranges import print_ranges
@@ -39,38 +35,40 @@ OF_TABLES = {f".{name}": name for name in WRITERS}
 ENDINGS = {**OF_TABLES, ".json": TIMELINE, ".json.gz": TIMELINE, ".txt": STACKS}
 
 
-class TableFormat(str, Enum):
-    """Words of --format."""
+class ExportSettings(BaseModel):
+    """What is written where."""
 
-    CSV = "csv"
-    JSON = "json"
-    PARQUET = "parquet"
-    ARROW = "arrow"
-
-
-TableName = Enum("TableName", {name: name for name in TABLES}, type=str)  # type: ignore[misc]
-"""Words of --table."""
-
-
-def _print_schema(kind: str | None) -> None:
-    if kind is None:
-        return
-    from perfharness.render.schemas import json_schema
-
-    typer.echo(json.dumps(json_schema(kind), indent=2, ensure_ascii=False))
-    raise typer.Exit
-
-
-SchemaOption = Annotated[
-    str | None,
-    typer.Option(
-        "--schema",
-        metavar="KIND",
-        help="Print the JSON Schema of a result file, such as benchmark or manifest, and end.",
-        is_eager=True,
-        callback=_print_schema,
-    ),
-]
+    output: Annotated[
+        Path | None,
+        Option(
+            ("-o", "--output"),
+            "",
+            "File to write (-: stdout), or a folder for several tables. The ending is the format: .json or .json.gz"
+            " (timeline), .txt (stacks of --explain), .csv, .json, .parquet or .arrow (a table).",
+        ),
+    ] = None
+    table: Annotated[
+        list[str],
+        Option(
+            ("--table",),
+            "",
+            f"Table to write: {', '.join(TABLES)}; may be repeated. [default: ranges]",
+            metavar="NAME",
+        ),
+    ] = []
+    format: Annotated[
+        Literal["csv", "json", "parquet", "arrow"] | None,
+        Option(("--format",), "", "Format of the tables in a folder (without --table: all of them), or on stdout."),
+    ] = None
+    schema_kind: Annotated[
+        str | None,
+        Option(
+            ("--schema",),
+            "",
+            "Print the JSON Schema of a result file, such as benchmark or manifest, and end.",
+            metavar="KIND",
+        ),
+    ] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -78,30 +76,12 @@ def register(app: typer.Typer) -> None:
     app.command("export", cls=GroupedCommand)(export)
 
 
+@with_settings()
 def export(
-    source: Annotated[Path, typer.Argument(metavar=SOURCE, help=SOURCE_HELP)],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="File to write (-: stdout), or a folder for several tables. The ending is the format: .json or"
-            " .json.gz (timeline), .txt (stacks of --explain), .csv, .json, .parquet or .arrow (a table).",
-            show_default=False,
-        ),
-    ] = None,
-    tables: Annotated[
-        list[TableName] | None, typer.Option("--table", help="Table to write; may be repeated. [default: ranges]")
-    ] = None,
-    table_format: Annotated[
-        TableFormat | None,
-        typer.Option("--format", help="Format of the tables in a folder (without --table: all of them), or on stdout."),
-    ] = None,
-    warmup_batches: WarmupOption = None,
-    domain: DomainOption = None,
-    batch_pattern: BatchPatternOption = None,
-    nsys: NsysOption = None,
-    _schema: SchemaOption = None,
+    source: Annotated[Path | None, typer.Argument(metavar=SOURCE, help=SOURCE_HELP, show_default=False)] = None,
+    *,
+    asked: ExportSettings,
+    reading: Reading,
 ) -> None:
     """Write a run for other programs: a timeline, sampled stacks, or tables of ranges, batches, stages, kernels.
 
@@ -110,27 +90,32 @@ def export(
 
     Exit codes: 0 written; 1 the run cannot be read; 2 usage; 3 a trace is incomplete, or the launch has an error.
     """
-    names = list(dict.fromkeys(name.value for name in tables or ()))
-    if output is None and (names != [RANGES] or table_format is not None):
+    if asked.schema_kind is not None:
+        typer.echo(json.dumps(json_schema(asked.schema_kind), indent=2, ensure_ascii=False))
+        return
+    if source is None:
+        raise UsageError(f"name a {SOURCE}.")
+    file, names = asked.output, list(dict.fromkeys(asked.table))
+    if file is None and (names != [RANGES] or asked.format is not None):
         raise UsageError("name a file with -o; only `--table ranges` is printed without one.")
-    wanted = table_format.value if table_format is not None else _format_of(output, names)
-    located, read_as = locate(source, nsys), ReadAs(warmup_batches, domain, batch_pattern)
-    streams, written = Output.of(), [] if output is None else [output]
-    if output is None:
+    wanted = asked.format or _format_of(file, names)
+    located, read_as = locate(source), reading.read_as()
+    output, written = Output(), [] if file is None else [file]
+    if file is None:
         found, findings = read_tables(open_located(located, read_as), names)
-        print_ranges(streams.results, found[RANGES])
+        print_ranges(output.results, found[RANGES])
     elif wanted == STACKS:
-        findings = _export_stacks(located, read_as, output)
+        findings = _export_stacks(located, read_as, file)
         written = [] if findings else written
     elif wanted == TIMELINE:
-        findings = write_chrome_trace(open_located(located, read_as), output)
+        findings = write_chrome_trace(open_located(located, read_as), file)
     else:
-        every = TABLES if table_format is not None else [RANGES]
+        every = TABLES if asked.format is not None else [RANGES]
         found, findings = read_tables(open_located(located, read_as), names or every)
-        written = write_tables(found, wanted, output)
+        written = write_tables(found, wanted, file)
     for path in written:
-        say(streams.messages if is_stdout(path) else streams.results, str(path))
-    streams.findings(findings)
+        say(output.messages if is_stdout(path) else output.results, str(path))
+    output.findings(findings)
     raise typer.Exit(exit_code(findings))
 
 

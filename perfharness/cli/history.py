@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel, Field
 
 from perfharness.cli.support.help import GroupedCommand
-from perfharness.cli.support.output import Format, FormatOption, Output
+from perfharness.cli.support.output import Output
+from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
+from perfharness.model.settings import Option
 
 FORMS = "give STAGE METRIC, METRIC, add FOLDER, forget ID, or nothing"
 
@@ -19,6 +22,14 @@ def register(app: typer.Typer) -> None:
     app.command("history", cls=GroupedCommand)(history)
 
 
+class HistorySettings(BaseModel):
+    """What is listed."""
+
+    script: Annotated[str | None, Option(("--script",), "", "Only runs of this script.", metavar="NAME")] = None
+    limit: Annotated[int, Option(("--limit",), "", "List the newest N runs.", metavar="N")] = Field(default=20, ge=1)
+
+
+@with_settings()
 def history(
     words: Annotated[
         list[str] | None,
@@ -29,11 +40,8 @@ def history(
         ),
     ] = None,
     *,
-    script: Annotated[
-        str | None, typer.Option("--script", metavar="NAME", help="Only runs of this script.", show_default=False)
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="List the newest N runs.", metavar="N")] = 20,
-    output_format: FormatOption = Format.TEXT,
+    chosen: HistorySettings,
+    output: Output,
 ) -> None:
     """List earlier runs, or print one metric over them and mark a change.
 
@@ -44,12 +52,12 @@ def history(
     from perfharness.render.terminal.history import print_runs, print_series, series_json
     from perfharness.runs.history import History, entries_of
 
-    opened, output = History(), Output.of(output_format)
+    opened = History()
     match words or []:
         case []:
-            runs = opened.runs(limit, script)
+            runs = opened.runs(chosen.limit, chosen.script)
             if output.is_json:
-                output.json({"runs": runs})
+                output.json_document({"runs": runs})
             elif runs:
                 print_runs(output.results, runs)
             else:
@@ -65,9 +73,9 @@ def history(
             for name in (first, *more):
                 output.message(f"forgotten: {opened.forget(name)}")
         case [metric] | [_, metric] as named if metric not in ("add", "forget"):
-            series = opened.series(named[0] if len(named) > 1 else "", metric, script)
+            series = opened.series(named[0] if len(named) > 1 else "", metric, chosen.script)
             if output.is_json:
-                output.json(series_json(series))
+                output.json_document(series_json(series))
             else:
                 print_series(output.results, series)
         case _:

@@ -6,13 +6,15 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
-from perfharness.cli.support.help import GroupedCommand, HelpAll
+from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.live import LaunchView
 from perfharness.cli.support.options import (
     CONTEXT,
@@ -22,11 +24,11 @@ from perfharness.cli.support.options import (
     command_line,
     exit_code,
 )
-from perfharness.cli.support.output import OUTPUT, Format, FormatOption, Output, RareQuietOption, RareVerboseOption
+from perfharness.cli.support.output import OUTPUT, FullOutput, Output
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.telemetry import TELEMETRY_NAME
+from perfharness.model.settings import Option, options_of
 from perfharness.model.text import safe
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
@@ -38,7 +40,6 @@ from perfharness_launcher.plan.options import (
     SETTINGS_NAME,
     TABLE,
     LaunchOptions,
-    TerminalOptions,
     launch_options,
 )
 from perfharness_launcher.plan.ranks import own_arguments
@@ -49,22 +50,51 @@ from perfharness_launcher.staging import series_folder
 SERIES = "Several launches"
 """A group of options in the help."""
 
-ScriptArguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
-]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=OUTPUT)
-]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE.toml",
-        help=f"Settings, in a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]",
-    ),
-]
-"""Options of the verbs that launch."""
+SHOWN = {
+    "num_processes", "num_gpus", "gpu_offset", "gpus", "timeout_s", "log_level", "warmup_batches", "annotate", "tracer",
+    "explain", "maximize_clocks", "output_dir", "format", "verbose", "dry_run", "np_sweep", "repeat", "config",
+}  # fmt: skip
+"""Options in `--help`; `--help-all` shows all."""
+
+EPILOG = (
+    f"Settings can be in {SETTINGS_NAME} next to SCRIPT, in a table [{TABLE}]; only there:"
+    f" {', '.join(option.key for option in options_of(LaunchOptions).values() if not option.has_flag)}."
+)
+
+
+class DryRun(BaseModel):
+    """Whether anything is started."""
+
+    dry_run: Annotated[bool, Option(("--dry-run",), OUTPUT, "Print the plan and start nothing.")] = False
+
+
+class Series(DryRun):
+    """How many launches there are, and where the settings of each are."""
+
+    np_sweep: Annotated[
+        str | None, Option(("--np-sweep",), SERIES, "Launch with each number of processes.", metavar="N,…")
+    ] = None
+    cold_start: Annotated[
+        int | None,
+        Option(("--cold-start",), SERIES, "Start N times with a cold file cache, N with a warm one.", metavar="N"),
+    ] = None
+    repeat: Annotated[
+        int | None,
+        Option(("--repeat",), SERIES, "Launch N times; each number gets its interval over launches.", metavar="N"),
+    ] = None
+    overhead: Annotated[
+        bool,
+        Option(("--overhead",), SERIES, "Launch traced and untraced in turns, --repeat times each."),
+    ] = False
+    config: Annotated[
+        Path | None,
+        Option(
+            ("--config",),
+            "",
+            f"Settings, in a table [{TABLE}]. [default: {SETTINGS_NAME} or {PROJECT_NAME} next to SCRIPT]",
+            metavar="FILE.toml",
+        ),
+    ] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -72,65 +102,19 @@ def register(app: typer.Typer) -> None:
     app.command("launch", cls=GroupedCommand, context_settings=CONTEXT_OF_A_COMMAND_LINE, epilog=EPILOG)(launch_verb)
 
 
-EPILOG = (
-    f"`perfharness launch --help-all` shows all options. Settings can be in {SETTINGS_NAME} next to SCRIPT, in a"
-    f" table [{TABLE}]."
-)
-
-
-@with_settings(LaunchOptions, TerminalOptions)
+@with_settings(LaunchOptions, shown=SHOWN)
 def launch_verb(
     context: typer.Context,
     script: Annotated[
         str, typer.Argument(metavar="SCRIPT", help="A .py file, `python …`, or any program.", show_default=False)
     ],
-    script_arguments: ScriptArguments = None,
+    script_arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
+    ] = None,
     *,
-    output_format: FormatOption = Format.TEXT,
-    quiet: RareQuietOption = False,
-    verbose: RareVerboseOption = False,
-    dry_run: DryRunOption = False,
-    np_sweep: Annotated[
-        str | None,
-        typer.Option(
-            "--np-sweep",
-            metavar="N,…",
-            help="A launch with each number of processes, and the scaling curve.",
-            rich_help_panel=SERIES,
-        ),
-    ] = None,
-    cold_start: Annotated[
-        int | None,
-        typer.Option(
-            "--cold-start",
-            metavar="N",
-            help="Start-up of N fresh processes with a cold file cache and N with a warm one, one after another.",
-            show_default=False,
-            hidden=True,
-            rich_help_panel=SERIES,
-        ),
-    ] = None,
-    repeat: Annotated[
-        int | None,
-        typer.Option(
-            "--repeat",
-            metavar="N",
-            help="N launches one after another, and each number with its interval over launches.",
-            show_default=False,
-            rich_help_panel=SERIES,
-        ),
-    ] = None,
-    overhead: Annotated[
-        bool,
-        typer.Option(
-            "--overhead",
-            help="The same traced and untraced in turns, --repeat times each: what tracing costs, and untraced times.",
-            hidden=True,
-            rich_help_panel=SERIES,
-        ),
-    ] = False,
-    config: ConfigOption = None,
-    help_all: HelpAll = False,
+    series: Series,
+    output: FullOutput,
     **settings: Any,
 ) -> None:
     """Run SCRIPT in N processes on M GPUs, traced, and report where the time went.
@@ -139,38 +123,33 @@ def launch_verb(
 
     Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed, or nothing could be measured.
     """
-    del help_all
-    asked, terminal = launch_options(script, script_arguments or (), given(context, settings), config)
-    output = Output.of(output_format, quiet=quiet, verbose=verbose)
-    request = parse_repeat(DEFAULT_COUNT if overhead and repeat is None else repeat)
+    asked = launch_options(script, script_arguments or (), given(context, settings), series.config)
+    request = parse_repeat(DEFAULT_COUNT if series.overhead and series.repeat is None else series.repeat)
     with naming_settings(asked):
-        numbers = parse_numbers(np_sweep)
-        launches = launches_of(asked, numbers, cold_start, request, overhead=overhead)
-    plans = planned(context, launches, Shown(output, terminal), dry_run=dry_run)
-    if dry_run:
+        numbers = parse_numbers(series.np_sweep)
+        launches = launches_of(asked, numbers, series.cold_start, request, overhead=series.overhead)
+    plans = planned(context, launches, output, dry_run=series.dry_run)
+    if series.dry_run:
         return
-    shown = Shown(output, terminal)
-    if request is not None and overhead:
-        raise typer.Exit(show_overhead(asked, request, plans, shown))
+    if request is not None and series.overhead:
+        raise typer.Exit(show_overhead(asked, request, plans, output))
     if request is not None:
-        raise typer.Exit(show_repeat(asked, request, plans, shown))
-    if cold_start is not None:
-        raise typer.Exit(show_cold_start(asked, plans, shown))
+        raise typer.Exit(show_repeat(asked, request, plans, output))
+    if series.cold_start is not None:
+        raise typer.Exit(show_cold_start(asked, plans, output))
     if numbers is not None:
-        raise typer.Exit(show_sweep(asked, plans, shown))
-    raise typer.Exit(show_launch(plans[0], shown))
+        raise typer.Exit(show_sweep(asked, plans, output))
+    raise typer.Exit(show_launch(plans[0], output))
 
 
 def planned(
-    context: typer.Context, launches: Sequence[LaunchOptions], shown: Shown, *, dry_run: bool
+    context: typer.Context, launches: Sequence[LaunchOptions], output: Output, *, dry_run: bool
 ) -> list[LaunchPlan]:
     """The plans of the launches, with notes on how the command line was read; printed where nothing is to be started.
 
     Raises what `plan_launches` raises.
     """
-    options, terminal, output = launches[0], shown.terminal, shown.output
-    if terminal.plots:
-        check_plots(options.telemetry)
+    options = launches[0]
     if options.settings is not None and options.settings.names:
         output.message(f"settings of {options.settings.file}: {', '.join(options.settings.names)}")
     with naming_settings(options):
@@ -280,43 +259,28 @@ def parse_repeat(count: int | None) -> RepeatRequest | None:
     return repeat_request(count)
 
 
-@dataclass(frozen=True)
-class Shown:
-    """Where launches are shown, and how."""
-
-    output: Output
-    terminal: TerminalOptions = field(default_factory=TerminalOptions)
-
-    @contextmanager
-    def watching(self, plan: LaunchPlan) -> Iterator[Observer]:
-        """What goes on during a launch, on stderr; what loses its parent meanwhile belongs to the launch."""
-        self.output.message(headline(plan))
-        view = LaunchView(self.output.messages, show_output=self.terminal.show_output)
-        with adopting_orphans(), view:
-            yield view
-
-    @contextmanager
-    def watching_one(self, plan: LaunchPlan) -> Iterator[Observer]:
-        """The same for one of several."""
-        self.output.message(f"\n{plan.options.output_dir}")
-        with self.watching(plan) as observer:
-            yield observer
-
-    def draw(self, result: LaunchResult) -> None:
-        """The telemetry as pictures, where that was asked for."""
-        if self.terminal.plots and (result.folder / TELEMETRY_NAME).exists():
-            from perfharness.render.charts.telemetry import draw_run
-
-            for path in draw_run(result.folder):
-                self.output.message(f"drawn: {path}")
+@contextmanager
+def watching(plan: LaunchPlan, output: Output) -> Iterator[Observer]:
+    """What goes on during a launch, on stderr; what loses its parent meanwhile belongs to the launch."""
+    output.message(headline(plan))
+    view = LaunchView(output.messages, show_output=output.verbose)
+    with adopting_orphans(), view:
+        yield view
 
 
-def show_launch(plan: LaunchPlan, shown: Shown) -> int:
+@contextmanager
+def watching_one(plan: LaunchPlan, output: Output) -> Iterator[Observer]:
+    """The same for one of several."""
+    output.message(f"\n{plan.options.output_dir}")
+    with watching(plan, output) as observer:
+        yield observer
+
+
+def show_launch(plan: LaunchPlan, output: Output) -> int:
     """Run a plan and print its results, then what was found; returns the exit code."""
-    with shown.watching(plan) as observer:
+    with watching(plan, output) as observer:
         result = run_plan(plan, command_line(), observer)
-    shown.draw(result)
-    return show_result(result, shown.output)
+    return show_result(result, output)
 
 
 def show_result(result: LaunchResult, output: Output) -> int:
@@ -325,7 +289,7 @@ def show_result(result: LaunchResult, output: Output) -> int:
 
     summary = result.summary
     if output.is_json:
-        output.json(summary.mean)
+        output.json_document(summary.mean)
     else:
         print_result(output.results, summary.mean, summary.results)
     output.findings(result.findings)
@@ -335,7 +299,7 @@ def show_result(result: LaunchResult, output: Output) -> int:
     return exit_code(result.findings)
 
 
-def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], shown: Shown) -> int:
+def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], output: Output) -> int:
     """Launch the same again and again, and print each number with its interval over launches.
 
     Returns 0: all well; 3: a launch failed, or a check; 1: none was measured, or it was interrupted.
@@ -343,15 +307,14 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
     from perfharness.render.terminal.series import print_repeat
     from perfharness.runs.series.repeat import plan_repeats, run_repeats
 
-    output, findings, interrupted = shown.output, [], False
+    findings, interrupted = [], False
     missing: Sequence[Finding] = ()  # from the history: reported once
     (case,) = plan_repeats([options], request, [command_line()], [plans])
-    for one in run_repeats([case], shown.watching_one, output.message):
+    for one in run_repeats([case], partial(watching_one, output=output), output.message):
         interrupted = interrupted or one.interrupted
         if one.error is not None:
             say(output.errors, str(one.error))
         if one.result is not None:
-            shown.draw(one.result)
             name = one.row.folder
             findings += [
                 replace(finding, process=f"{name}/{finding.process}" if finding.process else name)
@@ -361,7 +324,7 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
             missing = one.result.history_findings
     repeat = case.repeat
     if output.is_json:
-        output.json(repeat.model_dump(mode="json"))
+        output.json_document(repeat.model_dump(mode="json"))
     else:
         print_repeat(output.results, repeat)
     findings += [*(record.to_finding() for record in repeat.findings), *missing]
@@ -372,7 +335,7 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
     return EXIT_CHECK_FAILED if len(repeat.measured) < len(repeat.rows) else exit_code(findings)
 
 
-def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], shown: Shown) -> int:
+def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], output: Output) -> int:
     """Launch traced and untraced in turns, and print what tracing costs.
 
     Returns 0: all well; 3: a launch failed, or tracing costs so much that traced times mislead, or a check; 1: nothing
@@ -382,17 +345,17 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
     from perfharness.runs.series.overhead import overhead_cases, summarize_overhead
     from perfharness.runs.series.repeat import plan_repeats, run_repeats
 
-    output, interrupted = shown.output, False
+    interrupted = False
     of_each = [plans[: request.count], plans[request.count :]]
     cases = plan_repeats(overhead_cases(options), request, [command_line()] * 2, of_each)
     with series_folder(options.output_dir, (TRACED, UNTRACED), output.message) as series:
-        for one in run_repeats(cases, shown.watching_one):
+        for one in run_repeats(cases, partial(watching_one, output=output)):
             interrupted = interrupted or one.interrupted
             if one.error is not None:
                 say(output.errors, str(one.error))
         measured = summarize_overhead(options, cases, command_line())
     if output.is_json:
-        output.json(measured.model_dump(mode="json"))
+        output.json_document(measured.model_dump(mode="json"))
     else:
         print_overhead(output.results, measured)
     findings = [record.to_finding() for record in measured.findings]
@@ -404,7 +367,7 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
     return EXIT_CHECK_FAILED if is_short else exit_code(findings)
 
 
-def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown) -> int:
+def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Output) -> int:
     """Run a sweep and print its curve.
 
     Returns 0: all well; 3: some were measured, or none gave a throughput; 1: none was measured, or it was interrupted.
@@ -414,14 +377,13 @@ def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown
     from perfharness.render.terminal.series import print_scaling
     from perfharness.runs.series.sweep import run_sweep, summarize_sweep, sweep_exit_code
 
-    output, launches = shown.output, []
+    launches = []
     with series_folder(options.output_dir, folders_of(plans), output.message) as series:
-        for one in run_sweep(plans, command_line(), shown.watching_one):
+        for one in run_sweep(plans, command_line(), partial(watching_one, output=output)):
             launches.append(one)
             if one.error is not None:
                 say(output.errors, str(one.error))
             if one.result is not None:
-                shown.draw(one.result)
                 output.findings([*one.result.summary.findings, *one.result.history_findings])
         swept = summarize_sweep(options, plans, launches, command_line())
         try:
@@ -429,34 +391,26 @@ def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown
         except PerfHarnessError as error:
             output.message(str(error))
     if output.is_json:
-        output.json(swept.scaling.model_dump(mode="json"))
+        output.json_document(swept.scaling.model_dump(mode="json"))
     else:
         print_scaling(output.results, swept.scaling)
     output.message(f"results: {series.path.absolute()}")
     return sweep_exit_code(launches)
 
 
-def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], shown: Shown) -> int:
+def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Output) -> int:
     """Run cold starts and print their table; returns the exit code."""
     from perfharness.render.terminal.series import print_cold_start
     from perfharness.runs.series.cold_start import cold_start_exit_code, run_cold_start, summarize_cold_start
 
-    output, launches = shown.output, []
+    launches = []
     with series_folder(options.output_dir, folders_of(plans), output.message) as series:
-        for one in run_cold_start(plans, command_line(), shown.watching_one):
+        for one in run_cold_start(plans, command_line(), partial(watching_one, output=output)):
             launches.append(one)
-            if one.result is not None:
-                shown.draw(one.result)
-        measured = summarize_cold_start(options, plans, launches, command_line())
+            measured = summarize_cold_start(options, plans, launches, command_line())
     if output.is_json:
-        output.json(measured.found.model_dump(mode="json"))
+        output.json_document(measured.found.model_dump(mode="json"))
     else:
         print_cold_start(output.results, measured.found)
     output.message(f"results: {series.path.absolute()}")
     return cold_start_exit_code(measured.found, is_complete=measured.is_complete)
-
-
-def check_plots(telemetry: bool) -> None:
-    """Whether pictures can be drawn, before anything starts. Raises `UsageError`."""
-    if not telemetry:
-        raise UsageError("--plots draws the telemetry, which --no-telemetry switches off; leave one of the two away")

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel, Field
 
 from perfharness.backends.models import shapes_of
-from perfharness.cli.support.help import GroupedCommand, HelpAll
+from perfharness.cli.support.help import GroupedCommand
 from perfharness.cli.support.limits import are_kept, limits_of
 from perfharness.cli.support.live import LaunchView
 from perfharness.cli.support.options import CONTEXT, EXIT_CHECK_FAILED, EXIT_FAILED, EXIT_OK, command_line, exit_code
-from perfharness.cli.support.output import Format, FormatOption, Output, RareQuietOption, RareVerboseOption
+from perfharness.cli.support.output import FullOutput, Output
 from perfharness.cli.support.settings import given, with_settings
 from perfharness.errors import UsageError
 from perfharness.load.profile import Profile, profile_of
@@ -22,6 +23,7 @@ from perfharness.load.progress import LoadProgress, LoadStatus
 from perfharness.load.stress import LAUNCH_SETTINGS, StressResult, model_spec, plan_stress, run_stress
 from perfharness.load.targets.http.settings import http_settings, is_url
 from perfharness.model.load import WINDOWS_NAME
+from perfharness.model.settings import Option
 from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.load import print_load, saturation_text, status_text
 from perfharness.render.terminal.plan import headline
@@ -39,15 +41,125 @@ LIMITS = "Limits"
 HTTP = "HTTP"
 
 
+SHOWN = {
+    "profile", "start", "rate", "rates", "arrivals", "concurrency", "duration_s", "warmup_s", "backend", "objective",
+    "fail_if", "num_processes", "output_dir", "format",
+}  # fmt: skip
+"""Options in `--help`; `--help-all` shows all."""
+
+EPILOG = "docs/guides/load.md: phases, mixes, files of times."
+
+
+class LoadSettings(BaseModel):
+    """The load; what is None is as in the file of --profile."""
+
+    rate: Annotated[
+        float | None,
+        Option(("--rate",), LOAD, "Requests per second (open loop); without it a closed loop.", metavar="X"),
+    ] = Field(default=None, ge=0)
+    rates: Annotated[
+        str | None,
+        Option(
+            ("--rates",),
+            LOAD,
+            "Several rates in turn, --duration each; the table shows which meet the objective.",
+            metavar="N,N,…",
+        ),
+    ] = None
+    arrivals: Annotated[
+        str | None,
+        Option(("--arrivals",), LOAD, "When requests are due. [default: constant]", metavar="constant|poisson|bursty"),
+    ] = None
+    concurrency: Annotated[
+        int | None,
+        Option(("--concurrency",), LOAD, "Requests in service at a time, per process. [default: 1]", metavar="N"),
+    ] = None
+    duration_s: Annotated[str | None, Option(("--duration",), LOAD, "As 30s, 10m. [default: 10s]", metavar="TIME")] = (
+        None
+    )
+    warmup_s: Annotated[
+        str | None, Option(("--warm-up",), LOAD, "The same load before, which does not count.", metavar="TIME")
+    ] = None
+    items: Annotated[int | None, Option(("--batch-size",), LOAD, "Items per request. [default: 1]")] = Field(
+        default=None, ge=1
+    )
+    input: Annotated[
+        Path | None, Option(("--input",), LOAD, "What each request holds: .npz, .npy, .json, .txt, .jsonl.")
+    ] = None
+    seed: Annotated[int | None, Option(("--seed",), LOAD, "Seed of random arrivals. [default: 0]")] = None
+    objective: Annotated[
+        str | None,
+        Option(
+            ("--objective",),
+            LIMITS,
+            "Latency target, as 50ms, p95=50ms, p99<=1s,errors<=1%.",
+            metavar="[pN=]TIME",
+        ),
+    ] = None
+    request_timeout_s: Annotated[
+        str | None, Option(("--request-timeout",), LIMITS, "An answer after that is an error.", metavar="TIME")
+    ] = None
+    grace_s: Annotated[
+        str | None, Option(("--grace",), LIMITS, "How long late answers are awaited. [default: 10s]", metavar="TIME")
+    ] = None
+    max_error_rate: Annotated[
+        float | None,
+        Option(
+            ("--max-error-rate",),
+            LIMITS,
+            "Errors, as a part of all answers: more fail the run, and end it when it goes on for 10 s.",
+            metavar="SHARE",
+        ),
+    ] = None
+
+
+class ModelSettings(BaseModel):
+    """How a model is run."""
+
+    backend: Annotated[
+        str | None, Option(("--backend",), MODEL_PANEL, "TARGET is a model, run by this.", metavar="NAME[/MODE]")
+    ] = None
+    device: Annotated[
+        str | None, Option(("--device",), MODEL_PANEL, "auto: the GPU where there is one.", metavar="auto|cpu|cuda")
+    ] = None
+    precision: Annotated[
+        str | None, Option(("--precision",), MODEL_PANEL, "In which the model computes.", metavar="fp32|fp16|…")
+    ] = None
+    shape: Annotated[
+        list[str],
+        Option(("--shape",), MODEL_PANEL, "Shape of an input that leaves dimensions open.", metavar="NAME=DIMxDIM…"),
+    ] = []
+
+
+class TargetSettings(BaseModel):
+    """What is loaded, and when that fails."""
+
+    profile: Annotated[
+        Path | None,
+        Option(("--profile",), LOAD, "The load, in a table [load]; for a URL also [target].", metavar="FILE.toml"),
+    ] = None
+    start: Annotated[
+        str | None, Option(("--start",), HTTP, "Start (and profile) this server command first.", metavar="COMMAND")
+    ] = None
+    expect_status: Annotated[int | None, Option(("--expect-status",), HTTP, "Status of a correct reply.")] = None
+    expect_text: Annotated[str | None, Option(("--expect-text",), HTTP, "Text that a correct reply contains.")] = None
+    fail_if: Annotated[
+        list[str],
+        Option(
+            ("--fail-if",),
+            LIMITS,
+            "Exit with 3 where it is met: 'latency.p99 > 20ms', 'error_rate > 0.01'; may be given again.",
+            metavar="CONDITION",
+        ),
+    ] = []
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("stress", cls=GroupedCommand, context_settings=CONTEXT, epilog=EPILOG)(stress_verb)
 
 
-EPILOG = "`perfharness stress --help-all` shows all options. docs/guides/load.md: phases, mixes, files of times."
-
-
-@with_settings(LaunchOptions, only=LAUNCH_SETTINGS, rare=("num_gpus", "gpus", "maximize_clocks", "annotate", "tracer"))
+@with_settings(LaunchOptions, only=LAUNCH_SETTINGS, shown=SHOWN)
 def stress_verb(
     context: typer.Context,
     target: Annotated[
@@ -57,179 +169,10 @@ def stress_verb(
         ),
     ],
     *,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            "--profile",
-            metavar="FILE.toml",
-            help="The load, in a table [load]; of a URL also [target].",
-            rich_help_panel=LOAD,
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--start",
-            metavar="COMMAND",
-            help="Of a URL: launch this server, traced, and load it.",
-            rich_help_panel=HTTP,
-        ),
-    ] = None,
-    expect_status: Annotated[
-        int | None,
-        typer.Option(
-            "--expect-status", help="Of a URL: the status of a right answer.", hidden=True, rich_help_panel=HTTP
-        ),
-    ] = None,
-    expect_text: Annotated[
-        str | None,
-        typer.Option(
-            "--expect-text", help="Of a URL: text that a right answer contains.", hidden=True, rich_help_panel=HTTP
-        ),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate", help="Requests a second (open loop); without it a closed loop.", rich_help_panel=LOAD, min=0
-        ),
-    ] = None,
-    rates: Annotated[
-        str | None,
-        typer.Option(
-            "--rates",
-            metavar="N,N,…",
-            help="Several rates in turn, --duration each; the table shows which meet the objective.",
-            rich_help_panel=LOAD,
-        ),
-    ] = None,
-    arrivals: Annotated[
-        str | None,
-        typer.Option(
-            "--arrivals",
-            metavar="constant|poisson|bursty",
-            help="When requests are due. [default: constant]",
-            rich_help_panel=LOAD,
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency",
-            metavar="N",
-            help="Requests in service at a time, of each process. [default: 1]",
-            rich_help_panel=LOAD,
-        ),
-    ] = None,
-    duration: Annotated[
-        str | None,
-        typer.Option("--duration", metavar="TIME", help="As 30s, 10m. [default: 10s]", rich_help_panel=LOAD),
-    ] = None,
-    warmup: Annotated[
-        str | None,
-        typer.Option(
-            "--warm-up", metavar="TIME", help="The same load before, which does not count.", rich_help_panel=LOAD
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option("--batch-size", help="Items of a request. [default: 1]", rich_help_panel=LOAD, min=1, hidden=True),
-    ] = None,
-    input_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--input",
-            help="What each request holds: .npz, .npy, .json, .txt, .jsonl.",
-            rich_help_panel=LOAD,
-            hidden=True,
-        ),
-    ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            "--backend", metavar="NAME[/MODE]", help="TARGET is a model, run by this.", rich_help_panel=MODEL_PANEL
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            metavar="auto|cpu|cuda",
-            help="Of a model; auto: the GPU where there is one.",
-            rich_help_panel=MODEL_PANEL,
-            hidden=True,
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            "--precision", metavar="fp32|fp16|…", help="Of a model.", rich_help_panel=MODEL_PANEL, hidden=True
-        ),
-    ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shape",
-            metavar="NAME=DIMxDIM…",
-            help="Of an input that leaves dimensions open.",
-            rich_help_panel=MODEL_PANEL,
-            hidden=True,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Of random arrivals. [default: 0]", rich_help_panel=LOAD, hidden=True)
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            "--objective",
-            metavar="[pN=]TIME",
-            help="What is in time, as 50ms, p95=50ms, p99<=1s,errors<=1%.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = None,
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-if",
-            metavar="CONDITION",
-            help="Exit with 3 where it is met: 'latency.p99 > 20ms', 'error_rate > 0.01'; may be given again.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = None,
-    request_timeout: Annotated[
-        str | None,
-        typer.Option(
-            "--request-timeout",
-            metavar="TIME",
-            help="An answer after that is an error.",
-            hidden=True,
-            rich_help_panel=LIMITS,
-        ),
-    ] = None,
-    grace: Annotated[
-        str | None,
-        typer.Option(
-            "--grace",
-            metavar="TIME",
-            help="How long late answers are awaited. [default: 10s]",
-            rich_help_panel=LIMITS,
-            hidden=True,
-        ),
-    ] = None,
-    max_error_rate: Annotated[
-        float | None,
-        typer.Option(
-            "--max-error-rate",
-            metavar="SHARE",
-            help="Errors, as a part of all answers: more fail the run, and end it when it goes on for 10 s.",
-            hidden=True,
-            rich_help_panel=LIMITS,
-        ),
-    ] = None,
-    output_format: FormatOption = Format.TEXT,
-    quiet: RareQuietOption = False,
-    verbose: RareVerboseOption = False,
-    help_all: HelpAll = False,
+    asked: TargetSettings,
+    load: LoadSettings,
+    model: ModelSettings,
+    output: FullOutput,
     **settings: Any,
 ) -> None:
     """Put TARGET under load, traced: each request is a batch of the trace.
@@ -238,27 +181,18 @@ def stress_verb(
 
     Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed, or errors ended it early.
     """
-    del help_all
-    output = Output.of(output_format, quiet=quiet, verbose=verbose)
-    load = profile_of(
-        {
-            "rate": rate, "rates": rates, "arrivals": arrivals, "concurrency": concurrency, "duration_s": duration,
-            "warmup_s": warmup, "seed": seed, "objective": objective,
-            "request_timeout_s": request_timeout, "grace_s": grace, "max_error_rate": max_error_rate,
-            "items": batch_size, "input": input_file,
-        },
-        profile,
-    )  # fmt: skip
-    expected = {"expect_status": expect_status, "expect_text": expect_text}
-    http = http_settings(target, profile, expected) if is_url(target) else None
+    profile = profile_of(load.model_dump(), asked.profile)
+    expected = {"expect_status": asked.expect_status, "expect_text": asked.expect_text}
+    http = http_settings(target, asked.profile, expected) if is_url(target) else None
     if http is None and any(one is not None for one in expected.values()):
         raise UsageError("--expect-status and --expect-text need a URL; a function returns an Answer with an error")
-    of_model = {"device": device, "precision": precision, "shapes": shapes_of(shape) if shape else None}
-    model = model_spec(backend, {name: value for name, value in of_model.items() if value is not None})
-    limits = limits_of(fail_if or ())
-    plan = plan_stress(target, load, given(context, settings), model, start=start, http=http)
+    shapes = shapes_of(model.shape) if model.shape else None
+    of_model = {"device": model.device, "precision": model.precision, "shapes": shapes}
+    spec = model_spec(model.backend, {name: value for name, value in of_model.items() if value is not None})
+    limits = limits_of(asked.fail_if)
+    plan = plan_stress(target, profile, given(context, settings), spec, start=asked.start, http=http)
     output.message(headline(plan.launch))
-    view = LoadView(output.messages, load)
+    view = LoadView(output.messages, profile)
     with adopting_orphans(), view:
         result = run_stress(plan, command_line(), view)
     raise typer.Exit(show_stress(result, output, limits))
@@ -306,7 +240,7 @@ class LoadView(LaunchView):
 def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = ()) -> int:
     """Print what was measured, then what was found; returns the exit code."""
     if output.is_json:
-        output.json(result.load.model_dump(mode="json"))
+        output.json_document(result.load.model_dump(mode="json"))
     else:
         print_load(output.results, result.load)
     output.findings(result.findings)

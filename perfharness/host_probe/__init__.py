@@ -30,6 +30,6 @@ def start() -> None:
 
 
 def follow(stack: Any, recorder: str) -> None:
-    """Have a recorder's stack (`RangeStack`) of the calling thread followed, where the process has a probe."""
+    """Have a recorder's stack (`Stack`) of the calling thread followed, where the process has a probe."""
     if _probe is not None:
         _probe.follow(stack, recorder)

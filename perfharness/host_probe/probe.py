@@ -84,7 +84,7 @@ class HostProbe:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def follow(self, stack: Any, recorder: str) -> None:
-        """Have a recorder's stack of the calling thread (a `RangeStack`) followed."""
+        """Have a recorder's stack of the calling thread (a `Stack`) followed."""
         if self._open_connection() is None:
             return
         with own_work.thread:
@@ -210,7 +210,7 @@ def _slots_of(stack: Any) -> dict[str, int]:
     """Where stacks and nodes of recorders keep what is read of them. Raises LayoutError."""
     node_type, stack_type = type(stack.node), type(stack)
     node = node_type(stack.root, "perfharness message".upper())
-    example = stack_type(stack.thread, 0)
+    example = stack_type()
     example.node = node
     with _own_memory() as memory:
         return {

@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from perfharness.errors import RecorderError
-from perfharness.recorder import PerfRecorder
-from perfharness.recorder.scopes import BatchScope
+from perfharness.recorder import BatchBlock, PerfRecorder
 
 REQUEST_HEADER = "X-Perfharness-Request"
 """The id of a request."""
@@ -90,9 +89,9 @@ class WsgiMiddleware:
 class _Answer:
     """The parts of an answer, which end the batch when the server closes them."""
 
-    def __init__(self, parts: Iterable[bytes], batch: BatchScope) -> None:
+    def __init__(self, parts: Iterable[bytes], batch: BatchBlock) -> None:
         self._parts = parts
-        self._batch: BatchScope | None = batch
+        self._batch: BatchBlock | None = batch
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._parts)
@@ -121,7 +120,7 @@ def _own_recorder() -> PerfRecorder:
     return recorder
 
 
-def _batch(recorder: PerfRecorder, request: str | bytes | None, items: str | bytes | None) -> BatchScope | None:
+def _batch(recorder: PerfRecorder, request: str | bytes | None, items: str | bytes | None) -> BatchBlock | None:
     """The batch of a request; None: it is none of a load."""
     number = _count(request)
     return None if number is None else recorder.batch(number, _count(items), message=REQUEST_RANGE)

@@ -94,8 +94,7 @@ CONNECTIONS = 1000
 LAUNCH_SETTINGS = (
     "num_processes", "num_gpus", "gpu_offset", "gpus", "gpus_per_process", "cpu_bind", "require_exclusive", "python",
     "timeout_s", "log_level", "annotate", "annotate_torch",
-    "tracer", "nsys", "trace_os", "telemetry", "gpu_counters",
-    "sample_interval_ms", "measure_idle_s", "cool_down_c", "cool_down_limit_s", "maximize_clocks", "clock_refusal",
+    "tracer", "nsys", "trace_os", "telemetry", "measure_idle_s", "cool_down_c", "cool_down_limit_s", "maximize_clocks",
     "output_dir", "history",
 )  # fmt: skip
 """Fields of `LaunchOptions` that a load test takes too."""
@@ -187,11 +186,11 @@ def plan_stress(
         words = shlex.split(start)
         if not words:
             raise UsageError("--start needs a command, as --start 'python server.py'")
-        options, _ = launch_options(words[0], words[1:], given)
+        options = launch_options(words[0], words[1:], given)
     else:
         generator = {} if http is None else {"tracer": "none"}
         of_worker = {"module": True, "source": target}
-        options, _ = launch_options(MODULE, [spec.to_text()], {**generator, **given, **of_worker})
+        options = launch_options(MODULE, [spec.to_text()], {**generator, **given, **of_worker})
     (launch,) = plan_launches([options])
     if model is not None:
         decided = model.model_copy(update={"device": model.device_of(has_gpu=bool(launch.gpus))})

@@ -20,7 +20,7 @@ CaseStatus = Literal["ok", "unavailable", "out-of-memory", "memory-limit", "fail
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class TensorSpec(_Model):

@@ -41,7 +41,7 @@ SweepEnd = CaseStatus | Literal["interrupted"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class Constraints(_Model):

@@ -33,7 +33,7 @@ WITH_WORKERS = "with-workers"
 have prepared batches meanwhile."""
 
 MARK_READY_TIME = "perfharness.ready_time"
-"""Mark made inside a batch, after it is pushed, and before it or a range inside is popped, at most once in
+"""Mark before a batch is pushed, and after it or one of its direct stages is popped, at most once in
 `READY_TIME_EVERY_NS` per thread; its int64 payload is how long the thread has run or has waited for a CPU until then,
 in nanoseconds. For the rest of its life it waited for something else. Linux only."""
 
@@ -42,7 +42,7 @@ MARK_QUEUED = "perfharness.queued"
 has until then, in nanoseconds, whoever had the CPUs."""
 
 READY_TIME_EVERY_NS = 5_000_000
-"""Reading it takes 5 to 10 us."""
+"""Reading it takes 5 to 10 us, after a sleep up to 170 us."""
 
 MARK_PROCESS_TIME = "perfharness.process_time"
 """Mark made together with `MARK_READY_TIME`; its int64 payload is the CPU time of all threads of the process until
@@ -53,7 +53,7 @@ MARK_COLLECTING = "perfharness.collecting"
 how long it has until then, in nanoseconds."""
 
 MARK_COMPILING = "perfharness.compiling"
-"""Mark made together with `MARK_READY_TIME`, once torch.compile or JAX has compiled on the thread; its int64 payload is
+"""Mark made together with `MARK_READY_TIME`, once torch.compile has compiled on the thread; its int64 payload is
 for how long it has until then, in nanoseconds."""
 
 MARK_CROWDED = "perfharness.crowded"

@@ -38,10 +38,13 @@ class RecorderRecord(_Model):
     """Pushed, deleted and open ones included: as many must be in the trace."""
 
     batches: int
-    """Popped and not deleted."""
+    """Popped, deleted ones included; of earlier versions without them."""
 
     items: int
     """Of these batches."""
+
+    failed_batches: int = 0
+    """Of these batches, ended by an exception, and so deleted."""
 
     deleted_ranges: int = 0
     """Popped with `delete_range`, without those below."""
@@ -97,6 +100,9 @@ class RecorderJournal(ProcessFacts):
 
     schema_version: int
     nvtx_version: str | None = None
+    nvtx_disabled: bool = False
+    """Whether NVTX_DISABLE switched nvtx off."""
+
     python_version: str | None = None
     listening: bool | None = None
     """Whether a tool took the NVTX ranges; None where nvtx is too old to report it."""
@@ -107,6 +113,9 @@ class RecorderJournal(ProcessFacts):
 
     cuda_loaded: bool | None = None
     """Whether the CUDA driver library was in the process at its end; None where that is not known."""
+
+    instruments: list[str] = Field(default_factory=list)
+    """Settings and instruments that slow the process down, as they were found at its end."""
 
     startup: StartupRecord | None = None
     """None in a forked child."""

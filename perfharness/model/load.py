@@ -34,7 +34,7 @@ LEAST_BEYOND = 10
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class LoadTimes(_Model):

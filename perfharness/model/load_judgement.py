@@ -15,7 +15,7 @@ StepVerdict = Literal["meets", "misses", "undecided"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
 
 
 class LoadFigure(_Model):

@@ -158,7 +158,7 @@ class ProcessRecord(_Model):
 
     gpu_uuid: str | None = None
     gpu_uuids: list[str] = Field(default_factory=list)
-    """Of a group of GPUs (`--gpus-per-process`): all of them, of which `gpu_index` and `gpu_uuid` are the first."""
+    """Of a group of GPUs (`gpus-per-process`): all of them, of which `gpu_index` and `gpu_uuid` are the first."""
 
     folder: MeasuredFolder
     """Relative to the run folder."""
@@ -289,9 +289,6 @@ class RunManifest(_Model):
     cpu_bind: str | None = None
     placement_reason: str | None = None
     """Why the processes were bound to CPUs, or were not."""
-
-    reject_throttled: bool = False
-    """Whether batches during which the GPU was throttled are excluded from the statistics."""
 
     parallel: Literal["auto", "data", "model"] = "auto"
     """Whether ranks have items of their own, or all work on the same ones; auto: find out."""

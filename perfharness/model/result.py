@@ -106,9 +106,6 @@ class BatchLoop:
     throttled: Bool | None = None
     """Batches during which the GPU was throttled; None where that is not known."""
 
-    rejected: Bool | None = None
-    """Those of them that were excluded for it and are no warm-up: they are in `warmup` too."""
-
     barrier_opened_ns: int | None = None
     """When the start barrier of the process opened; None where it waited for none."""
 
@@ -120,11 +117,6 @@ class BatchLoop:
 
     traced_from_ns: int | None = None
     """When the trace begins: before it, nothing can have been prepared. None: when the loop begins."""
-
-    @property
-    def only_warmup(self) -> Bool:
-        """Those that are excluded as warm-up."""
-        return self.warmup if self.rejected is None else self.warmup & ~self.rejected
 
     @property
     def count(self) -> int:

@@ -5,6 +5,14 @@ Imports nothing but the standard library, and nvtx once a recorder is made: it m
 
 from perfharness.recorder.arguments import get_default_arg_parser, parse_validate_default_args
 from perfharness.recorder.journal import startup_range
-from perfharness.recorder.recorder import PerfRecorder
+from perfharness.recorder.recorder import BatchBlock, PerfRecorder, RangeBlock, default_recorder
 
-__all__ = ["PerfRecorder", "get_default_arg_parser", "parse_validate_default_args", "startup_range"]
+__all__ = [
+    "BatchBlock",
+    "PerfRecorder",
+    "RangeBlock",
+    "default_recorder",
+    "get_default_arg_parser",
+    "parse_validate_default_args",
+    "startup_range",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from perfharness.model import environment
 
 LOG_LEVELS = ("info", "error", "debug", "warning")
 _SMALLEST_IMAGE_SIDE = 10
-_MINIMAL = ("--output_dir", "--device_id", "--log_level")
+_MINIMAL = ("output_dir", "device_id", "log_level")
 
 
 def get_default_arg_parser(
@@ -49,26 +50,24 @@ def get_default_arg_parser(
     level = os.environ.get(environment.LOG_LEVEL, "").lower()
     images = "a JPEG image, an MP4 video" if supports_video else "a JPEG image"
     parser = argparse.ArgumentParser(message, formatter_class=_Formatter, allow_abbrev=False)
-    arguments: list[tuple[str, str, str, object, dict[str, Any]]] = [
-        ("-i", "--input_path", f"{images} or a folder of JPEG images (*.jpg)", input_path and os.fspath(input_path),
-            {"required": input_path is None}),
-        ("-o", "--output_dir", "folder for the results", launch or os.fspath(output_dir), {}),
-        ("-th", "--target_img_height", "height to which images are resized before inference", target_img_height,
-            {"type": _integer}),
-        ("-tw", "--target_img_width", "width to which images are resized before inference", target_img_width,
-            {"type": _integer}),
-        ("-b", "--batch_size", "images per batch", batch_size, {"type": _integer}),
-        # A launch shows the process one GPU, by its UUID: inside it is number 0, whatever its number outside.
-        ("-d", "--device_id", "index of the GPU", 0 if launch else device_id, {"type": _integer}),
-        ("-bk", "--backend", "inference backend", backend or supported_backends[0],
-            {"choices": tuple(supported_backends)}),
-        ("-ll", "--log_level", "how much is logged", level if level in LOG_LEVELS else log_level,
-            {"choices": LOG_LEVELS}),
-    ]  # fmt: skip
-    for short, long, text, default, options in arguments:
-        if parser_type == "vision" or long in _MINIMAL:
-            names = dict.fromkeys([short, long, "--" + long[2:].replace("_", "-")])  # dashes too
-            parser.add_argument(*names, dest=long[2:], default=default, help=text, **options)
+
+    def add(short: str, name: str, text: str, default: object, **options: Any) -> None:
+        if parser_type == "vision" or name in _MINIMAL:
+            names = dict.fromkeys([short, f"--{name}", f"--{name.replace('_', '-')}"])
+            parser.add_argument(*names, dest=name, default=default, help=text, **options)
+
+    given = input_path and os.fspath(input_path)
+    add("-i", "input_path", f"{images} or a folder of JPEG images (*.jpg)", given, required=input_path is None)
+    add("-o", "output_dir", "folder for the results", launch or os.fspath(output_dir))
+    add("-th", "target_img_height", "height to which images are resized", target_img_height, type=_integer)
+    add("-tw", "target_img_width", "width to which images are resized", target_img_width, type=_integer)
+    add("-b", "batch_size", "images per batch", batch_size, type=_integer)
+    # A launch shows the process one GPU, by its UUID: inside it is number 0, whatever its number outside.
+    add("-d", "device_id", "index of the GPU", 0 if launch else device_id, type=_integer)
+    first = backend or supported_backends[0]
+    add("-bk", "backend", "inference backend", first, choices=tuple(supported_backends))
+    log_level = level if level in LOG_LEVELS else log_level
+    add("-ll", "log_level", "how much is logged", log_level, choices=LOG_LEVELS)
     return parser
 
 
@@ -123,10 +122,6 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         twins = {option.replace("_", "-") for option in action.option_strings if "_" in option}
-        shown = [option for option in action.option_strings if option not in twins]
-        original = action.option_strings
-        action.option_strings = shown
-        try:
-            return super()._format_action_invocation(action)
-        finally:
-            action.option_strings = original
+        shown = copy.copy(action)
+        shown.option_strings = [option for option in action.option_strings if option not in twins]
+        return super()._format_action_invocation(shown)

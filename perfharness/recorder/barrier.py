@@ -1,22 +1,21 @@
 """The start barrier: no process of a launch enters its first measured batch before all have reached theirs.
 
-The launch holds two FIFOs in the folder that `PERFHARNESS_START_BARRIER` names. A process that is about to enter its
-first batch after the warm-up writes its index to `arrivals` and sleeps until `gate` is readable, or until `arrivals`
-has no reader any more: the launch has ended. It says too which rank it is, of how many on this host. What the launch
-writes to `gate` stays there, so a late process finds it open. Signals are delivered meanwhile. The wait for a launch
-that runs but does nothing has a limit.
+The launch holds two FIFOs in the folder that `PERFHARNESS_START_BARRIER` names. A process about to enter its first
+batch after the warm-up writes its index and rank to `arrivals`, and sleeps until `gate` is readable, `arrivals` has no
+reader (the launch has ended), or the limit has passed. What the launch writes to `gate` stays there, so a late process
+finds the barrier open.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import select
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +26,35 @@ class StartBarrier:
     """The measured process's side of the barrier.
 
     Args:
-        folder: where the FIFOs are.
         process_index: the launch's index of this process; its children report the same index.
         warmup_batches: how many batches of a loop precede the first measured one.
-        limit_s: longest wait, seconds; None: as long as the launch runs.
+        limit_s: longest wait; None: as long as the launch runs.
+
+    Attributes:
+        is_open: whether this process need not wait any more.
+        waits: each wait of a thread of this process, for `recorder.json`.
     """
 
     def __init__(self, folder: Path, process_index: int, warmup_batches: int, limit_s: float | None = None) -> None:
-        self._folder = folder
-        self._process_index = process_index
-        self._warmup_batches = warmup_batches
-        self._limit_s = limit_s
-        self._begun: dict[tuple[object, ...], itertools.count[int]] = {}
+        self._folder, self._process_index = folder, process_index
+        self._warmup_batches, self._limit_s = warmup_batches, limit_s
+        self._begun: dict[str, int] = {}
+        self._lock = threading.Lock()
         self.is_open = False
-        """Whether this process need not wait any more."""
-
         self.waits: list[dict[str, Any]] = []
-        """Each wait of a thread of this process, for `recorder.json`."""
 
-    def is_first_measured(self, *loop: object) -> bool:
-        """Whether the batch about to begin is beyond the warm-up of its loop, whichever thread it runs on."""
-        return next(self._begun.setdefault(loop, itertools.count())) >= self._warmup_batches
+    def is_first_measured(self, loop: str) -> bool:
+        """Count a batch that is about to begin, on whichever thread; return whether the warm-up is over."""
+        with self._lock:
+            begun = self._begun[loop] = self._begun.get(loop, 0) + 1
+        return begun > self._warmup_batches
 
-    def forget_waits(self) -> None:
-        """In a forked child: the parent records its own waits."""
-        self.waits = []
+    def _begin_in_child(self) -> None:
+        """Leave the waits of the parent to its own file, in a forked child."""
+        self._lock, self.waits = threading.Lock(), []
 
     def wait(self, loop: str) -> int:
-        """Report the arrival and sleep until the barrier opens; returns the nanoseconds waited, 0 without a barrier."""
+        """Report the arrival and sleep until the barrier opens; return the nanoseconds waited, 0 without a barrier."""
         begin_unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
         try:
             with (
@@ -62,27 +62,36 @@ class StartBarrier:
                 _opened(self._folder / environment.BARRIER_GATE, os.O_RDONLY | os.O_NONBLOCK) as gate,
             ):
                 os.write(arrivals, b"%d %d %d %d %d\n" % (self._process_index, os.getpid(), begin_unix_ns, *_rank()))
-                self._sleep(gate, arrivals)
+                poll = select.poll()
+                poll.register(gate, select.POLLIN)
+                poll.register(arrivals, 0)  # an error (no reader) is always reported
+                poll.poll(None if self._limit_s is None else 1000 * self._limit_s)
         except OSError:  # the launch has ended, or had no barrier
             self.is_open = True
             return 0
-        waited_ns = time.perf_counter_ns() - begin_ns
-        self.is_open = True
-        self.waits.append(
-            {
-                "loop": loop,
-                "thread": threading.get_native_id(),
-                "begin_unix_ns": begin_unix_ns,
-                "waited_ns": waited_ns,
-            }
-        )
+        waited_ns, self.is_open = time.perf_counter_ns() - begin_ns, True
+        thread = threading.get_native_id()
+        self.waits.append({"loop": loop, "thread": thread, "begin_unix_ns": begin_unix_ns, "waited_ns": waited_ns})
         return waited_ns
 
-    def _sleep(self, gate: int, arrivals: int) -> None:
-        poll = select.poll()
-        poll.register(gate, select.POLLIN)
-        poll.register(arrivals, 0)  # an error (no reader) is always reported
-        poll.poll(None if self._limit_s is None else 1000 * self._limit_s)
+
+def has_background_workers() -> bool:
+    """Tell whether there are other Python threads or child processes, such as a data loader's."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    return threading.active_count() > 1 or (multiprocessing is not None and bool(multiprocessing.active_children()))
+
+
+@cache
+def _barrier_in(folder: str) -> StartBarrier:
+    limit = _number(environment.START_BARRIER_LIMIT)
+    index, warmup = _number(environment.PROCESS_INDEX), _number(environment.WARMUP_BATCHES)
+    return StartBarrier(Path(folder), index, warmup, limit or None)
+
+
+def active() -> StartBarrier | None:
+    """Return the barrier of this process's launch, or None."""
+    folder = os.environ.get(environment.START_BARRIER)
+    return _barrier_in(folder) if folder else None
 
 
 def _rank() -> tuple[int, int]:
@@ -94,12 +103,6 @@ def _rank() -> tuple[int, int]:
     return facts["rank"], -1 if size is None else size
 
 
-def has_background_workers() -> bool:
-    """Whether there are other Python threads or child processes, such as a data loader's."""
-    multiprocessing = sys.modules.get("multiprocessing")
-    return threading.active_count() > 1 or (multiprocessing is not None and bool(multiprocessing.active_children()))
-
-
 @contextlib.contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
     descriptor = os.open(path, flags | os.O_CLOEXEC)
@@ -107,25 +110,6 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-_barrier: StartBarrier | None = None
-
-
-def active() -> StartBarrier | None:
-    """The barrier of this process's launch, or None."""
-    global _barrier
-    folder = os.environ.get(environment.START_BARRIER)
-    if not folder:
-        return None
-    if _barrier is None:
-        _barrier = StartBarrier(
-            Path(folder),
-            _number(environment.PROCESS_INDEX),
-            _number(environment.WARMUP_BATCHES),
-            _number(environment.START_BARRIER_LIMIT) or None,
-        )
-    return _barrier
 
 
 def _number(variable: str) -> int:

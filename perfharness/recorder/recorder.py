@@ -1,25 +1,64 @@
-"""`PerfRecorder`: what a pipeline calls."""
+"""`PerfRecorder`: ranges and batches become events of a tracer; the recorder counts what it writes.
+
+Four words: a `Stack` (stacks.py) holds the open ranges of a thread or of an asyncio task. A `Range` is a path on a
+stack, prepared once with all that its events need: a push goes down to a child, a pop goes up to the parent. A `Sink`
+(events.py) writes the events. A mark is an event without length.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, cast, overload
+from heapq import heappop
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from perfharness import compiled_code
+from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
-from perfharness.model.conventions import DEFAULT_DOMAIN
-from perfharness.recorder import journal, tasks
-from perfharness.recorder.core import core_named, mark_ready_time
-from perfharness.recorder.scopes import BatchScope, RangeScope, annotate_function
-from perfharness.recorder.spec import USUAL_END, Color, RangeKey, check_items, range_key
+from perfharness.model import conventions
+from perfharness.recorder import barrier, capture, events, journal, startup, tasks
+from perfharness.recorder.decorators import annotated
+from perfharness.recorder.names import (
+    USUAL_END,
+    Category,
+    Color,
+    Domain,
+    RangeKey,
+    argb_of,
+    checked_index,
+    checked_items,
+    checked_name,
+    checked_part,
+    parts_of,
+    range_key,
+)
+from perfharness.recorder.stacks import COUNTS, Range, Stack
+from perfharness.tracer import range_log
 
-LABELS_SHOWN = 20
-"""Most open ranges that a message names."""
+if TYPE_CHECKING:
+    from types import TracebackType
 
-SCOPES_KEPT = 4096
+    from typing_extensions import Self
+
+CLOCK_MARKS = 8
+MOST_NAMED = 20
+"""Most open ranges that a message names; recorder.json names fifty times as many."""
+
+MOST_KEPT = 4096
+"""Most prepared ranges of a stack and most blocks of a recorder, for names may be unbounded."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+RangeEnd = Callable[[Range, int, int | None, bool], None]
+"""Called at the end of a range with the range, its nanoseconds, its items and whether it is deleted."""
+
+
+class _OwnStack(threading.local):
+    """The stack of each thread, made when the thread first asks for it."""
+
+    def __init__(self, make: Callable[[], Stack]) -> None:
+        self.stack = make()
 
 
 class PerfRecorder:
@@ -29,47 +68,76 @@ class PerfRecorder:
     Inside a launch the recorder's counts are kept in `recorder.json`; outside one the ranges are plain NVTX.
 
     Args:
-        name: what the results of this recorder are called.
+        name: what the results of this recorder are called. A second recorder of a name is the first one, and finalized
+            with the last of them.
         args: the arguments of the pipeline (a namespace or a mapping), noted in the results. Values whose names look
             like secrets are masked.
-        domain: NVTX domain of the ranges. A second recorder of another name gets `domain:name`, for two recorders on
-            one NVTX stack would end each other's ranges. A second object of the same name is the same recorder, in
-            the domain of the first, and is finalized with the last of them.
+        domain: NVTX domain of the ranges. A recorder of another name gets `domain:name`, because two recorders on one
+            NVTX stack would end each other's ranges.
         default_args: the name that CV-CUDA's `CvCudaPerf` gives to `args`.
     """
 
-    def __init__(
-        self,
+    _users: int
+    """How many objects of this name are not finalized."""
+
+    def __new__(
+        cls,
         name: str,
         args: object = None,
         *,
-        domain: str | None = DEFAULT_DOMAIN,
+        domain: str | None = conventions.DEFAULT_DOMAIN,
         default_args: object = None,
-    ) -> None:
+    ) -> Self:
+        """Find the recorder of that name, or make it."""
+        name = checked_part("recorder", name)
+        with _lock:
+            self = _recorders.get(name)
+            if not isinstance(self, cls) or self.output.log is not range_log.active():
+                self = super().__new__(cls)
+                self._begin(name, domain)
+                _recorders[name] = self
+            self._users += 1
+        if self._journal is not None:
+            self._journal.add(self, args if args is not None else default_args)
+        return self
+
+    def _begin(self, name: str, domain: str | None) -> None:
         compiled_code.find_tracing()
-        self._core = core_named(name, domain)
-        self._is_finalized = False
-        self._local = self._core.local
-        self._running = tasks.running
-        self._scopes: dict[object, RangeScope] = {}
-        journal.register(self._core, args if args is not None else default_args)
+        startup.note("recorder")
+        self.name = name
+        self.domain = _claim_domain(domain, name)
+        self.output = events.Output()
+        self._users = 0
+        self._running = tasks.follow_asyncio()
+        self._journal = journal.active()
+        self._barrier, self._capture = barrier.active(), capture.active()
+        self._hook: RangeEnd | None = None
+        self._holds_batches = self._barrier is not None or self._capture is not None
+        self._follows_ends = self._journal is not None or self._capture is not None
+        self._blocks: dict[RangeKey, RangeBlock] = {}
+        self._lock = threading.RLock()  # a signal's handler may leave by `os._exit`, which counts
+        self._stacks: list[Stack] = []  # of threads that live or have ranges open
+        self._threads = 0
+        self._ended = dict.fromkeys(COUNTS, 0)  # counts of threads that have ended
+        self._announced: set[str | None] = set()
+        self._nothing = Stack()  # that of a task without open ranges
+        host_probe.start()
+        self._local = _OwnStack(self._new_stack)
+        self._sink_of(self._local.stack, self.domain)  # the trace names the recorder, even if no range follows
 
     @property
-    def name(self) -> str:
-        """What the results of this recorder are called."""
-        return self._core.name
+    def is_finalized(self) -> bool:
+        """Whether every object of this name is finalized."""
+        return self._users == 0
 
-    # ---- CV-CUDA's calls ----
-    #
-    # push_range and pop_range inline the plain case and leave the rest to the core: each function call saved is a tenth
-    # of what a range costs.
+    # ---- CV-CUDA's calls: the plain case is inlined, because a call costs a tenth of a range ----
 
     def push_range(
         self,
         message: str,
         color: Color = None,
-        domain: str | None = None,
-        category: str | int | None = None,
+        domain: Domain = None,
+        category: Category = None,
         batch_idx: int | None = None,
     ) -> None:
         """Open a range; with `batch_idx` a batch, to which all ranges inside belong.
@@ -87,34 +155,20 @@ class PerfRecorder:
         if compiled_code.tracing is not None and compiled_code.tracing():
             compiled_code.note_range(message)
             return
-        try:
-            stack = self._local.stack
-        except AttributeError:
-            stack = self._core.add_thread()
+        stack = self._local.stack
         if self._running:
-            stack = tasks.take_stack_of_task(stack)
+            stack = self._stack_of_task(stack)
         key: RangeKey = message
         if color is not None or domain is not None or category is not None:
             key = (message, color, domain, category)
         if batch_idx is not None:
-            if not (type(batch_idx) is int and 0 <= batch_idx < USUAL_END):
-                batch_idx = self._core.checked_index(stack, batch_idx, key)
-            try:
-                node = stack.node.batch_children[key]
-            except (KeyError, TypeError):
-                node = self._core.add_node(stack, key, is_batch=True)
-            node.count += 1
-            node.index = batch_idx
-            stack.node = node
-            if node.channel is not None:
-                node.channel.push_value(node.attributes, batch_idx)
-                mark_ready_time(stack, node, node.channel)
+            self._push_batch(stack, key, batch_idx, None)
             return
         try:
             node = stack.node.children[key]
         except (KeyError, TypeError):
-            node = self._core.add_node(stack, key)
-        node.count += 1
+            node = self._prepare(stack, key)
+        stack.ranges += 1
         stack.node = node
         if node.push is not None:
             node.push(node.attributes)
@@ -141,18 +195,15 @@ class PerfRecorder:
         """
         if compiled_code.tracing is not None and compiled_code.tracing():
             return
-        try:
-            stack = self._local.stack
-        except AttributeError:
-            stack = self._core.add_thread()
-        if self._running:
-            stack = tasks.stack_of_task(stack) or self._core.nothing_open
+        stack = self._local.stack
+        if self._running and (task := tasks.current()) is not None:
+            stack = stack.of_task.get(task) or self._nothing
         node = stack.node
-        if node.guard or domain is not None or total_items is not None or delete_range or shared:
-            plain_batch = node.is_batch and node.owner is None and domain is node.domain
-            if not (plain_batch and type(total_items) is int and 0 <= total_items < USUAL_END):
-                total_items = self._core.checked_items(stack, domain, total_items, shared)
-            self._core.close(stack, total_items, delete_range, shared)
+        if node.is_checked or domain is not None or total_items is not None or delete_range or shared:
+            is_plain_batch = node.is_batch and node.owner is None and domain is node.domain
+            if not (is_plain_batch and type(total_items) is int and 0 <= total_items < USUAL_END):
+                total_items = self._checked_end(stack, domain, total_items, shared)
+            self._end(stack, total_items, delete_range, shared)
             return
         stack.node = node.parent
         if node.pop is not None:
@@ -162,42 +213,37 @@ class PerfRecorder:
         """Declare the measurement over and, inside a launch, write `recorder.json`.
 
         Raises:
-            RecorderError: a range is still open, on this thread or another.
+            RecorderError: a range is still open, on this thread or another that is not a daemon.
         """
-        core = self._core
-        still_open = core.open_ranges()
-        if still_open and (self._is_finalized or core.users <= 1):  # else they may belong to another object
-            more = f" and {len(still_open) - LABELS_SHOWN} more" if len(still_open) > LABELS_SHOWN else ""
+        still_open = self._open_ranges(with_daemons=False)
+        if still_open and self._users <= 1:  # else they may belong to another object
+            more = f" and {len(still_open) - MOST_NAMED} more" if len(still_open) > MOST_NAMED else ""
             raise RecorderError(
                 f"recorder {self.name!r} cannot be finalized: these ranges are still open: "
-                f"{', '.join(still_open[:LABELS_SHOWN])}{more}; pop them first"
+                f"{', '.join(still_open[:MOST_NAMED])}{more}; pop them first"
             )
-        core.mark_clock()
-        if not self._is_finalized:
-            self._is_finalized = True
-            core.users -= 1
-        journal.write()
+        if (sink := self._sink_of(self._local.stack, self.domain)) is not None:
+            self._mark_clock(sink)  # again: clocks drift over a run
+        self._users = max(self._users - 1, 0)
+        if self._journal is not None:
+            self._journal.finish("running")
 
-    # ---- the same as blocks, loops and decorators ----
+    # ---- blocks, loops, decorators ----
 
-    def range(
-        self,
-        message: str,
-        color: Color = None,
-        domain: str | None = None,
-        category: str | int | None = None,
-    ) -> RangeScope:
+    def range(self, message: str, color: Color = None, domain: Domain = None, category: Category = None) -> RangeBlock:
         """`with perf.range("stage"):`; the object may be kept and entered again, nested and from several threads."""
         if compiled_code.tracing is not None and compiled_code.tracing():
             compiled_code.note_range(message)
-            return cast("RangeScope", compiled_code.Unrecorded())
-        key = range_key(message, color, domain, category)
+            return cast("RangeBlock", compiled_code.Unrecorded())
+        key: RangeKey = message
+        if color is not None or domain is not None or category is not None:
+            key = (message, color, domain, category)
         try:
-            return self._scopes[key]
+            return self._blocks[key]
         except KeyError:
-            if len(self._scopes) >= SCOPES_KEPT:
-                self._scopes.clear()
-            return self._scopes.setdefault(key, RangeScope(self._core, key))
+            if len(self._blocks) >= MOST_KEPT:
+                self._blocks.clear()
+            return self._blocks.setdefault(key, RangeBlock(self, key))
 
     def batch(
         self,
@@ -206,19 +252,19 @@ class PerfRecorder:
         *,
         message: str = "batch",
         color: Color = None,
-        domain: str | None = None,
-        category: str | int | None = None,
+        domain: Domain = None,
+        category: Category = None,
         shared: bool = False,
-    ) -> BatchScope:
+    ) -> BatchBlock:
         """`with perf.batch(i, total_items=n) as batch:`; `batch.total_items` may also be set inside.
 
         `shared=True`: other ranks work on the same items (tensor or pipeline parallel), so that they count once.
-        A batch that ends by an exception did not process its items: it is deleted from the results.
+        A batch that ends by an exception did not process its items: it is deleted from the results, and counted.
         """
         if compiled_code.tracing is not None and compiled_code.tracing():
             compiled_code.note_range(message)
-            return cast("BatchScope", compiled_code.Unrecorded())
-        return BatchScope(self._core, range_key(message, color, domain, category), batch_idx, total_items, shared)
+            return cast("BatchBlock", compiled_code.Unrecorded())
+        return BatchBlock(self, range_key(message, color, domain, category), batch_idx, total_items, shared)
 
     def batches(
         self,
@@ -228,8 +274,8 @@ class PerfRecorder:
         start: int = 0,
         message: str = "batch",
         color: Color = None,
-        domain: str | None = None,
-        category: str | int | None = None,
+        domain: Domain = None,
+        category: Category = None,
         shared: bool = False,
     ) -> Iterator[tuple[int, T]]:
         """`for i, x in perf.batches(loader, items=len):`; the body of the loop is the batch.
@@ -246,15 +292,16 @@ class PerfRecorder:
             compiled_code.note_range(message)
             return enumerate(iterable, start)
         if items is not None and not callable(items):
-            check_items(items, message)
-        return self._batches(iterable, items, start, range_key(message, color, domain, category), shared)
+            checked_items(items, message)
+        key = range_key(message, color, domain, category)
+        counted = items if callable(items) else lambda _: items
+        return self._batches(iterable, counted, start, key, shared)
 
     def _batches(
-        self, iterable: Iterable[T], items: Any, start: int, key: RangeKey, shared: bool
+        self, iterable: Iterable[T], items: Callable[[T], Any], start: int, key: RangeKey, shared: bool
     ) -> Iterator[tuple[int, T]]:
         for index, element in enumerate(iterable, start):
-            total_items = items(element) if callable(items) else items
-            with BatchScope(self._core, key, index, total_items, shared):
+            with BatchBlock(self, key, index, items(element), shared):
                 yield index, element
 
     @overload
@@ -262,33 +309,499 @@ class PerfRecorder:
 
     @overload
     def annotate(
-        self,
-        message: str | None = None,
-        color: Color = None,
-        domain: str | None = None,
-        category: str | int | None = None,
+        self, message: str | None = None, color: Color = None, domain: Domain = None, category: Category = None
     ) -> Callable[[F], F]: ...
 
     def annotate(
         self,
         message: str | Callable[..., Any] | None = None,
         color: Color = None,
-        domain: str | None = None,
-        category: str | int | None = None,
+        domain: Domain = None,
+        category: Category = None,
     ) -> Any:
         """`@perf.annotate("stage")`, or bare `@perf.annotate`: each call of the function is a range.
 
         Coroutine functions too. Of a generator, plain or asynchronous, each step is a range, which excludes the time
-        of the code that consumes it.
+        of the code that consumes it. Where nothing records, the function is returned as it is.
         """
-        if callable(message):
-            return annotate_function(message, self.range(_name_of(message)))
 
         def decorate(function: Callable[..., Any]) -> Any:
-            return annotate_function(function, self.range(message or _name_of(function), color, domain, category))
+            name = message if isinstance(message, str) else getattr(function, "__name__", type(function).__name__)
+            if self.output.listening is False and self._journal is None and self._hook is None:
+                return function
+            return annotated(function, name, self.range(name, color, domain, category))
 
-        return decorate
+        return decorate(message) if callable(message) else decorate
+
+    def start_range(
+        self, message: str, color: Color = None, domain: Domain = None, category: Category = None
+    ) -> Callable[[], None]:
+        """Start a range that may overlap others; what is returned ends it, on any thread."""
+        own = self._local.stack
+        while own.ended:
+            own.ended.popleft().release()
+        lane, key = self._take_lane(own, object()), range_key(message, color, domain, category)
+        node = lane.root.children.get(key) or self._prepare(lane, key)
+        lane.ranges += 1
+        sink = node.sink if self._capture is None or self._capture.loop is not None else None
+        range_id = None if sink is None else sink.start(node.attributes)
+
+        def end() -> None:
+            if sink is not None and (own_sink := self._sink_of(self._local.stack, self.domain)) is not None:
+                own_sink.end(range_id)
+            own.ended.append(lane)
+
+        return end
+
+    def call_at_end(self, hook: RangeEnd) -> None:
+        """Have a function called at the end of every range from now on. Costs nothing where it is not used."""
+        self._hook, self._follows_ends = hook, True
+        for stack in self._all_stacks():
+            stack.forget_prepared()
+
+    # ---- what recorder.json holds ----
+
+    def counts(self) -> dict[str, Any]:
+        """Count what was written, and name the ranges that are open."""
+        with self._lock:
+            stacks = self._all_stacks()
+            totals = {name: self._ended[name] + sum(getattr(stack, name) for stack in stacks) for name in COUNTS}
+        found = {"name": self.name, "domain": self.domain, **totals, "threads": self._threads}
+        if self._capture is not None:
+            found["captured"] = self._capture.counts()
+        named = self._open_ranges(with_daemons=True)[: 50 * MOST_NAMED]
+        return {**found, "finalized": self.is_finalized, "open_ranges": named}
+
+    def _open_ranges(self, *, with_daemons: bool) -> list[str]:
+        """Labels of the open ranges of all threads, outermost first, without those that were begun before a fork."""
+        here = threading.current_thread()
+        return [
+            node.label
+            for stack in self._all_stacks()
+            if with_daemons or stack.thread is here or not stack.thread.daemon
+            for node in reversed(stack.open_ranges())
+            if not node.is_inherited
+        ]
+
+    # ---- stacks ----
+
+    def _new_stack(self) -> Stack:
+        """Make the stack of a new thread, and sum the counts of those that have ended."""
+        own = Stack()
+        host_probe.follow(own, self.name)
+        with self._lock:
+            self._threads += 1
+            kept = []
+            for other in self._stacks:
+                if other.thread.is_alive() or any(stack.node is not stack.root for stack in (other, *other.lanes)):
+                    kept.append(other)
+                    continue
+                for name in COUNTS:
+                    self._ended[name] += sum(getattr(stack, name) for stack in (other, *other.lanes))
+            self._stacks = [*kept, own]
+        return own
+
+    def _all_stacks(self) -> list[Stack]:
+        return [stack for own in self._stacks for stack in (own, *own.lanes)]
+
+    def _stack_of_task(self, own: Stack) -> Stack:
+        """The stack to push on: that of the running task, which gets one where it has nothing open."""
+        task = tasks.current()
+        return own if task is None else own.of_task.get(task) or self._take_lane(own, task)
+
+    def _take_lane(self, own: Stack, task: object) -> Stack:
+        if own.free:
+            stack = own.lanes[heappop(own.free) - 1]
+        else:
+            stack = Stack(own, len(own.lanes) + 1, own.marks)
+            own.lanes.append(stack)
+            host_probe.follow(stack, self.name)
+        stack.task = task
+        own.of_task[task] = stack
+        return stack
+
+    def _stack_of_block(self, block: object) -> Stack | None:
+        """The stack of this thread on which a block is open; None where there is none.
+
+        It may be that of another task: the event loop closes an abandoned asynchronous generator in a task of its own.
+        """
+        own = self._local.stack
+        current = own if not self._running else own.of_task.get(tasks.current(), own)
+        if current.node.owner is block:
+            return current
+        for stack in (current, own, *own.of_task.values()):
+            if any(node.owner is block for node in stack.open_ranges()):
+                return stack
+        return None
+
+    def _begin_in_child(self) -> None:
+        """Begin in a forked child, where only the thread that forked goes on."""
+        self._lock = threading.RLock()
+        self._stacks = [self._local.stack]
+        self._threads, self._ended, self._announced = 1, dict.fromkeys(COUNTS, 0), set()
+        for stack in self._all_stacks():
+            stack.begin_in_child()
+
+    # ---- the first time on a path ----
+
+    def _prepare(self, stack: Stack, key: RangeKey, *, is_batch: bool = False, owner: object = None) -> Range:
+        """Make a range that is new on this stack, with all that its events need."""
+        if compiled_code.tracing is None:
+            compiled_code.find_tracing()  # PyTorch may have been imported since
+        try:
+            node = self._made(stack, key, is_batch=is_batch, is_owned=owner is not None)
+        except BaseException:
+            stack.release()
+            raise
+        stack.prepared += 1
+        if stack.prepared > MOST_KEPT:
+            stack.forget_prepared()
+        node.owner = owner
+        (stack.node.batches if is_batch else stack.node.children)[key if owner is None else owner] = node
+        if self._journal is not None and not self._journal.is_claimed:
+            self._journal.write()  # a forked child leaves its file with its first range
+        return node
+
+    def _made(self, stack: Stack, key: RangeKey, *, is_batch: bool, is_owned: bool) -> Range:
+        message, color, domain, category = parts_of(key)
+        message = checked_name("range", message)
+        if category is not None:
+            category = checked_part(f"category of range {message!r},", str(category))
+        argb = argb_of(color, message)
+        has_end = is_batch or self._hook is not None or (stack.lane > 0 and stack.node is stack.root)
+        node = Range(stack.node, message, domain, is_batch, has_end, has_end or is_owned or domain is not None)
+        node.category = conventions.category_name(self.name, category, stack.lane)
+        self._connect(stack, node, argb)
+        if self._hook is not None:
+            _note_begin(node)
+        return node
+
+    def _connect(self, stack: Stack, node: Range, argb: int) -> None:
+        """Give a range the calls of its sink."""
+        sink, is_batch = self._sink_of(stack, node.domain or self.domain), node.is_batch
+        node.sink, node.push, node.pop = sink, None, None
+        if sink is not None:
+            node.push, node.pop = sink.push, sink.pop
+            node.attributes = sink.attributes(node.message, argb, node.category, with_value=is_batch)
+            if is_batch or node.parent.is_batch:
+                of_lane = conventions.category_name(self.name, None, stack.lane)
+                node.push, node.pop = stack.marks.around(sink, of_lane, is_batch=is_batch)
+            if is_batch:
+                node.write_items = sink.marker(conventions.MARK_ITEMS, node.category)
+
+    def _connect_again(self, stack: Stack) -> None:
+        """Where a capture begins or ends: close what is open for the tracer, or open it, and prepare the rest anew."""
+        around = stack.open_ranges()
+        for node in around:
+            if node.pop is not None:
+                node.pop()
+        stack.forget_prepared()
+        stack.sinks.clear()
+        self._announced.clear()
+        for node in reversed(around):
+            self._connect(stack, node, argb_of(None, node.message))
+            if node.push is not None:
+                node.push(node.attributes)
+
+    def _sink_of(self, stack: Stack, domain: str | None) -> events.Sink | None:
+        try:
+            return stack.sinks[domain]
+        except KeyError:
+            pass
+        if self._capture is not None and self._capture.loop is not stack:
+            return None
+        sink = self.output.sink(_claim_domain(domain, self.name), in_lane=bool(stack.lane))
+        stack.sinks[domain] = sink
+        if sink is not None:
+            with self._lock:
+                is_new = domain not in self._announced
+                self._announced.add(domain)
+            if is_new:  # name the recorder in this domain of the trace
+                sink.mark(conventions.MARK_RECORDER, conventions.category_name(self.name))
+                if domain == self.domain:
+                    self._mark_clock(sink)
+        return sink
+
+    def _mark_clock(self, sink: events.Sink) -> None:
+        """Relate the trace's clock to the machine's: each mark is between its reading and the next, of which the
+        closest two are used.
+        """
+        category, clock = conventions.category_name(self.name), time.monotonic_ns
+        for _ in range(CLOCK_MARKS):
+            sink.mark(conventions.MARK_CLOCK, category, clock())
+
+    # ---- batches and ends ----
+
+    def _push_batch(self, stack: Stack, key: RangeKey, index: int, owner: object) -> None:
+        if not (type(index) is int and 0 <= index < USUAL_END):
+            try:
+                index = checked_index(index, parts_of(key)[0])
+            except RecorderError:
+                stack.release()
+                raise
+        if self._holds_batches:
+            self._before_batch(stack, parts_of(key)[0])
+        try:
+            node = stack.node.batches[key]
+        except (KeyError, TypeError):
+            node = self._prepare(stack, key, is_batch=True)
+            startup.note("batch")
+        stack.ranges += 1
+        node.index = index
+        node.owner = owner
+        stack.node = node
+        if node.push is not None:
+            node.push(node.attributes, index)
+
+    def _before_batch(self, stack: Stack, message: object) -> None:
+        """Begin a capture, and wait at the first measured batch of a loop.
+
+        The wait is marked, and taken off the ranges around it.
+        """
+        if self._capture is not None and self._capture.begins(stack):
+            self._connect_again(stack)
+        around, start = stack.open_ranges(), self._barrier
+        if start is None or start.is_open or any(outer.is_batch for outer in around):
+            self._holds_batches = self._capture is not None or (start is not None and not start.is_open)
+            return
+        loop = "/".join([self.name, *(outer.message for outer in reversed(around)), str(message)])
+        if start.is_first_measured(loop):
+            kind = conventions.WITH_WORKERS if barrier.has_background_workers() else None
+            waited_ns = start.wait(loop)
+            sink = self._sink_of(stack, self.domain)
+            if waited_ns and sink is not None:
+                sink.mark(conventions.MARK_BARRIER, conventions.category_name(self.name, kind, stack.lane), waited_ns)
+
+    def _checked_end(self, stack: Stack, domain: str | None, items: int | None, shared: bool) -> int | None:
+        """Check that `pop_range` may end the innermost range; return the checked items."""
+        node = stack.node
+        if node is stack.root:
+            raise RecorderError(
+                f"recorder {self.name!r}: pop_range without a range that is open on this thread (or asyncio task); "
+                "each pop needs a push before it, on the same thread or task"
+            )
+        if node.owner is not None:
+            raise RecorderError(f"range {node.label!r} is closed by its own `with` or loop; remove this pop_range")
+        pushed, popped = node.domain or self.domain, domain or self.domain
+        if pushed != popped:
+            raise RecorderError(
+                f"range {node.label!r} was pushed in the domain {pushed!r} but is popped in {popped!r}; give pop_range "
+                "the domain of its push_range"
+            )
+        if (items is not None or shared) and not node.is_batch:
+            batch = next((outer.label for outer in stack.open_ranges() if outer.is_batch), None)
+            hint = f"give it where {batch!r} is popped" if batch else "push a batch first, by giving a batch_idx"
+            what = "shared=True" if items is None else f"total_items={items!r}"
+            raise RecorderError(f"{what} was given for range {node.label!r}, which is not a batch; {hint}")
+        return None if items is None else checked_items(items, node.label)
+
+    def _end(self, stack: Stack, items: int | None, delete: bool, shared: bool = False, failed: bool = False) -> None:
+        """End the innermost range with its marks."""
+        node, sink = stack.node, stack.node.sink
+        if sink is not None:
+            if items is not None and node.write_items is not None:
+                node.write_items(items)
+            if shared:
+                sink.mark(conventions.MARK_SHARED, node.category)
+            if delete:
+                sink.mark(conventions.MARK_DELETE, node.category)
+        stack.node = node.parent
+        if node.pop is not None:
+            node.pop()
+        if delete and not node.is_inherited:
+            stack.deleted_ranges += 1
+        if node.is_batch and not node.is_inherited:
+            stack.batches += 1
+            if items is not None:
+                stack.items += items
+            if failed:
+                stack.failed_batches += 1
+        if stack.lane:
+            stack.release()
+        if self._follows_ends:
+            self._follow_end(stack, node, items, delete)
+
+    def _follow_end(self, stack: Stack, node: Range, items: int | None, delete: bool) -> None:
+        """Do what is on in this process: a hook, a capture, counts on disk."""
+        if self._hook is not None:
+            self._hook(node, time.perf_counter_ns() - node.begin_ns, items, delete)
+        if node.is_batch and self._capture is not None and self._capture.ends(stack):
+            self._connect_again(stack)
+            self._capture.stop()
+        if node.is_batch and self._journal is not None:
+            self._journal.write_now_and_then()
+
+    def _leave(self, block: object, raised: bool, items: int | None, delete: bool, shared: bool, failed: bool) -> None:
+        """End the range of a block and the ranges inside that are still open.
+
+        After an exception those are closed silently. Otherwise they are a mistake, reported once all are closed.
+        """
+        own = self._local.stack
+        if own.node.owner is block and not self._running:
+            self._end(own, items, delete, shared, failed)
+            return
+        stack = self._stack_of_block(block)
+        if stack is None:
+            if raised:
+                return  # closed already by an outer range that the same exception ended
+            raise RecorderError(
+                f"{block} is not open on this thread or task; it must end where it began, before the ranges around it"
+            )
+        left_open = []
+        while (inner := stack.node).owner is not block:
+            left_open.append(inner.label)
+            self._end(stack, None, raised and inner.is_batch, failed=raised and inner.is_batch)
+        self._end(stack, items, delete, shared, failed)
+        if left_open and not raised:
+            raise RecorderError(
+                f"range {inner.label!r} ended while still open inside it: {', '.join(left_open)}; pop them before its "
+                "end"
+            )
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    return getattr(function, "__name__", type(function).__name__)
+class RangeBlock:
+    """A range as a `with` block. It has no state, so it may be entered again while it is open."""
+
+    __slots__ = ("_key", "_recorder")
+
+    def __init__(self, recorder: PerfRecorder, key: RangeKey) -> None:
+        self._recorder, self._key = recorder, key
+
+    def __str__(self) -> str:
+        return f"range {parts_of(self._key)[0]!r}"
+
+    def __enter__(self) -> Self:
+        recorder = self._recorder
+        stack = recorder._local.stack
+        if recorder._running:
+            stack = recorder._stack_of_task(stack)
+        try:
+            node = stack.node.children[self]
+        except KeyError:
+            node = recorder._prepare(stack, self._key, owner=self)
+        stack.ranges += 1
+        stack.node = node
+        if node.push is not None:
+            node.push(node.attributes)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        recorder = self._recorder
+        if not recorder._running:
+            stack = recorder._local.stack
+            node = stack.node
+            if node.owner is self and not node.has_end:
+                stack.node = node.parent
+                if node.pop is not None:
+                    node.pop()
+                return
+        recorder._leave(self, kind is not None, None, False, False, False)
+
+
+class BatchBlock:
+    """A batch as a `with` block.
+
+    Attributes:
+        batch_idx: index of the batch.
+        total_items: how many items the batch had; may be set until the block ends.
+        delete_range: set it to exclude the batch from the results.
+        shared: whether other ranks work on the same items.
+    """
+
+    __slots__ = ("_key", "_recorder", "batch_idx", "delete_range", "shared", "total_items")
+
+    def __init__(
+        self, recorder: PerfRecorder, key: RangeKey, batch_idx: int, total_items: int | None, shared: bool
+    ) -> None:
+        self._recorder, self._key = recorder, key
+        self.batch_idx, self.total_items, self.delete_range, self.shared = batch_idx, total_items, False, shared
+
+    def __str__(self) -> str:
+        return f"batch {self._label!r}"
+
+    @property
+    def _label(self) -> str:
+        return f"{parts_of(self._key)[0]}_{self.batch_idx}"
+
+    def __enter__(self) -> Self:
+        if self.total_items is not None:
+            self._checked_items()  # before anything is open
+        recorder = self._recorder
+        stack = recorder._local.stack
+        if recorder._running:
+            stack = recorder._stack_of_task(stack)
+        recorder._push_batch(stack, self._key, self.batch_idx, self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        recorder = self._recorder
+        # `break` in a loop over `batches` ends its generator by GeneratorExit; the batch did not fail.
+        failed = kind is not None and not issubclass(kind, GeneratorExit)
+        try:
+            items = self._checked_items()
+        except RecorderError:
+            recorder._leave(self, True, None, True, False, failed)
+            if failed:
+                return  # the exception being raised matters more
+            raise
+        recorder._leave(self, kind is not None, items, self.delete_range or failed, self.shared, failed)
+
+    def _checked_items(self) -> int | None:
+        items = self.total_items
+        if items is None or (type(items) is int and 0 <= items < USUAL_END):
+            return items
+        return checked_items(items, self._label)
+
+
+def _note_begin(node: Range) -> None:
+    """Have a range note when it begins, for the hook."""
+    push = node.push
+
+    def noted(*event: Any) -> None:
+        node.begin_ns = time.perf_counter_ns()
+        if push is not None:
+            push(*event)
+
+    node.push = noted
+
+
+# ---- the recorders of this process ----
+
+_recorders: dict[str, PerfRecorder] = {}
+_domains: dict[str | None, str] = {}
+"""The recorder of each NVTX domain."""
+
+_lock = threading.RLock()
+
+
+def default_recorder() -> str | None:
+    """Name the recorder that has the default NVTX domain."""
+    return _domains.get(conventions.DEFAULT_DOMAIN)
+
+
+def _claim_domain(domain: str | None, recorder: str) -> str | None:
+    """Return the domain, or `domain:recorder` where a recorder of another name has it.
+
+    NVTX keeps one stack for each thread and domain, on which two recorders would end each other's ranges.
+    """
+    domain = None if domain is None else conventions.printable(domain)
+    with _lock:
+        while _domains.setdefault(domain, recorder) != recorder:
+            domain = recorder if domain is None else f"{domain}:{recorder}"
+        return domain
+
+
+def _begin_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread of the parent may have held it
+    events.begin_in_child()
+    for one in (barrier.active(), *_recorders.values()):
+        if one is not None:
+            one._begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,7 +1,6 @@
-"""The start-up: its ranges, and the times of the first recorder and the first batch.
+"""Times before the first batch, for `recorder.json`: its ranges, the first recorder, the first batch.
 
-`recorder.json` has them on the machine's clock, so that they can be compared with the time at which the launch started
-the process, with or without a trace. In a trace they are NVTX ranges of a separate domain, outside of the results.
+They are UTC nanoseconds, so that they compare with the time at which the launch started the process.
 """
 
 from __future__ import annotations
@@ -15,58 +14,37 @@ from typing import Any
 
 from perfharness.model.conventions import STARTUP_DOMAIN
 
-
-class Startup:
-    """The start-up of one process; times are UTC nanoseconds."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.first_recorder_unix_ns: int | None = None
-        self.first_batch_unix_ns: int | None = None
-        self.ranges: list[dict[str, Any]] = []
-
-    def note(self, moment: str) -> None:
-        """Note the time of the first `recorder` or `batch`."""
-        name = f"first_{moment}_unix_ns"
-        if getattr(self, name) is None:
-            setattr(self, name, time.time_ns())
-
-    def to_json(self) -> dict[str, Any] | None:
-        """The object in `recorder.json`; None in a forked child, whose start-up was its parent's."""
-        if self.pid != os.getpid():
-            return None
-        return {
-            "first_recorder_unix_ns": self.first_recorder_unix_ns,
-            "first_batch_unix_ns": self.first_batch_unix_ns,
-            "ranges": self.ranges,
-        }
+_pid = os.getpid()
+_first: dict[str, int] = {}
+_ranges: list[dict[str, Any]] = []
 
 
-process_startup = Startup()
+def note(moment: str) -> None:
+    """Note the time of the first `recorder` or `batch`."""
+    _first.setdefault(moment, time.time_ns())
+
+
+def to_json() -> dict[str, Any] | None:
+    """Return the object in `recorder.json`; None in a forked child, whose start-up was its parent's."""
+    if _pid != os.getpid():
+        return None
+    return {**{f"first_{moment}_unix_ns": _first.get(moment) for moment in ("recorder", "batch")}, "ranges": _ranges}
 
 
 @contextlib.contextmanager
 def timed_range(name: str) -> Iterator[None]:
-    """A part of the start-up, as a `with` block or a decorator."""
+    """Time a part of the start-up, which is an NVTX range of a domain of its own."""
     try:
         import nvtx
-    except ImportError:
-        annotation: contextlib.AbstractContextManager[object] = contextlib.nullcontext()  # the recorder warns about it
+    except ImportError:  # the recorder warns about it
+        annotation: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     else:
         annotation = nvtx.annotate(name, domain=STARTUP_DOMAIN)
-    with annotation:
-        begin_unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
-        failed = True
-        try:
+    begin_unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
+    entry = {"name": name, "begin_unix_ns": begin_unix_ns, "thread": threading.get_native_id(), "failed": True}
+    try:
+        with annotation:
             yield
-            failed = False
-        finally:
-            process_startup.ranges.append(
-                {
-                    "name": name,
-                    "begin_unix_ns": begin_unix_ns,
-                    "duration_ns": time.perf_counter_ns() - begin_ns,
-                    "thread": threading.get_native_id(),
-                    "failed": failed,
-                }
-            )
+        entry["failed"] = False
+    finally:
+        _ranges.append({**entry, "duration_ns": time.perf_counter_ns() - begin_ns})

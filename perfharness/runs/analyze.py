@@ -106,9 +106,7 @@ def analyze(
     warmup_batches: int | None = None,
     domain: str | None = None,
     batch_pattern: str | None = None,
-    reject_throttled: bool | None = None,
     parallel: Literal["auto", "data", "model"] | None = None,
-    nsys: str | Path | None = None,
     output_dir: str | Path | None = None,
 ) -> AnalyzedRuns | AnalyzedTraces:
     """Compute the results of a run folder again and write them there, or read a bare trace; needs no GPU or CUDA.
@@ -116,8 +114,7 @@ def analyze(
     Args:
         path: as in `perfharness.open_run`.
         warmup_batches: batches excluded at both ends of each loop; None: as launched, 0 for a trace.
-        domain, batch_pattern, nsys: as in `perfharness.open_run`.
-        reject_throttled: leave batches out that ran while the GPU's clocks were throttled; None: as launched.
+        domain, batch_pattern: as in `perfharness.open_run`.
         parallel: whether ranks have items of their own, or share them; None: as launched.
         output_dir: where results of a bare trace go; None: nowhere.
 
@@ -126,19 +123,16 @@ def analyze(
         TraceError: a bare trace cannot be read.
         UsageError: what was asked for does not fit what is there.
     """
-    nsys = None if nsys is None else Path(nsys)
-    located = locate(Path(path), nsys)
-    read_as = ReadAs(warmup_batches, domain, batch_pattern, reject_throttled, parallel)
+    located = locate(Path(path))
+    read_as = ReadAs(warmup_batches, domain, batch_pattern, parallel)
     if located.trace is None:
         if output_dir is not None:
             raise UsageError("-o is for bare traces; a run folder's files are written into the folder itself.")
-        return analyze_runs(located, read_as, nsys)
+        return analyze_runs(located, read_as)
     return analyze_traces([located], read_as, None if output_dir is None else Path(output_dir))
 
 
-def analyze_runs(
-    located: Located, read_as: ReadAs = AS_LAUNCHED, nsys: Path | None = None, *, write: bool = True
-) -> AnalyzedRuns:
+def analyze_runs(located: Located, read_as: ReadAs = AS_LAUNCHED, *, write: bool = True) -> AnalyzedRuns:
     """Analyse the run, or all runs of a folder; with `write`, into their files. Raises `ResultError`."""
     if not write:
         read = [analyze_run(run_dir, read_manifest(run_dir), read_as, write=False) for run_dir in located.runs]
@@ -146,7 +140,7 @@ def analyze_runs(
     summaries = []
     for run_dir in located.runs:
         with alone_in(run_dir):
-            complete_cut_off(run_dir, nsys)
+            complete_cut_off(run_dir)
             summaries.append(analyze_run(run_dir, read_manifest(run_dir), read_as))
     if not located.is_series:
         return AnalyzedRuns(located, summaries)
@@ -182,8 +176,6 @@ def analyze_traces(
         TraceError: one cannot be read.
         UsageError: one is named twice, or they have no telemetry that is asked for.
     """
-    if read_as.reject_throttled:
-        raise UsageError("--reject-throttled needs the telemetry of a run folder; a bare trace has none.")
     paths = [one.trace for one in traces if one.trace is not None]
     if len({(path.parent, one.name) for path, one in zip(paths, traces, strict=True)}) < len(traces):
         raise UsageError("The same trace is named twice, by one path or in two formats; name it once.")

@@ -108,7 +108,7 @@ def launch(
         UsageError: a setting does not exist, has a wrong type, or contradicts another or the machine.
         LaunchError: no process could be started; what was in the output folder is as it was.
     """
-    options, _ = launch_options(script, script_arguments, settings, config)
+    options = launch_options(script, script_arguments, settings, config)
     (plan,) = plan_launches([options])
     return run_plan(plan, command_of(options), observer or Observer())
 

@@ -15,15 +15,14 @@ from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.slowest.results import Slowest
 from perfharness.analysis.stages.journal_check import with_checks
 from perfharness.analysis.stages.stage_findings import without_consequences
-from perfharness.analysis.timeline.activity import ProcessActivity, process_activity
-from perfharness.analysis.timeline.trace_clock import tie_trace_clock
+from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.measured import MeasuredProcess
 from perfharness.model.notebook import notebook_html
 from perfharness.model.result import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, Tree
-from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
+from perfharness.model.telemetry import SampleLog
 from perfharness.model.trace import (
     ApiCalls,
     GpuOperations,
@@ -34,7 +33,6 @@ from perfharness.model.trace import (
     Trace,
     TraceMeta,
 )
-from perfharness.runs.clocks import machine_clock
 from perfharness.runs.explain import explaining_folder
 from perfharness.runs.files.helpers import Helpers
 from perfharness.runs.files.inputs import Located, locate
@@ -47,7 +45,6 @@ from perfharness.runs.tables.columns import constant, unix_times
 from perfharness.runs.tables.operations import TABLES as OPERATION_TABLES
 from perfharness.runs.tables.operations import operation_rows
 from perfharness.runs.tables.ranges import range_rows
-from perfharness.telemetry.store import read_sample_log
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe
 
@@ -309,7 +306,6 @@ def open_run(
     warmup_batches: int | None = None,
     domain: str | None = None,
     batch_pattern: str | None = None,
-    nsys: str | Path | None = None,
 ) -> Run:
     """Open a run folder, the folder of one of its processes, several runs, or a trace. Needs no GPU or CUDA.
 
@@ -320,12 +316,11 @@ def open_run(
         warmup_batches: batches marked as warm-up at the front and at the end; None: as in the launch, 0 for a trace.
         domain: read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.
         batch_pattern: names of plain NVTX ranges that are batches, a regular expression.
-        nsys: the nsys that exports; None: what is found.
 
     Raises `ResultError` where there is no run, `ToolNotFoundError` or `TraceFormatError` where an `.nsys-rep` cannot be
     exported, and, when a table is asked for, `TraceError` where a trace cannot be read.
     """
-    located = locate(Path(path), None if nsys is None else Path(nsys))
+    located = locate(Path(path))
     return open_located(located, ReadAs(warmup_batches, domain, batch_pattern))
 
 
@@ -368,22 +363,3 @@ class SampledRun:
     title: str
     log: SampleLog
     activities: dict[str, ProcessActivity] = field(default_factory=dict)
-
-
-def read_telemetry(folder: Path) -> SampledRun:
-    """Of a run folder. Raises `ResultError` where there is no telemetry, or no manifest."""
-    log = read_sample_log(folder / TELEMETRY_NAME)
-    run = open_run(folder)
-    if run.manifest is None:
-        raise ResultError(f"{folder} holds no manifest, so it is not known which process ran on which GPU")
-    clock = machine_clock(run.manifest)
-    activities = {}
-    for process in run.processes:
-        if process.problem() is None and (analysis := process.analysis) is not None:
-            tied = tie_trace_clock(analysis.trace, clock)
-            if tied is not None:
-                found = process_activity(analysis.stages, analysis.stage_times, tied)
-                if found is not None:
-                    activities[process.name] = found
-        process.release()
-    return SampledRun(f"{Path(run.manifest.script).name}  {run.manifest.created}", log, activities)

@@ -137,14 +137,11 @@ class RunTelemetry:
             self._throttling[uuid] = throttling_of(self.log, uuid, requested, lifetime)
         return self._throttling[uuid]
 
-    def summarize(
-        self, results: Mapping[str, ProcessResult], *, reject_throttled: bool, nsys_bytes: Mapping[str, int]
-    ) -> MachineSide:
+    def summarize(self, results: Mapping[str, ProcessResult], nsys_bytes: Mapping[str, int]) -> MachineSide:
         """Metrics, energy and findings, from telemetry and traces.
 
         Args:
             results: of the processes that left one, by folder.
-            reject_throttled: whether throttled batches are already left out of them.
             nsys_bytes: sizes of the traces that are nsys's, by folder.
         """
         if self.log is None:
@@ -158,7 +155,7 @@ class RunTelemetry:
         }
         metrics = summarise_metrics(self.log, processes, throttling, self._requested())
         energy, findings = account(self.log, processes)
-        reported = metric_findings(metrics, rejected=reject_throttled, nsys_bytes=nsys_bytes)
+        reported = metric_findings(metrics, nsys_bytes)
         return MachineSide(metrics, energy, [*self.problems, *reported, *findings])
 
     def _requested(self) -> dict[str, RequestedClocks]:

@@ -176,13 +176,11 @@ class ClockOwner:
     Args:
         nvml: open.
         folder: where what they were before is kept.
-        stop_on_refusal: leave the steps after the first refusal untried.
         interrupted: asked before each step; once true, the others are not tried.
     """
 
     nvml: Nvml
     folder: Path
-    stop_on_refusal: bool = False
     interrupted: Callable[[], bool] = lambda: False
     steps: list[ClockStep] = field(default_factory=list)
     _owned: list[_Owned] = field(default_factory=list)
@@ -259,7 +257,7 @@ class ClockOwner:
         is_held = any(change.setting == setting.name for change in owned.state.changes)
         if before.value == wanted.value if setting.read else is_held:
             return step.model_copy(update={"answer": "already", "after": before.value})
-        if self.interrupted() or (self.stop_on_refusal and any(done.answer == "refused" for done in self.steps)):
+        if self.interrupted():
             return step
         change = Change(setting=setting.name, before=before.value, wanted=wanted.value)
         owned.state.changes.append(change)

@@ -90,11 +90,6 @@ class GpmSource(NvmlSource):
     period_limits_ns = (20_000_000, 20_000_000)
     """So close a refresh is found. Taking a sample takes 65 to 105 us (H100), 200 us and now and then 4 ms (H200)."""
 
-    @classmethod
-    def applies(cls, context: SamplerContext) -> bool:
-        """Whether a GPU was chosen, and its counters asked for."""
-        return context.gpu_counters and super().applies(context)
-
     def __init__(self, context: SamplerContext) -> None:
         super().__init__(context)
         self._ids = {name: getattr(self.nvml, f"NVML_GPM_METRIC_{end}", None) for name, (end, _) in COUNTERS.items()}

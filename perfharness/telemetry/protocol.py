@@ -27,9 +27,6 @@ class SamplerOptions(BaseModel):
 
     period_ns: int
     gpu_uuids: list[str] = Field(default_factory=list)
-    gpu_counters: bool = True
-    """Whether the counters inside the GPUs (GPM) are read."""
-
     idle_ns: int = 0
     """How long the GPUs are watched before the sampler is ready, nothing of the run's being on them."""
 

@@ -203,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
     with open_nvml() if options.gpu_uuids else nullcontext() as nvml:
         clock = ClockTie()
         devices = chosen_devices(nvml, options.gpu_uuids) if nvml is not None else []
-        context = SamplerContext(options.period_ns, nvml, devices, clock.offset_ns, options.gpu_counters)
+        context = SamplerContext(options.period_ns, nvml, devices, clock.offset_ns)
         sources = make_sources(context)
         driver = nvml.ask("nvmlSystemGetDriverVersion").value if nvml is not None else None
         sampler = Sampler(options, sources, clock, driver)

@@ -122,14 +122,12 @@ class SamplerContext:
         period_ns: asked for.
         devices: the chosen GPUs and MIG instances, the parents of these before them; of `nvml`.
         unix_offset_ns: UTC less monotonic.
-        gpu_counters: whether the counters inside the GPUs are read.
     """
 
     period_ns: int
     nvml: Nvml | None = None
     devices: Sequence[Device] = ()
     unix_offset_ns: int = 0
-    gpu_counters: bool = True
 
 
 class Source(ABC):

@@ -1,4 +1,4 @@
-"""Columns as the trace holds them: from Arrow into NumPy, checked, as narrow as they may be."""
+"""Columns as NumPy arrays: checked, and as narrow as their values allow."""
 
 from __future__ import annotations
 
@@ -8,26 +8,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from perfharness.errors import TraceFormatError
 from perfharness.model.trace import Bool, Int64, Integers
-from perfharness.trace.source import MISSING
 
 _Table = TypeVar("_Table", bound=Any)
 
-
-def int64_array(column: pa.ChunkedArray) -> Int64:
-    """A NumPy array of an Arrow integer column; NULL is `MISSING`, and unsigned 64 bits are read as signed ones."""
-    if pa.types.is_uint64(column.type):
-        column = pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
-    if len(column) and column.null_count == len(column):
-        return np.broadcast_to(np.int64(MISSING), len(column))
-    if column.null_count:
-        missing = arrow_array(np.full(len(column), MISSING))
-        column = pa.chunked_array([pc.coalesce(column.cast(pa.int64()).combine_chunks(), missing)])
-    parts = [np.from_dlpack(chunk) for chunk in column.chunks]
-    return np.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0)]), dtype=np.int64)
+MISSING = -(2**62)
+"""Stands for NULL in an integer column; no time, id or payload in a trace is this small."""
 
 
 def arrow_array(values: Integers) -> pa.Array:

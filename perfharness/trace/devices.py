@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfharness.model.trace import GpuDevice, Int64
-from perfharness.trace.source import MISSING, TraceSource
+from perfharness.model.trace import GpuDevice
+from perfharness.trace.columns import MISSING
+from perfharness.trace.sqlite import TraceFile
 
 TABLE_GPU = "TARGET_INFO_GPU"
 TABLE_CUDA_DEVICE = "TARGET_INFO_CUDA_DEVICE"
@@ -24,46 +25,45 @@ FACTS = {
 """Our name -> column of nsys; what a version does not write is not known."""
 
 
-def read_devices(source: TraceSource) -> tuple[GpuDevice, ...]:
+def read_devices(file: TraceFile) -> tuple[GpuDevice, ...]:
     """Every GPU that the trace describes, once for each process that has a number for it.
 
     nsys lists all GPUs of the machine, and CUDA numbers those that a process may see: `TARGET_INFO_CUDA_DEVICE` says
     which is which. Where that table is missing, the numbers are taken to be the same.
     """
-    gpus = read_machine_gpus(source)
-    if {"gpuId", "cudaId", "pid"} <= source.columns(TABLE_CUDA_DEVICE):
-        numbers = source.integers(TABLE_CUDA_DEVICE, ["gpuId", "cudaId", "pid"])
-        rows = zip(*(numbers[name].tolist() for name in ("gpuId", "cudaId", "pid")), strict=True)
-        return tuple(
-            replace(gpus[gpu], number=number, pid=pid) for gpu, number, pid in dict.fromkeys(rows) if gpu in gpus
-        )
-    return tuple(gpus.values())
+    gpus = read_machine_gpus(file)
+    if not file.has(TABLE_CUDA_DEVICE, "gpuId", "cudaId", "pid"):
+        return tuple(gpus.values())
+    numbers = file.integers(TABLE_CUDA_DEVICE, ["gpuId", "cudaId", "pid"])
+    rows = dict.fromkeys(zip(*(column.tolist() for column in numbers.values()), strict=True))
+    return tuple(replace(gpus[gpu], number=number, pid=pid) for gpu, number, pid in rows if gpu in gpus)
 
 
-def read_machine_gpus(source: TraceSource) -> dict[int, GpuDevice]:
+def read_machine_gpus(file: TraceFile) -> dict[int, GpuDevice]:
     """Every GPU that the trace describes, by the number that nsys gives it."""
-    if "id" not in source.columns(TABLE_GPU):
+    if not file.has(TABLE_GPU, "id"):
         return {}
-    facts = source.integers(TABLE_GPU, ["id", *FACTS.values(), "computeMajor", "computeMinor"])
-    there = [column for column in ("name", "uuid") if column in source.columns(TABLE_GPU)]
-    texts: dict[str, dict[str, str]] = {}
-    for gpu, *values in source.texts(TABLE_GPU, ["id", *there]):
-        texts.setdefault(gpu, dict(zip(there, values, strict=True)))
-    position = {gpu: at for at, gpu in reversed(list(enumerate(facts["id"].tolist())))}
-    return {gpu: _device(facts, at, gpu, None, texts.get(str(gpu), {})) for gpu, at in position.items()}
+    facts = file.integers(TABLE_GPU, ["id", *FACTS.values(), "computeMajor", "computeMinor"])
+    columns = zip(*(values.tolist() for values in facts.values()), strict=True)
+    rows = [dict(zip(facts, row, strict=True)) for row in columns]
+    # Of several rows of one GPU the first counts.
+    names, uuids = dict[str, str](), dict[str, str]()
+    for text, found in (("name", names), ("uuid", uuids)):
+        for number, value in file.texts(TABLE_GPU, "id", text):
+            found.setdefault(number, value)
+    return {row["id"]: _device(row, names.get(str(row["id"])), uuids.get(str(row["id"]), "")) for row in reversed(rows)}
 
 
-def _device(facts: dict[str, Int64], at: int, number: int, pid: int | None, texts: dict[str, str]) -> GpuDevice:
+def _device(row: dict[str, int], name: str | None, uuid: str) -> GpuDevice:
     def known(column: str) -> int | None:
-        value = int(facts[column][at])
-        return value if value > 0 else None  # MISSING is below 0, and nsys writes 0 where it could not ask
+        return row[column] if row[column] > 0 else None  # MISSING is below 0, and nsys writes 0 where it could not ask
 
-    major, minor = known("computeMajor"), int(facts["computeMinor"][at])
+    major, minor = known("computeMajor"), row["computeMinor"]
     return GpuDevice(
-        pid=pid,
-        number=number,
-        name=texts.get("name") or None,
-        uuid=texts.get("uuid", "").removeprefix("GPU-") or None,
+        pid=None,
+        number=row["id"],
+        name=name or None,
+        uuid=uuid.removeprefix("GPU-") or None,
         compute_capability=None if major is None or minor == MISSING else (major, minor),
         **{ours: known(theirs) for ours, theirs in FACTS.items()},
     )

@@ -18,13 +18,10 @@ from perfharness.model.trace import (
     OsWaitKind,
     Synchronizations,
 )
-from perfharness.trace.columns import check_events, narrow
+from perfharness.trace.columns import MISSING, check_events, narrow
 from perfharness.trace.names import NameTable, by_name
-from perfharness.trace.source import MISSING
 
 UNKNOWN = -1
-TIMES_AND_OWNERS = frozenset({"start", "end", "globalTid", "endGlobalTid", "globalPid"})
-"""Columns of any table of events that need their 64 bits."""
 CALL_COLUMNS = ["start", "end", "globalTid", "correlationId", "nameId", "returnValue"]
 OPERATION_COLUMNS = ["start", "end", "globalPid", "correlationId", "deviceId", "streamId"]
 OS_CALL_COLUMNS = ["start", "end", "globalTid", "nameId"]
@@ -145,7 +142,8 @@ def _known(values: Integers) -> Integers:
 
 
 def make_synchronizations(rows: dict[str, Integers]) -> Synchronizations:
-    """The waits that the tracer recorded as such."""
+    """The synchronisations that the tracer recorded as such."""
+    rows = {name: column.astype(np.int64) for name, column in rows.items()}
     stream = _known(rows["streamId"])
     return Synchronizations(
         start_ns=rows["start"],

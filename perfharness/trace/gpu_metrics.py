@@ -13,16 +13,13 @@ would look the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 import numpy as np
 
 from perfharness.model.gpu_metrics import GpuMetric, GpuMetrics
 from perfharness.model.trace import GpuDevice, Int64, Integers
-from perfharness.trace.columns import narrow
+from perfharness.trace.columns import MISSING, narrow
 from perfharness.trace.devices import read_machine_gpus
-from perfharness.trace.readers import Readers
-from perfharness.trace.source import MISSING, TraceSource, Window
+from perfharness.trace.sqlite import TraceFile
 
 TABLE_METRICS = "GPU_METRICS"
 TABLE_NAMES = "TARGET_INFO_GPU_METRICS"
@@ -56,47 +53,35 @@ MAX_PERIODS = 1.5
 """A reading that the next one follows later than this many periods covers one period, and others were lost."""
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The rows of a window that are read, column by column."""
-
-    time_ns: Int64
-    gpu: Integers
-    metric: Integers
-    value: Integers
-    """Per cent, or MHz."""
-
-
-def read_gpu_metrics(readers: Readers) -> GpuMetrics | None:
+def read_gpu_metrics(file: TraceFile) -> GpuMetrics | None:
     """All readings of shares; None where the trace has none."""
-    metric_of_id = _metrics(readers.source)
-    if not metric_of_id or not {"timestamp", "typeId", "metricId", "value"} <= readers.source.columns(TABLE_METRICS):
+    metric_of_id = _metrics(file)
+    columns = ["timestamp", "typeId", "metricId", "value"]
+    if not metric_of_id or not file.has(TABLE_METRICS, *columns):
         return None
-
-    def read(source: TraceSource, window: Window) -> _Part:
-        rows = source.integers(TABLE_METRICS, ["timestamp", "typeId", "metricId", "value"], window=window)
-        return _wanted({name: column.astype(np.int64) for name, column in rows.items()}, metric_of_id)
-
-    parts = [part for part in readers.each(TABLE_METRICS, read)() if len(part.time_ns)]
-    if not parts:
+    parts = [_wanted(rows, metric_of_id) for rows in file.batches(TABLE_METRICS, columns)]
+    if not any(len(time_ns) for time_ns, *_ in parts):
         return None
-    whole = _Part(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(_Part)))
-    return _pivot(whole, read_machine_gpus(readers.source))
+    time_ns, gpu, metric, value = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _by_reading(time_ns, gpu, metric, value, read_machine_gpus(file))
 
 
-def _metrics(source: TraceSource) -> dict[tuple[int, int], int]:
+def _metrics(file: TraceFile) -> dict[tuple[int, int], int]:
     """Position in `GpuMetric` of what is read, by type and id."""
-    if not {"typeId", "metricId", "metricName"} <= source.columns(TABLE_NAMES):
+    if not file.has(TABLE_NAMES, "typeId", "metricId", "metricName"):
         return {}
     position_of = {metric: position for position, metric in enumerate(GpuMetric)}
     positions = {name: position_of[metric] for name, metric in METRIC_OF_NAME.items()} | {CLOCK_NAME: CLOCK}
-    ids = source.integers(TABLE_NAMES, ["typeId", "metricId"])
-    names = [name.removesuffix(UNIT) for (name,) in source.texts(TABLE_NAMES, ["metricName"])]
+    ids = file.integers(TABLE_NAMES, ["typeId", "metricId"])
+    names = [name.removesuffix(UNIT) for (name,) in file.texts(TABLE_NAMES, "metricName")]
     rows = zip(ids["typeId"].tolist(), ids["metricId"].tolist(), names, strict=True)
     return {(kind, number): positions[name] for kind, number, name in rows if name in positions}
 
 
-def _wanted(rows: dict[str, Int64], metric_of_id: dict[tuple[int, int], int]) -> _Part:
+def _wanted(
+    rows: dict[str, Int64], metric_of_id: dict[tuple[int, int], int]
+) -> tuple[Int64, Integers, Integers, Integers]:
+    """Time, GPU, metric and value (per cent, or MHz) of the rows that are read."""
     metric = np.full(len(rows["typeId"]), -1, dtype=np.int8)
     for (kind, number), position in metric_of_id.items():
         metric[(rows["typeId"] == kind) & (rows["metricId"] == number)] = position
@@ -104,29 +89,26 @@ def _wanted(rows: dict[str, Int64], metric_of_id: dict[tuple[int, int], int]) ->
     value = np.where((metric == CLOCK) & (value > HIGHEST_MHZ), value // 1_000_000, value)
     highest = np.where(metric == CLOCK, np.iinfo(np.int16).max, HIGHEST_PERCENT)
     keep = (metric >= 0) & (rows["timestamp"] != MISSING) & (value >= 0) & (value <= highest)
-    return _Part(
-        time_ns=rows["timestamp"][keep],
-        gpu=(rows["typeId"][keep] & GPU_OF_TYPE).astype(np.int16),
-        metric=metric[keep],
-        value=value[keep].astype(np.int16),
-    )
+    gpu = (rows["typeId"][keep] & GPU_OF_TYPE).astype(np.int16)
+    return rows["timestamp"][keep], gpu, metric[keep], value[keep].astype(np.int16)
 
 
-def _pivot(part: _Part, described: dict[int, GpuDevice]) -> GpuMetrics:
-    """A row a reading instead of a row a metric."""
-    order = np.lexsort((part.time_ns, part.gpu))
-    time_ns, gpu = part.time_ns[order], part.gpu[order]
+def _by_reading(
+    time_ns: Int64, gpu: Integers, metric: Integers, value: Integers, described: dict[int, GpuDevice]
+) -> GpuMetrics:
+    """A row for each reading instead of one for each metric of it."""
+    order = np.lexsort((time_ns, gpu))
+    time_ns, gpu = time_ns[order], gpu[order]
     is_first = np.r_[True, (time_ns[1:] != time_ns[:-1]) | (gpu[1:] != gpu[:-1])]
     row = np.empty(len(order), dtype=np.int64)
     row[order] = np.cumsum(is_first) - 1
     start_ns, numbers = time_ns[is_first], gpu[is_first]
     columns: dict[int, Integers] = {}
-    for position in (*range(len(GpuMetric)), CLOCK):
-        at = part.metric == position
-        if at.any():
-            columns[position] = np.full(len(start_ns), -1, dtype=np.int16)
-            columns[position][row[at]] = part.value[at]
-    percent = {metric: columns[position] for position, metric in enumerate(GpuMetric) if position in columns}
+    for position in np.unique(metric).tolist():
+        at = metric == position
+        columns[position] = np.full(len(start_ns), -1, dtype=np.int16)
+        columns[position][row[at]] = value[at]
+    percent = {which: columns[position] for position, which in enumerate(GpuMetric) if position in columns}
     found, code = np.unique(numbers, return_inverse=True)
     end_ns = start_ns.copy()
     for which in range(len(found)):

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.trace import GpuCoverage, TraceMeta, pid_of
-from perfharness.trace.devices import read_devices
-from perfharness.trace.source import MISSING, TraceSource
+from perfharness.trace.columns import MISSING
+from perfharness.trace.devices import TABLE_GPU, read_devices
+from perfharness.trace.sqlite import TraceFile
+
+TABLE_DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+TABLE_SESSION = "TARGET_INFO_SESSION_START_TIME"
+TABLES_EXPORT = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+"""The second name is that of nsys up to 2022.4."""
 
 NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR = "2", "3"
 
@@ -26,76 +31,85 @@ CUDA_CUT_OFF = re.compile(r"not all cuda events", re.IGNORECASE)
 """nsys says it of a process that ended without its exit functions, by `os._exit` or a signal."""
 
 
-def read_meta(source: TraceSource, has_cuda_rows: bool) -> TraceMeta:
+Values = dict[str, list[str]]
+"""A table of names and values; a name may occur more than once."""
+
+
+def read_meta(file: TraceFile, has_cuda_rows: bool) -> TraceMeta:
     """The metadata of a trace. `has_cuda_rows`: whether there is any CUDA call or GPU operation in it."""
-    environment = _key_values(source, "TARGET_INFO_SYSTEM_ENV")
-    cuda_driver = environment.get("CudaDriverVersion", [""])[0]
-    own = _key_values(source, schema.TABLE_PERFHARNESS)
+    system, own = _values(file, "TARGET_INFO_SYSTEM_ENV"), _values(file, schema.TABLE_PERFHARNESS)
+    export = _values(file, TABLES_EXPORT[0]) or _values(file, TABLES_EXPORT[1])
+    device_names = tuple(name for (name,) in file.texts(TABLE_GPU, "name"))
+    cuda_driver, origin = _first(system, "CudaDriverVersion"), _first(own, schema.META_CLOCK_ORIGIN_NS)
     if own:
         coverage, reason = _embedded_coverage(own)
-        version = own.get(schema.META_TRACER_VERSION, [None])[0]
     else:
-        coverage, reason = _nsys_coverage(source, has_cuda_rows)
-        version = _export_values(source).get("EXPORT_PRODUCT_VERSION", [None])[0]
+        has_gpu = bool(device_names)
+        coverage, reason = _nsys_coverage(_values(file, "META_DATA_CAPTURE"), export, has_gpu, has_cuda_rows)
     return TraceMeta(
         tracer="embedded" if own else "nsys",
-        tracer_version=version,
+        tracer_version=_first(own, schema.META_TRACER_VERSION) if own else _first(export, "EXPORT_PRODUCT_VERSION"),
         gpu_coverage=coverage,
         gpu_coverage_reason=reason,
-        has_all_calls=own.get(schema.META_ALL_CALLS) == ["yes"] if own else True,
-        session_start_unix_ns=read_session_start(source),
-        monotonic_origin_ns=_monotonic_origin(own),
-        device_names=_device_names(source),
-        devices=read_devices(source),
-        driver=environment.get("NvDriverVersion", [None])[0],
-        cuda_driver=int(cuda_driver) if cuda_driver.isdigit() else None,
-        findings=(*_embedded_findings(own), *_nsys_diagnostics(source, has_cuda_rows)),
-        cuda_cut_off=frozenset(_cut_off(source)),
+        has_all_calls=_first(own, schema.META_ALL_CALLS) == "yes" if own else True,
+        session_start_unix_ns=_session_start(file),
+        monotonic_origin_ns=int(origin) if origin and origin.isdigit() else None,
+        device_names=device_names,
+        devices=read_devices(file),
+        driver=_first(system, "NvDriverVersion"),
+        cuda_driver=int(cuda_driver) if cuda_driver and cuda_driver.isdigit() else None,
+        findings=(*_embedded_findings(own), *_nsys_diagnostics(file, has_cuda_rows)),
+        cuda_cut_off=frozenset(
+            pid_of(int(process))
+            for text, process in file.texts(TABLE_DIAGNOSTICS, "text", "globalPid")
+            if CUDA_CUT_OFF.search(text) and process.isdigit()
+        ),
     )
 
 
-def _key_values(source: TraceSource, table: str) -> dict[str, list[str]]:
-    """A name/value table; a name may stand in it more than once."""
-    if not {"name", "value"} <= source.columns(table):
-        return {}
-    found: dict[str, list[str]] = {}
-    for name, value in source.texts(table, ["name", "value"]):
+def _values(file: TraceFile, table: str) -> Values:
+    found: Values = {}
+    for name, value in file.texts(table, "name", "value"):
         found.setdefault(name, []).append(value)
     return found
 
 
-def _export_values(source: TraceSource) -> dict[str, list[str]]:
-    """Metadata of the export by nsys; the table had another name up to 2022.4."""
-    return _key_values(source, "META_DATA_EXPORT") or _key_values(source, "EXPORT_META_DATA")
+def _first(values: Values, name: str) -> str | None:
+    return values.get(name, [None])[0]
 
 
-def _nsys_coverage(source: TraceSource, has_cuda_rows: bool) -> tuple[GpuCoverage, str]:
+def _session_start(file: TraceFile) -> int | None:
+    """UTC time of the trace's time 0; None where the trace does not have it."""
+    times = file.integers(TABLE_SESSION, ["utcEpochNs"])["utcEpochNs"]
+    return int(times[0]) if len(times) and times[0] != MISSING else None
+
+
+def _nsys_coverage(capture: Values, export: Values, has_gpu: bool, has_cuda_rows: bool) -> tuple[GpuCoverage, str]:
     if has_cuda_rows:
         return "traced", "the trace holds CUDA events"
-    capture = _key_values(source, "META_DATA_CAPTURE")
     collected = [value for name, values in capture.items() if "COLLECT_CUDA_TRACE" in name for value in values]
     if "Cuda" in capture.get("CAPTURE_EVENT_TYPE", []) or "true" in collected:
         return "traced", "CUDA was traced, and nothing was recorded"
-    if (capture or _export_values(source)) and not _device_names(source):
+    if (capture or export) and not has_gpu:
         return "no_gpu_work", "nsys saw no GPU on the machine"
     if not capture:
         return "untraced", "the trace does not say whether CUDA was traced"
     return "untraced", "CUDA was not traced (nsys ran without `--trace cuda`)"
 
 
-def _embedded_coverage(own: dict[str, list[str]]) -> tuple[GpuCoverage, str]:
-    if own.get(schema.META_CUDA_TRACED) == ["yes"]:
+def _embedded_coverage(own: Values) -> tuple[GpuCoverage, str]:
+    if _first(own, schema.META_CUDA_TRACED) == "yes":
         return "traced", "CUPTI was active"
-    if own.get(schema.META_CUDA_USED) == ["no"]:
+    if _first(own, schema.META_CUDA_USED) == "no":
         return "no_gpu_work", "the process did not use CUDA"
-    return "untraced", own.get(schema.META_CUDA_UNTRACED_REASON, ["CUPTI was not active"])[0]
+    return "untraced", _first(own, schema.META_CUDA_UNTRACED_REASON) or "CUPTI was not active"
 
 
-def _embedded_findings(own: dict[str, list[str]]) -> list[Finding]:
+def _embedded_findings(own: Values) -> list[Finding]:
     findings = [
         Finding("tracer-diagnostic", Severity.WARNING, text) for text in own.get(schema.META_DIAGNOSTIC, []) if text
     ]
-    dropped = own.get(schema.META_DROPPED_RECORDS, ["0"])[0]
+    dropped = _first(own, schema.META_DROPPED_RECORDS) or "0"
     if dropped.isdigit() and int(dropped):
         findings.append(
             Finding(
@@ -140,12 +154,10 @@ def _counts(text: str) -> dict[str, int]:
     return {name: count for name, count in found.items() if isinstance(count, int)} if isinstance(found, dict) else {}
 
 
-def _nsys_diagnostics(source: TraceSource, has_cuda_rows: bool) -> list[Finding]:
-    has_nvtx_rows = source.has(schema.TABLE_NVTX)
-    if not {"severity", "text"} <= source.columns("DIAGNOSTIC_EVENT"):
-        return []
+def _nsys_diagnostics(file: TraceFile, has_cuda_rows: bool) -> list[Finding]:
+    has_nvtx_rows = file.has(schema.TABLE_NVTX)
     findings = []
-    for severity, text in source.texts("DIAGNOSTIC_EVENT", ["severity", "text"]):
+    for severity, text in file.texts(TABLE_DIAGNOSTICS, "severity", "text"):
         if severity not in (NSYS_SEVERITY_WARNING, NSYS_SEVERITY_ERROR):
             continue
         if (has_cuda_rows and NO_CUDA.search(text)) or (has_nvtx_rows and NO_NVTX.search(text)):
@@ -156,30 +168,3 @@ def _nsys_diagnostics(source: TraceSource, has_cuda_rows: bool) -> list[Finding]
             level = Severity.WARNING if severity == NSYS_SEVERITY_ERROR else Severity.NOTE
         findings.append(Finding("nsys-diagnostic", level, f"nsys says: {text.strip()}"))
     return findings
-
-
-def _cut_off(source: TraceSource) -> Iterator[int]:
-    if not {"text", "globalPid"} <= source.columns("DIAGNOSTIC_EVENT"):
-        return
-    for text, process in source.texts("DIAGNOSTIC_EVENT", ["text", "globalPid"]):
-        if CUDA_CUT_OFF.search(text) and process.isdigit():
-            yield pid_of(int(process))
-
-
-def read_session_start(source: TraceSource) -> int | None:
-    """UTC time of the trace's time 0; None where the trace does not have it."""
-    if "utcEpochNs" not in source.columns("TARGET_INFO_SESSION_START_TIME"):
-        return None
-    times = source.integers("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])["utcEpochNs"]
-    return int(times[0]) if len(times) and times[0] != MISSING else None
-
-
-def _monotonic_origin(own: dict[str, list[str]]) -> int | None:
-    text = own.get(schema.META_CLOCK_ORIGIN_NS, [""])[0]
-    return int(text) if text.isdigit() else None
-
-
-def _device_names(source: TraceSource) -> tuple[str, ...]:
-    if "name" not in source.columns("TARGET_INFO_GPU"):
-        return ()
-    return tuple(name for (name,) in source.texts("TARGET_INFO_GPU", ["name"]))

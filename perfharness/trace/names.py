@@ -1,4 +1,4 @@
-"""The strings of a trace, once each, and codes in the place of string ids."""
+"""The strings of a trace, each once, and codes in the place of string ids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Int64, Integers
-from perfharness.trace.source import TraceSource
+from perfharness.trace.sqlite import TraceFile
 
 MAX_SPARSE_IDS = 1_000_000
 """nsys numbers strings from 0 on; with at most this many ids without a string, a table by id beats a search."""
@@ -17,36 +17,29 @@ MAX_SPARSE_IDS = 1_000_000
 class NameTable:
     """`values[code]` is the string; a code is -1 where there is none. Equal strings have one code."""
 
-    def __init__(self, ids: Int64, strings: list[str]) -> None:
+    def __init__(self, ids: Int64, places: Int64, strings: list[str]) -> None:
+        """Take the strings, `strings[place]` for each id."""
         self.values: list[str] = []
         self._code_of: dict[str, int] = {}
-        codes = self.add(strings)
+        codes = self.add(strings)[places]
         order = np.argsort(ids, kind="stable")
         self._ids, self._id_codes = ids[order], codes[order]
 
     @classmethod
-    def read(cls, source: TraceSource) -> NameTable:
+    def read(cls, file: TraceFile) -> NameTable:
         """All of the StringIds table; an empty table where there is none."""
-        if not source.has(schema.TABLE_STRINGS):
-            return cls(np.empty(0, dtype=np.int64), [])
-        ids, strings = source.strings(schema.TABLE_STRINGS, "id", "value")
-        return cls(ids, strings.to_pylist())
+        return cls(*file.strings(schema.TABLE_STRINGS, "id", "value"))
 
     def add(self, strings: Sequence[str]) -> Int64:
         """Codes of these strings, new or old."""
-        codes = np.empty(len(strings), dtype=np.int64)
-        for position, string in enumerate(strings):
-            code = self._code_of.get(string)
-            if code is None:
-                code = self._code_of[string] = len(self.values)
-                self.values.append(string)
-            codes[position] = code
-        return codes
+        new = [self._code_of.setdefault(string, len(self._code_of)) for string in strings]
+        self.values.extend(list(self._code_of)[len(self.values) :])
+        return np.asarray(new, dtype=np.int64)
 
     def codes_of_ids(self, ids: Integers) -> Integers:
         """Codes of string ids; -1 where the id stands for no string."""
         if not len(self._ids) or self._ids[0] < 0 or self._ids[-1] > len(self._ids) + MAX_SPARSE_IDS:
-            return lookup([ids], [self._ids], self._id_codes)
+            return np.append(self._id_codes, -1)[find_rows([ids], [self._ids])]
         highest = int(self._ids[-1])
         by_id = np.full(highest + 2, -1, dtype=np.int32)  # the last place is for ids that are not there
         by_id[self._ids[::-1]] = self._id_codes[::-1]
@@ -71,17 +64,17 @@ def by_name(names: Sequence[str], codes: Integers, value: Callable[[str], int]) 
     return values[codes]
 
 
-def lookup(keys: Sequence[Integers], table_keys: Sequence[Int64], values: Int64, default: int = -1) -> Int64:
-    """`values` at the row of the table whose keys are equal, `default` where there is none.
+def find_rows(keys: Sequence[Integers], table_keys: Sequence[Int64]) -> Int64:
+    """The first row of a table with equal keys, for each row of `keys`; -1 where there is none.
 
-    `keys` and `table_keys` are equally many columns. Of several equal rows the first one counts.
+    `keys` and `table_keys` are equally many columns.
     """
-    if len(values) == 0:
-        return np.full(len(keys[0]), default, dtype=np.int64)
+    if not len(table_keys[0]):
+        return np.full(len(keys[0]), -1, dtype=np.int64)
     if len(keys[0]) > 1 and all((key == key[0]).all() for key in keys):  # as in most traces
-        return np.repeat(lookup([key[:1] for key in keys], table_keys, values, default), len(keys[0]))
+        return np.repeat(find_rows([key[:1] for key in keys], table_keys), len(keys[0]))
     codes: Int64 = np.zeros(len(keys[0]), dtype=np.int64)
-    table_codes: Int64 = np.zeros(len(values), dtype=np.int64)
+    table_codes: Int64 = np.zeros(len(table_keys[0]), dtype=np.int64)
     for key, table_key in zip(keys, table_keys, strict=True):
         known = np.unique(table_key)
         position = np.minimum(np.searchsorted(known, key), len(known) - 1)
@@ -90,4 +83,4 @@ def lookup(keys: Sequence[Integers], table_keys: Sequence[Int64], values: Int64,
     order = np.argsort(table_codes, kind="stable")
     sorted_codes = table_codes[order]
     at = np.minimum(np.searchsorted(sorted_codes, codes), len(order) - 1)
-    return np.where(sorted_codes[at] == codes, values[order][at], default)
+    return np.where(sorted_codes[at] == codes, order[at], -1)

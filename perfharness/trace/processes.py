@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +13,12 @@ from pydantic import ValidationError
 from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.measured import ProcessFacts
-from perfharness.model.trace import ID_MASK, PROCESS_MASK, Bool, Int64, Trace, pid_of
+from perfharness.model.trace import ID_MASK, Bool, Int64, Trace, pid_of
 from perfharness.trace.columns import rows_of
-from perfharness.trace.devices import read_devices
-from perfharness.trace.events import OPERATION_TABLES
 from perfharness.trace.interpreter_lock import DOMAIN as LOCK_DOMAIN
-from perfharness.trace.metadata import read_session_start
-from perfharness.trace.names import NameTable
 from perfharness.trace.nvtx import closed, known_ends
-from perfharness.trace.readers import Readers
-from perfharness.trace.source import MISSING, ROW_ID, TraceSource
+from perfharness.trace.reader import open_trace
+from perfharness.trace.sqlite import TraceFile
 
 NOT_MEASURED = (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE, LOCK_DOMAIN)
 """Domains whose ranges are in no result."""
@@ -48,45 +43,29 @@ class TracedProcess:
 
 
 def find_processes(path: Path) -> list[TracedProcess]:
-    """The processes that made ranges or GPU work, by their first. Names are read only of domains, for this is asked of
-    every trace before it is analysed.
+    """The processes that made ranges or GPU work, by their first.
 
-    Raises `TraceNotFoundError` where there is no file, `TraceFormatError` where it is no whole trace.
+    Raises `TraceNotFoundError` without a file, `TraceFormatError` if it is not a whole trace.
     """
-    with Readers(path) as readers:
-        events = readers.integers(
-            schema.TABLE_NVTX, ["start", "eventType", "globalTid", "domainId", "textId"], row_id=True
-        )
-        operations = [
-            readers.integers(table, ["start", "globalPid", "deviceId"]) for table in OPERATION_TABLES.values()
-        ]
-        nvtx = events()
-        wanted = np.isin(nvtx["eventType"], (*schema.PUSH_POP_EVENTS, *schema.START_END_EVENTS))
-        for process_of, domain in _domains_left_out(readers, nvtx):
-            wanted &= (nvtx["globalTid"] & PROCESS_MASK != process_of) | (nvtx["domainId"] != domain)
-        rows = [rows() for rows in operations]
-        process = np.concatenate([nvtx["globalTid"][wanted], *(one["globalPid"] for one in rows)])
-        start = np.concatenate([nvtx["start"][wanted], *(one["start"] for one in rows)])
-        used = {
-            (int(pid), int(device))
-            for one in rows
-            for pid, device in np.unique(np.stack([pid_of(one["globalPid"]), one["deviceId"]]), axis=1).T.tolist()
-        }
-        lost = _lost_events(readers.source)
-        devices, origin_ns = read_devices(readers.source), read_session_start(readers.source)
-        facts = {one.pid & ID_MASK: one for one in reversed(list(_facts(readers.source)))}
-    pid = pid_of(process)
-    first: dict[int, int] = {}
-    for one in np.unique(pid).tolist():
-        first[one] = int(start[pid == one].min())
-    all_lost = [TracedProcess(one, None, facts=facts[one]) for one in sorted(facts) if lost and one not in first]
-    return all_lost + [
+    trace = open_trace(path, with_details=False)
+    facts, has_lost_events = _facts(path)
+    ranges, operations = trace.ranges, trace.operations
+    left_out = [code for code, name in enumerate(trace.names) if name in NOT_MEASURED]
+    measured = ~np.isin(ranges.domain, left_out)
+    pid = np.r_[pid_of(ranges.thread[measured]), pid_of(operations.process)]
+    start_ns = np.r_[ranges.start_ns[measured], operations.start_ns]
+    first = {one: int(start_ns[pid == one].min()) for one in np.unique(pid).tolist()}
+    used = set(zip(pid_of(operations.process).tolist(), operations.device.tolist(), strict=True))
+    origin_ns = trace.meta.session_start_unix_ns
+    return [
+        TracedProcess(one, None, facts=facts[one]) for one in sorted(facts) if has_lost_events and one not in first
+    ] + [
         TracedProcess(
             one,
             None if origin_ns is None else origin_ns + first[one],
             tuple(
                 f"GPU-{device.uuid}"
-                for device in devices
+                for device in trace.meta.devices
                 if device.uuid is not None and device.pid in (None, one) and (one, device.number) in used
             ),
             facts.get(one),
@@ -95,39 +74,18 @@ def find_processes(path: Path) -> list[TracedProcess]:
     ]
 
 
-def _domains_left_out(readers: Readers, nvtx: dict[str, Int64]) -> list[tuple[int, int]]:
-    """Process and id of each domain whose ranges are in no result."""
-    definitions = np.flatnonzero(nvtx["eventType"] == schema.NVTX_DOMAIN_CREATE)
-    keys, texts = readers.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")()
-    at = np.flatnonzero(np.isin(keys, nvtx[ROW_ID][definitions]))
-    name_of = dict(zip(keys[at].tolist(), texts.take(at).to_pylist(), strict=True))
-    names = NameTable.read(readers.source) if (nvtx["textId"][definitions] != MISSING).any() else None
-    found = []
-    for row in definitions.tolist():
-        name = name_of.get(int(nvtx[ROW_ID][row]))
-        if name is None and names is not None:
-            code = int(names.codes_of_ids(nvtx["textId"][row : row + 1])[0])
-            name = names.values[code] if code >= 0 else None
-        if name in NOT_MEASURED:
-            found.append((int(nvtx["globalTid"][row] & PROCESS_MASK), int(nvtx["domainId"][row])))
-    return found
-
-
-def _facts(source: TraceSource) -> Iterator[ProcessFacts]:
-    if not {"name", "value"} <= source.columns(schema.TABLE_PERFHARNESS):
-        return
-    for name, value in source.texts(schema.TABLE_PERFHARNESS, ["name", "value"]):
-        if name == schema.META_PROCESS:
-            with suppress(ValidationError):
-                yield ProcessFacts.model_validate_json(value)
-
-
-def _lost_events(source: TraceSource) -> bool:
-    """Whether the disk had no room for events: then a process without any may have made some."""
-    if not {"name", "value"} <= source.columns(schema.TABLE_PERFHARNESS):
-        return False
-    rows = source.texts(schema.TABLE_PERFHARNESS, ["name", "value"])
-    return any(name == schema.META_LOST_EVENTS and value != "0" for name, value in rows)
+def _facts(path: Path) -> tuple[dict[int, ProcessFacts], bool]:
+    """What processes said of themselves, by pid, and whether the disk had no room for events of any of them."""
+    facts: dict[int, ProcessFacts] = {}
+    has_lost_events = False
+    with TraceFile(path) as file:
+        for name, value in file.texts(schema.TABLE_PERFHARNESS, "name", "value"):
+            has_lost_events |= name == schema.META_LOST_EVENTS and value != "0"
+            if name == schema.META_PROCESS:
+                with suppress(ValidationError):
+                    one = ProcessFacts.model_validate_json(value)
+                    facts.setdefault(one.pid & ID_MASK, one)
+    return facts, has_lost_events
 
 
 def part_of_process(trace: Trace, pid: int, from_ns: int | None = None, until_ns: int | None = None) -> Trace:

@@ -1,10 +1,12 @@
-"""A trace, nsys's sqlite or Parquet or the embedded tracer's sqlite, into a `Trace`.
+"""A trace, nsys's or the embedded tracer's, into a `Trace`.
 
 Columns are taken by name, tables may be absent, row order is never trusted; one reader serves all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,55 +21,50 @@ from perfharness.trace.events import (
     OS_CALL_COLUMNS,
     SYNCHRONIZATION_COLUMNS,
     TABLE_OSRT,
-    TIMES_AND_OWNERS,
     make_calls,
     make_operations,
     make_os_calls,
     make_synchronizations,
 )
 from perfharness.trace.gpu_metrics import read_gpu_metrics
-from perfharness.trace.inherited import ParentPids
 from perfharness.trace.interpreter_lock import split_interpreter_lock
 from perfharness.trace.metadata import read_meta
 from perfharness.trace.names import NameTable
-from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOAD_COLUMNS, closed, make_nvtx
-from perfharness.trace.readers import Readers
-from perfharness.trace.source import ROW_ID
+from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOADS, closed, make_nvtx
+from perfharness.trace.sqlite import ROW_ID, TraceFile
 
-NO_PARENTS: ParentPids = MappingProxyType({})
+READERS = 2
+NO_PARENTS: Mapping[int, int] = MappingProxyType({})
 
 
-def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS, with_details: bool = True) -> Trace:
+def open_trace(path: Path, *, parents: Mapping[int, int] = NO_PARENTS, with_details: bool = True) -> Trace:
     """Read the whole trace.
 
     Args:
         path: of the trace.
-        parents: the process tree, as far as it is known, by which the ids of forked processes are resolved.
+        parents: pid -> pid of its parent, as far as known; by it the ids of forked processes are resolved.
         with_details: with the details of GPU operations, a third of the time; without, all of them are unknown.
 
-    Raises `TraceNotFoundError` where there is no file, `TraceFormatError` where it is no whole trace.
+    Raises `TraceNotFoundError` without a file, `TraceFormatError` if it is not a whole trace.
     """
-    with Readers(path) as readers:
-        # All is asked for at the start: the readers go on while what has come is made into a trace.
-        events = readers.integers(
-            schema.TABLE_NVTX, NVTX_COLUMNS, row_id=True, first_of={"payload": PAYLOAD_COLUMNS}, wide=TIMES_AND_OWNERS
-        )
-        texts = readers.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
-        calls = readers.integers(schema.TABLE_API, CALL_COLUMNS, wide=TIMES_AND_OWNERS)
+    with TraceFile(path) as file, ThreadPoolExecutor(READERS) as pool:
+        # The tables are read in this order, while those that have come are made into columns.
+        events = pool.submit(file.integers, schema.TABLE_NVTX, NVTX_COLUMNS, PAYLOADS)
         operations = {
-            kind: readers.integers(
-                table, [*OPERATION_COLUMNS, *(DETAILS[kind] if with_details else [])], wide=TIMES_AND_OWNERS
-            )
+            kind: pool.submit(file.integers, table, [*OPERATION_COLUMNS, *(DETAILS[kind] if with_details else [])])
             for kind, table in OPERATION_TABLES.items()
         }
-        synchronizations = readers.integers(schema.TABLE_SYNCHRONIZATION, SYNCHRONIZATION_COLUMNS)
-        os_calls = readers.integers(TABLE_OSRT, OS_CALL_COLUMNS)
+        texts = pool.submit(file.strings, schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
+        calls = pool.submit(file.integers, schema.TABLE_API, CALL_COLUMNS)
+        waits = pool.submit(file.integers, schema.TABLE_SYNCHRONIZATION, SYNCHRONIZATION_COLUMNS)
+        os_calls = pool.submit(file.integers, TABLE_OSRT, OS_CALL_COLUMNS)
 
-        names = NameTable.read(readers.source)
-        nvtx = make_nvtx(events(), texts(), path, names, parents)
-        api = make_calls(calls(), path, names)
-        gpu_operations, details = make_operations({kind: rows() for kind, rows in operations.items()}, path, names)
-        meta = read_meta(readers.source, has_cuda_rows=len(api) > 0 or len(gpu_operations) > 0)
+        names = NameTable.read(file)
+        nvtx = make_nvtx(events.result(), texts.result(), path, names, parents)
+        api = make_calls(calls.result(), path, names)
+        rows_of = {kind: rows.result() for kind, rows in operations.items()}
+        gpu_operations, details = make_operations(rows_of, path, names)
+        meta = read_meta(file, has_cuda_rows=len(api) > 0 or len(gpu_operations) > 0)
         end_ns = max(nvtx.last_ns, int(api.end_ns.max(initial=0)), int(gpu_operations.end_ns.max(initial=0)))
         ranges, lock_events = closed(nvtx.ranges, end_ns), None
         if meta.tracer == "nsys":
@@ -78,11 +75,11 @@ def open_trace(path: Path, *, parents: ParentPids = NO_PARENTS, with_details: bo
             api=api,
             operations=gpu_operations,
             details=details,
-            synchronizations=make_synchronizations(synchronizations()),
-            os_calls=make_os_calls(os_calls(), names) if readers.source.has(TABLE_OSRT) else None,
+            synchronizations=make_synchronizations(waits.result()),
+            os_calls=make_os_calls(os_calls.result(), names) if file.has(TABLE_OSRT) else None,
             names=names.values,
             meta=replace(meta, findings=(*meta.findings, *nvtx.findings)),
             end_ns=end_ns,
             lock_events=lock_events,
-            gpu_metrics=read_gpu_metrics(readers),
+            gpu_metrics=read_gpu_metrics(file),
         )

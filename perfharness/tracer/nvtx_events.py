@@ -40,7 +40,7 @@ DEFAULT_DOMAIN = "NVTX"
 
 
 @dataclass
-class _Naming:
+class Naming:
     """Ids of NVTX domains, and of the categories of each domain."""
 
     first: int = 1
@@ -59,13 +59,13 @@ class _Naming:
         return named.setdefault(name, len(named) + 1)
 
 
-def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int) -> int:
+def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int, naming: Naming) -> int:
     """Write the names of domains and categories of one process, then its events; the number of unusable records.
 
     Args:
         origin_ns: time 0 of the trace, `perf_counter_ns`.
+        naming: ids of the process, which has several logs where it became another program.
     """
-    naming = _Naming()
     rows = []
     for entry in log.attributes:
         domain = naming.domain(entry.domain)
@@ -85,7 +85,7 @@ def write_markers(file: TraceFile, session: Session, records: dict[int, Columns]
     """Write the NVTX events of other libraries, which CUPTI recorded; returns how often which range had no end."""
     if cupti.KIND_MARKER not in records:
         return {}
-    naming = _Naming(first=FIRST_DOMAIN_OF_LIBRARIES)
+    naming = Naming(first=FIRST_DOMAIN_OF_LIBRARIES)
     rows = _marker_rows(file, records, naming.domain)
     endless = (rows["end"] == NO_END) & (rows["event_type"] != schema.NVTX_MARK_EVENT) & (rows["domain"] != 0)
     marker = records[cupti.KIND_MARKER]
@@ -121,7 +121,7 @@ def _write_events(file: TraceFile, pid: int, table: Table, origin_ns: int) -> No
     file.next_range_id += int(is_numbered.sum())
 
 
-def _write_names(file: TraceFile, facts: LogFacts, naming: _Naming, at_ns: int) -> None:
+def _write_names(file: TraceFile, facts: LogFacts, naming: Naming, at_ns: int) -> None:
     """Write the domains and categories of a process, which are events too."""
     thread = schema.global_tid(facts.pid, facts.pid)
     rows: list[tuple[object, ...]] = [

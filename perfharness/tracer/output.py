@@ -140,10 +140,11 @@ def _new_file(path: Path) -> Iterator[TraceFile]:
 
 
 def _merge_logs(file: TraceFile, logs: list[Path], origin_ns: int) -> None:
-    """Write the events of these logs and their processes. A log that is damaged is named in the trace.
+    """Write the events of these logs of one process. A log that is damaged is named in the trace.
 
     Raises OSError where one cannot be read.
     """
+    naming = nvtx_events.Naming()
     for path in logs:
         rows = [(schema.META_MERGED_LOG, path.name)]
         try:
@@ -151,7 +152,7 @@ def _merge_logs(file: TraceFile, logs: list[Path], origin_ns: int) -> None:
         except (FileNotFoundError, ValueError) as error:
             rows.append((schema.META_DIAGNOSTIC, f"the ranges in {path.name} cannot be read: {error}"))
         else:
-            unusable = nvtx_events.write_log(file, log, origin_ns)
+            unusable = nvtx_events.write_log(file, log, origin_ns, naming)
             process = schema.global_tid(log.facts.pid, 0)
             name = Path(printable(log.facts.executable)).name
             file.insert("PROCESSES", ("globalPid", "pid", "name"), [(process, log.facts.pid, name)])

@@ -107,7 +107,7 @@ class Campaign:
 
     def start(self, place: Path, tag: str, *arguments: str) -> subprocess.Popen[bytes]:
         (place / "work.py").write_text(SCRIPT)
-        options = ("--telemetry", "-np", 2, "-w", 1, "--measure-idle", 0, "--tracer", "embedded")
+        options = ("--telemetry", "-np", 2, "-w", 1, "--tracer", "embedded")
         words = command(*options, "--barrier-timeout", 20, "-o", place / "out", place / "work.py", *arguments)
         with (place / "said").open("wb") as said:
             return subprocess.Popen(words, env=environment(**{TAG: tag}), stdout=said, stderr=said)

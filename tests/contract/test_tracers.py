@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.launches import NSYS, NVTX_SITE
+from tests.integration.launches import NSYS, environment, perfharness, run_to_the_end, tracing
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[2]
@@ -23,13 +21,9 @@ HOLDER_KEYS = {
 } | {"total_items", "total_items_minus_warmup", "count"}
 
 
-def launch(output: Path, tracer: list[str], nvtx_site: str = "") -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": nvtx_site, "COLUMNS": "120"}
-    command = [
-        sys.executable, "-m", "perfharness", "launch", "-np", "2", "-w", "1", "-o", str(output), *tracer,
-        str(ROOT / "samples" / "toy_pipeline.py"), "--stage-ms", str(STAGE_MS),
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def launch(output: Path, options: tuple[str, ...], *sites: str) -> subprocess.CompletedProcess[str]:
+    script = (ROOT / "samples" / "toy_pipeline.py", "--stage-ms", STAGE_MS)
+    return run_to_the_end(("-np", 2, "-w", 1, "-o", output, *options, *script), environment(*sites))
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -69,9 +63,8 @@ def check_process(body: dict[str, Any]) -> None:
 
 
 def ranges_of(trace: Path) -> list[dict[str, Any]]:
-    options = ["--table", "ranges", "--format", "json", "-o", "-"]
-    command = [sys.executable, "-m", "perfharness", "export", str(trace), *options]
-    rows: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    done = perfharness("export", trace, "--table", "ranges", "--format", "json", "-o", "-")
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
     return rows
 
 
@@ -105,7 +98,8 @@ def compare_with_nsys(trace: Path) -> None:
 
 @pytest.mark.nsys
 def test_under_nsys(tmp_path: Path) -> None:
-    done = launch(tmp_path / "out", ["--tracer", "nsys", "--nsys", NSYS], NVTX_SITE)
+    options, sites = tracing("nsys")
+    done = launch(tmp_path / "out", options, *sites)
     assert done.returncode == 0, done.stdout + done.stderr
     check_run(tmp_path / "out")
     for folder in ("proc_0_gpu_0", "proc_1_gpu_0"):
@@ -115,7 +109,7 @@ def test_under_nsys(tmp_path: Path) -> None:
 
 def test_under_the_embedded_tracer(tmp_path: Path) -> None:
     """Where there is an nsys, it reads the file, too."""
-    done = launch(tmp_path / "out", ["--tracer", "embedded"])
+    done = launch(tmp_path / "out", ("--tracer", "embedded"))
     assert done.returncode == 0, done.stdout + done.stderr
     check_run(tmp_path / "out")
     if NSYS:
@@ -129,7 +123,7 @@ def test_an_nvtx_that_nsys_does_not_know_is_named(tmp_path: Path) -> None:
     version = subprocess.run([NSYS, "--version"], capture_output=True, text=True, check=True).stdout
     if "2023.4" not in version:
         pytest.skip(f"this nsys may record the newest nvtx: {version.strip()}")
-    done = launch(tmp_path / "out", ["--tracer", "nsys", "--nsys", NSYS])
+    done = launch(tmp_path / "out", ("--tracer", "nsys", "--nsys", NSYS))
     assert done.returncode == 3
     findings = load(tmp_path / "out" / "benchmark_mean.json")["meta"]["findings"]
     missing = [finding for finding in findings if finding["code"] == "trace-missing-ranges"]
@@ -157,13 +151,8 @@ def test_recorders_that_do_not_nest_keep_their_own_times(tmp_path: Path, tracer:
     """
     script = tmp_path / "interleaved.py"
     script.write_text(INTERLEAVED)
-    options = ["--nsys", NSYS] if tracer == "nsys" else []
-    environment = os.environ | {"PYTHONPATH": NVTX_SITE if options else ""}
-    command = [sys.executable, "-m", "perfharness", "launch", "--tracer", tracer, *options]
-    done = subprocess.run(
-        [*command, "-o", str(tmp_path / "out"), str(script)],
-        capture_output=True, text=True, env=environment, check=False,
-    )  # fmt: skip
+    options, sites = tracing(tracer)
+    done = run_to_the_end((*options, "-o", tmp_path / "out", script), environment(*sites))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row["name"]: row for row in ranges_of(tmp_path / "out" / "proc_0_gpu_0" / "trace.sqlite")}
     ends = {name: row["start_ns"] + row["duration_ns"] for name, row in rows.items()}

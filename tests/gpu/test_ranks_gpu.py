@@ -44,9 +44,11 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
         if torch.cuda.device_count() < ranks:
             pytest.skip(f"{ranks} GPUs are needed")
         out = tmp_path_factory.mktemp(f"{tracer}_{ranks}_{profile}") / "run"
+        config = out.parent / "perfharness.toml"
+        config.write_text(f"[launch]\ngpus-per-process = {ranks}\n")
         command = [
             sys.executable, "-m", "perfharness", "launch", "-o", str(out), "-w", str(WARMUP), "--tracer", tracer,
-            "--no-telemetry", "--gpus-per-process", str(ranks), str(TORCHRUN), "--standalone", "--nproc-per-node",
+            "--no-telemetry", "--config", str(config), str(TORCHRUN), "--standalone", "--nproc-per-node",
             str(ranks), str(SAMPLE), *SIZE, *PROFILES[profile],
         ]  # fmt: skip
         # NVLink multicast (NVLS) needs rights that a container may not have; then NCCL hangs or fails.

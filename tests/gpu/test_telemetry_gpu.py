@@ -64,8 +64,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
     folder = tmp_path_factory.mktemp("telemetry")
     script, out = folder / "load.py", folder / "out"
     script.write_text(SCRIPT)
+    (folder / "perfharness.toml").write_text("[launch]\nmeasure-idle = 2\n")
     done = subprocess.run(
-        [sys.executable, "-m", "perfharness", "launch", "--tracer", "none", "--measure-idle", "2", "-o", out, script],
+        [sys.executable, "-m", "perfharness", "launch", "--tracer", "none", "-o", out, script],
         env=environment(), capture_output=True, text=True, check=False, timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

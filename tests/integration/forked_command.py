@@ -16,8 +16,9 @@ import psutil
 PATIENCE_S = 120.0
 
 FORKED = multiprocessing.get_context("forkserver")
-PRELOADED = ("cli.launch", "cli.analyze", "cli.bench", "cli.stress", "runs.run_folder")
-FORKED.set_forkserver_preload([__name__, *(f"perfharness.{name}" for name in PRELOADED)])
+VERBS = ("analyze", "bench", "clocks", "compare", "export", "launch", "stress")
+PRELOADED = ("perfharness.runs.history", "scipy.special", "tests.support.replayed_nvml")
+FORKED.set_forkserver_preload([__name__, *(f"perfharness.cli.{verb}" for verb in VERBS), *PRELOADED])
 
 
 def run(

@@ -256,7 +256,7 @@ def test_a_second_pass_that_cannot_start(script: Path, tmp_path: Path) -> None:
     script.write_text(SCRIPT + "if not explaining: (Path(__file__).parent / 'python').unlink()\n")
     (script.parent / "python").write_text('#!/bin/sh\nexec "$REAL" "$@"\n')
     (script.parent / "python").chmod(0o755)
-    arguments = ("--explain", "--tracer", "embedded", "--python", script.parent / "python", "-o", out, script)
+    arguments = ("--explain", "--tracer", "embedded", "-o", out, script.parent / "python", script)
     done = run_to_the_end(arguments, environment(REAL=sys.executable))
     assert done.returncode == 3, done.stderr
     assert batches(out) == 10

@@ -93,7 +93,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
     """The folder of a launch of three processes that wait for one another, and what it printed; one leaves a daemon."""
     folder = tmp_path_factory.mktemp("three")
     (folder / "script.py").write_text(SCRIPT)
-    options = ("--telemetry", "--num_processes", 3, "-w", 1, "--show-output", "-ll", "debug", "--output_dir=out")
+    options = ("--telemetry", "--num_processes", 3, "-w", 1, "-v", "-ll", "debug", "--output_dir=out")
     done = launch(*options, "script.py", *ARGUMENTS, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder, done

@@ -28,7 +28,8 @@ def ended_badly(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A launch of three processes, of which one ends well, one with an exception, and one is killed."""
     folder = tmp_path_factory.mktemp("embedded")
     (folder / "script.py").write_text(SCRIPT)
-    options = ("-np", 3, "--tracer", "embedded", "--batch-pattern", "batch", "-w", 0, "-o", folder / "out")
+    (folder / "perfharness.toml").write_text('[launch]\nbatch-pattern = "batch"\n')
+    options = ("-np", 3, "--tracer", "embedded", "-w", 0, "-o", folder / "out")
     done = run_to_the_end((*options, folder / "script.py"), environment())
     assert done.returncode == 1, done.stderr
     return folder / "out"

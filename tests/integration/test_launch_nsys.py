@@ -93,8 +93,8 @@ def sessions(folders: set[Path]) -> set[str]:
 def test_processes_are_traced_with_their_forks_and_their_ends_come_through(script: Path, tmp_path: Path) -> None:
     """One ends well, one forks a worker, one is killed."""
     out = tmp_path / "out"
-    options = ("-np", 3, "--nsys", NSYS, "--domain", "pipeline", "--batch-pattern", "batch")
-    done = launch(*options, "-o", out, script, "several")
+    script.with_name("perfharness.toml").write_text('[launch]\ndomain = "pipeline"\nbatch-pattern = "batch"\n')
+    done = launch("-np", 3, "--nsys", NSYS, "-o", out, script, "several")
     assert done.returncode == 1, done.stdout + done.stderr
     ends = [(one["ended"], one["exit_code"], one["signal"]) for one in manifest(out)["processes"]]
     assert ends == [("ok", 0, None), ("ok", 0, None), ("failed", None, "SIGKILL")]

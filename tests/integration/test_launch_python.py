@@ -68,7 +68,7 @@ def test_a_launch_from_python_gives_what_the_command_gives(script: Path, tmp_pat
     assert manifest(result.folder)["settings"]["names"] == ["tracer", "measure-idle", "warmup-batches"]
     assert manifest(result.folder)["command"] == [
         "perfharness", "launch", "--num-processes", "2", "--warmup-batches", "2", "--tracer", "embedded",
-        "--measure-idle", "0.0", "--output-dir", "python", "pipeline.py", "4",
+        "--output-dir", "python", "pipeline.py", "4",
     ]  # fmt: skip
     run = result.open()
     assert len(run.processes) == 2

@@ -25,7 +25,7 @@ def test_a_reader_that_has_gone_ends_it_and_what_was_measured_is_there(script: P
     """As in `perfharness launch … | head -1`."""
     out = tmp_path / "out"
     with subprocess.Popen(
-        command(*PLAIN, "--show-output", "-o", out, script, "many"),
+        command(*PLAIN, "-v", "-o", out, script, "many"),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(),
     ) as launcher:  # fmt: skip
         assert launcher.stdout is not None
@@ -39,7 +39,7 @@ def test_a_reader_that_has_gone_ends_it_and_what_was_measured_is_there(script: P
 def test_a_reader_that_does_not_read_holds_up_nothing_and_gets_every_line(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with subprocess.Popen(
-        command(*PLAIN, "--show-output", "-o", out, script, "many"),
+        command(*PLAIN, "-v", "-o", out, script, "many"),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(),
     ) as launcher:  # fmt: skip
         assert launcher.stdout is not None

@@ -167,7 +167,6 @@ def test_the_same_under_nsys(shop: Shop) -> None:
     ("arguments", "named"),
     [
         (["--module", "package.gone"], "package.gone"),
-        (["--python", "python3", "python", "plain"], "--python"),
         (["plain"], "python plain"),
         (["--annotate", "file.toml", "ls"], "ls"),
     ],
@@ -207,9 +206,10 @@ def test_processes_of_two_gpus_each(
 ) -> None:
     """On a machine of which NVML tells; what runs is on the CPU."""
     (shop.folder / "nvml.json").write_text(h100_machine(4, mig_instances=mig).model_dump_json())
+    (shop.folder / "perfharness.toml").write_text("[launch]\nmeasure-idle = 0\ngpus-per-process = 2\n")
     (shop.folder / "show.py").write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])\n" + PIPELINE)
     out = shop.folder / "out"
-    options = ("--telemetry", "-w", 0, "--measure-idle", 0, "--gpus-per-process", 2, "-o", "out")
+    options = ("--telemetry", "-w", 0, "-o", "out")
     done = run_to_the_end(
         (*EMBEDDED, *options, *arguments, "show.py"),
         {**shop.environment(None), **replay_environment(shop.folder / "nvml.json")},

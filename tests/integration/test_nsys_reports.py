@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 
@@ -19,28 +18,30 @@ SCRIPT = "import nvtx\nwith nvtx.annotate('stage'): pass\n"
 
 @pytest.mark.slow
 @pytest.mark.nsys
-def test_a_report_is_exported_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_exported_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERFHARNESS_NSYS", NSYS)
     report = tmp_path / "trace.nsys-rep"
     nsys_profile(NSYS, report, [sys.executable, "-c", SCRIPT], os.environ | {"PYTHONPATH": NVTX_SITE})
-    assert run(["export", str(report), "--table", "ranges", "--nsys", NSYS]) == 0
+    assert run(["export", str(report), "--table", "ranges"]) == 0
     assert "stage" in capsys.readouterr().out
     cached = report.with_suffix(".sqlite")
     first = cached.stat().st_mtime_ns
-    not_asked = "/no/such/nsys"  # for the export is there
-    assert run(["export", str(report), "--table", "ranges", "--nsys", not_asked]) == 0
+    assert run(["export", str(report), "--table", "ranges"]) == 0
     assert cached.stat().st_mtime_ns == first
     os.utime(report, ns=(first + 10**6, first + 10**6))
-    assert run(["analyze", str(report), "--nsys", NSYS]) == 0
+    assert run(["analyze", str(report)]) == 0
     assert cached.stat().st_mtime_ns > first
     assert sorted(path.name for path in report.parent.iterdir()) == ["trace.nsys-rep", "trace.sqlite"]
-    assert perfharness.open_run(report, nsys="/no/such/nsys").ranges().num_rows == 1
+    assert perfharness.open_run(report).ranges().num_rows == 1
 
 
 @pytest.mark.nsys
 def test_a_damaged_report_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "trace.nsys-rep"
     report.write_bytes(b"not a report")
-    assert run(["export", str(report), "--table", "ranges", "--nsys", NSYS]) == 1
+    assert run(["export", str(report), "--table", "ranges"]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert not report.with_suffix(".sqlite").exists()
 
@@ -48,12 +49,3 @@ def test_a_damaged_report_is_one_sentence(tmp_path: Path, capsys: pytest.Capture
 def test_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", str(tmp_path / "none.nsys-rep"), "--table", "ranges"]) == 1
     assert "none.nsys-rep" in capsys.readouterr().err
-
-
-def test_an_nsys_that_cannot_export(tmp_path: Path) -> None:
-    broken = tmp_path / "nsys"
-    broken.write_text("#!/bin/sh\necho 'NVIDIA Nsight Systems version 2023.4.4.54-x'\nexit 3\n")
-    broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
-    report = tmp_path / "trace.nsys-rep"
-    report.write_bytes(b"something")
-    assert run(["export", str(report), "--table", "ranges", "--nsys", str(broken)]) == 1

@@ -183,7 +183,7 @@ run(sys.argv[2:])
 
 
 @pytest.mark.parametrize(
-    "at", ["previous/benchmark_mean.json", "previous/manifest.json", "proc_0_gpu_0", "manifest.json"]
+    "at", [slow("previous/benchmark_mean.json"), "previous/manifest.json", slow("proc_0_gpu_0"), "manifest.json"]
 )
 def test_a_launcher_that_is_killed_while_it_renames_loses_no_run(
     made: dict[str, Path], tmp_path: Path, at: str

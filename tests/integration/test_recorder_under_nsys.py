@@ -27,11 +27,11 @@ from perfharness.model.nsys_schema import (
     NVTX_PUSH_POP_RANGE,
     NVTX_START_END_RANGE,
 )
-from perfharness.recorder.core import CLOCK_MARKS
 from perfharness.trace import open_trace
 from tests.integration.launches import NSYS, NVTX_SITE
 from tests.integration.nsys_profile import nsys_profile
 from tests.recorder_marks import READING_MARKS
+from tests.support.recorder_programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,7 +144,7 @@ def test_everything(tmp_path: Path) -> None:
         ("rec", "perfharness"),
         ("other", "second"),
     ]
-    assert [row.category for row in by_text[MARK_CLOCK]].count("other") == 2 * CLOCK_MARKS
+    assert [row.category for row in by_text[MARK_CLOCK]].count("other") == 2 * 8
     assert [(row.category, row.domain) for row in by_text["their own"]] == [("other", "second")]
     (gone,), (delete,) = by_text["gone"], by_text["perfharness.delete"]
     assert gone.end_ns is not None
@@ -190,6 +190,37 @@ def test_everything(tmp_path: Path) -> None:
     assert counted["other"]["ranges"] == 2
     assert (counted["rec"]["batches"], counted["rec"]["items"]) == (8, (1 << 40) + 2 + 2 * (0 + 1 + 2))
     assert (counted["rec"]["deleted_ranges"], counted["rec"]["threads"]) == (1, 2)
+
+
+TABLE = """
+from perfharness import PerfRecorder
+from tests.support.recorder_programs import PROGRAMS
+
+for name, program in PROGRAMS.items():
+    perf = PerfRecorder(name, domain=name)
+    program.run(perf)
+    perf.finalize()
+"""
+
+
+def test_every_program_of_the_table(tmp_path: Path) -> None:
+    """All ranges, items, deletions and names of the open ranges, recorder by recorder."""
+    script = tmp_path / "table.py"
+    script.write_text(TABLE, encoding="utf-8")
+    events, journal = trace(tmp_path, script)
+    counted = {one["name"]: one for one in journal["recorders"]}
+    found = {
+        name: (
+            sum(row.kind != NVTX_MARK_EVENT for row in events if row.domain == name),
+            sum(row.payload or 0 for row in events if row.domain == name and row.text == "perfharness.items"),
+            sum(row.text == "perfharness.delete" for row in events if row.domain == name),
+        )
+        for name in PROGRAMS
+    }
+    assert found == {name: (one.counts[0], one.counts[2], one.counts[3]) for name, one in PROGRAMS.items()}
+    names = ("ranges", "batches", "items", "deleted_ranges", "failed_batches")
+    for name, program in PROGRAMS.items():
+        assert tuple(counted[name][one] for one in names) == program.counts
 
 
 @pytest.mark.slow

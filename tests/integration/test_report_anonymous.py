@@ -42,7 +42,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Launched:
     place = home / CLIENT / PROJECT
     place.mkdir(parents=True)
     (place / "script.py").write_text(SCRIPT)
-    options = ("--tracer", "embedded", "--explain", "-w", "1", "--measure-idle", "0")
+    options = ("--tracer", "embedded", "--explain", "-w", "1")
     environ = environment(HUB_TOKEN=TOKEN, PHRASE=PHRASE)
     arguments = (*options, "-o", home / "out", place / "script.py", f"--data={place}/images")
     done = run_to_the_end(arguments, environ, cwd=place)

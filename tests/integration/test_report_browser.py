@@ -51,8 +51,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "gpu": gather([locate(TRACES / "graphs.sqlite"), locate(TRACES / "threads.sqlite")]),
         "hostile": gather([locate(hostile_trace(folder / "run"))]),
         "sweep": gather([locate(SOURCES["sweep"][0](folder / "sweep"))]),
-        "load": gather_all([hostile_load(folder / "load")], None, ReadAs(), None),
-        "loadgen": gather_all([hostile_loadgen(folder / "loadgen")], None, ReadAs(), None),
+        "load": gather_all([hostile_load(folder / "load")], ReadAs(), None),
+        "loadgen": gather_all([hostile_loadgen(folder / "loadgen")], ReadAs(), None),
         "suite": gather([], suites=[SuiteReport(name="made up", suite=whole_suite())]),
     }
     return {name: write_html(document_of(report), folder / f"{name}.html") for name, report in reports.items()}

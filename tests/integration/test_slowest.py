@@ -111,20 +111,12 @@ def test_without_a_plant_nobody_is_accused(unplanted: Path) -> None:
 @TRACERS_SLOW_UNDER_NSYS
 def test_a_lock_is_named_by_the_explaining_pass(tmp_path: Path, script: Path, tracer: str) -> None:
     launch(tmp_path / "out", script, "lock", "--explain", tracer=tracer)
-    drawn = tmp_path / "timeline.json"
-    first = slowest(tmp_path / "out" / "explain", 1, "--timeline", drawn)["requests"][0]
+    first = slowest(tmp_path / "out" / "explain", 1)["requests"][0]
     assert (first["index"], causes(first)[0]) == (SLOW, ("lock", "decode"))
     assert first["parts"][0]["ms"] > 125
     assert first["parts"][0]["where"]["file"].endswith("script.py")
     measured = slowest(tmp_path / "out", 1)["requests"][0]
     assert (measured["index"], causes(measured)[0]) == (SLOW, ("off-cpu", "decode"))
-    timeline = valid("chrome_trace", drawn)
-    processes = {event["pid"] for event in timeline["traceEvents"]}
-    assert len(processes) == 2  # the request, and a typical one
-    longest = [
-        max(e["dur"] for e in timeline["traceEvents"] if e["ph"] == "X" and e["pid"] == one) for one in processes
-    ]
-    assert max(longest) > 10 * min(longest)
 
 
 TARGET = """
@@ -161,7 +153,7 @@ def test_what_cannot_be_shown(tmp_path: Path, unplanted: Path, capsys: pytest.Ca
     out = tmp_path / "out"
     shutil.copytree(unplanted, out)
     assert run(["analyze", str(out), "--slowest", "5", "-w", "20"]) == 3
-    for options in (["--slowest", "0"], ["--timeline", "x.json"], ["--slowest", "1", "--stage", "decode"]):
+    for options in (["--slowest", "0"], ["--slowest", "1", "--stage", "decode"]):
         assert run(["analyze", str(out), *options]) == 2
     (out / "proc_0_gpu_0" / "requests.parquet").write_bytes(b"no parquet")
     capsys.readouterr()

@@ -6,6 +6,7 @@ becomes true or false (given or not), because its words may change; numbers, cod
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import csv
 import fnmatch
@@ -20,6 +21,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +110,8 @@ def make(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder).resolve()
         if name in COMPARISONS:
-            snapshot = _comparison(COMPARISONS[name], out)
+            snapshot = _comparison(COMPARISONS[name])
+            out = _analyzed()
         elif name == "exit_codes":
             snapshot = _exit_codes(out)
         else:
@@ -146,12 +149,21 @@ def _is_unchanged(path: Path, source: Path) -> bool:
     return source.exists() and source.read_bytes() == path.read_bytes()
 
 
-def _comparison(sides: str, out: Path) -> dict[str, Any]:
+@cache
+def _analyzed() -> Path:
+    """Return the folder of analysed runs, which all comparisons read."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    return Path(folder).resolve()
+
+
+def _comparison(sides: str) -> dict[str, Any]:
     """Return the comparison of inputs, which are analysed first."""
-    for name in sorted(set(re.findall(r"{runs}/(\w+)", sides))):
-        copy = shutil.copytree(GOLDEN / "runs" / name, out / "runs" / name)
-        _call(VERBS["analyze"], input=copy)
-    code, printed = _call(COMPARE.format(input=sides), runs=out / "runs", traces=GOLDEN / "traces")
+    runs = _analyzed() / "runs"
+    for name in set(re.findall(r"{runs}/(\w+)", sides)):
+        if not (runs / name).exists():
+            _call(VERBS["analyze"], input=shutil.copytree(GOLDEN / "runs" / name, runs / name))
+    code, printed = _call(COMPARE.format(input=sides), runs=runs, traces=GOLDEN / "traces")
     return {"exit_codes": {"compare": code}, "compare": json.loads(printed) if printed else None}
 
 

@@ -158,6 +158,7 @@ class TraceBuilder:
         path.unlink(missing_ok=True)
         self.tables.setdefault(schema.TABLE_STRINGS, [{"id": 0, "value": ""}])
         connection = sqlite3.connect(path)
+        connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")  # nobody else reads it yet
         with connection:
             for table, rows in self.tables.items():
                 columns = list(dict.fromkeys(column for row in rows for column in row))

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from perfharness.recorder import core
+from perfharness.recorder import recorder
 
 
 @pytest.fixture(autouse=True)
 def no_recorders() -> None:
     """Each test starts without recorders and without claimed domains."""
-    core.claims.clear()
-    core.recorders.clear()
+    recorder._domains.clear()
+    recorder._recorders.clear()

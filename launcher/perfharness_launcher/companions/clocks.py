@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from perfharness.errors import ClockError
 from perfharness.model.clocks import CLOCKS_COMPANION, ClocksRecord, ClockStep
 from perfharness.model.findings import Finding, Severity
 from perfharness.telemetry.clock_files import state_dirs
@@ -21,16 +20,11 @@ PERMISSION_HINT = (
 
 
 class ClockCompanion(Companion):
-    """Maximizes the clocks of a launch's GPUs.
-
-    Args:
-        stop_on_refusal: whether a launch whose clocks cannot all be set is to end before it began.
-    """
+    """Maximizes the clocks of a launch's GPUs."""
 
     name = CLOCKS_COMPANION
 
-    def __init__(self, *, stop_on_refusal: bool = False) -> None:
-        self.essential = stop_on_refusal
+    def __init__(self) -> None:
         self._open = ExitStack()
         self._owner: ClockOwner | None = None
 
@@ -38,11 +32,8 @@ class ClockCompanion(Companion):
         """Set everything; NVML stays open, for without persistence mode an idle driver forgets them."""
         with ExitStack() as opening:
             nvml = opening.enter_context(open_nvml())
-            self._owner = ClockOwner(nvml, state_dirs()[0], self.essential, context.interrupted)
-            steps = self._owner.maximize([gpu.uuid for gpu in context.gpus])
-            if self.essential and (refusals := refusal_lines(steps)):
-                self._owner.restore()
-                raise ClockError(f"the clocks cannot be set as asked: {'; '.join(refusals)}; what was set is restored")
+            self._owner = ClockOwner(nvml, state_dirs()[0], context.interrupted)
+            self._owner.maximize([gpu.uuid for gpu in context.gpus])
             self._open = opening.pop_all()
 
     def stop(self) -> CompanionReport:

@@ -97,7 +97,7 @@ def as_cool_as_first(
 
 def not_cooled(results: Sequence[CoolDown]) -> list[Finding]:
     """A finding for each GPU that was not cool enough when the run began."""
-    hint = "a higher --cool-down, or a longer --cool-down-limit"
+    hint = "a higher --cool-down, or a longer cool-down-limit in perfharness.toml"
     return [
         Finding("not-cooled-down", Severity.WARNING, _message(result), hint) for result in results if not result.reached
     ]

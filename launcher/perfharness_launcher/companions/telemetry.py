@@ -52,6 +52,9 @@ OFTEN_ABSENT = frozenset(
 )
 """Metrics that most machines lack one of: null with the reason in the results, and not worth a note at every launch."""
 
+SAMPLE_INTERVAL_MS = 50.0
+"""How often a launch is sampled; sensors are updated every 20 to 200 ms."""
+
 LISTED = 3
 """Metrics that are named where several were not read for one reason."""
 
@@ -62,7 +65,6 @@ class TelemetryCompanion(Companion):
     Args:
         sample_interval_ms: how often.
         measure_idle_s: how long the GPUs are sampled before `start` returns, for their idle power.
-        gpu_counters: whether the counters inside the GPUs are sampled.
         cpus: that the sampler runs on; empty: as this process.
         command: the sampler's command line, made of its options; replaced in tests.
         environ: the environment that it gets, less the mark of the run: it is no part of it.
@@ -75,7 +77,6 @@ class TelemetryCompanion(Companion):
         sample_interval_ms: float,
         measure_idle_s: float = 0.0,
         *,
-        gpu_counters: bool = True,
         cpus: Sequence[int] = (),
         command: Any = sampler_command,
         environ: Mapping[str, str] | None = None,
@@ -84,7 +85,6 @@ class TelemetryCompanion(Companion):
     ) -> None:
         self._sample_interval_ms = sample_interval_ms
         self._measure_idle_s = measure_idle_s
-        self._gpu_counters = gpu_counters
         self._cpus = cpus
         self._command = command
         self._environ = os.environ if environ is None else environ
@@ -103,7 +103,6 @@ class TelemetryCompanion(Companion):
             target=context.run_dir / TELEMETRY_NAME,
             period_ns=round(self._sample_interval_ms * 1e6),
             gpu_uuids=gpus,
-            gpu_counters=self._gpu_counters,
             idle_ns=round(self._measure_idle_s * 1e9) if gpus else 0,
             cpus=list(self._cpus),
         )
@@ -286,7 +285,7 @@ def telemetry_findings(done: Done, ready: Ready | None) -> Iterator[Finding]:
             "telemetry-late",
             Severity.NOTE,
             f"the sampler did not get to read in time ({waited}): the machine had no CPU left for it",
-            "leave a core free, or sample less often (--sample-interval-ms)",
+            "leave a core free",
         )
     moved = done.meta.clock.moved_ns
     if abs(moved) > STEP_NS:

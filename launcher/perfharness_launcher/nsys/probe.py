@@ -74,7 +74,11 @@ def find_nsys(
         return ()
     with ThreadPoolExecutor(max_workers=4) as pool:
         installs = list(pool.map(lambda candidate: probe(*candidate), candidates))
-    return tuple(sorted(installs, key=lambda install: (install.usable, install.version or ()), reverse=True))
+
+    def rank(install: NsysInstall) -> tuple[bool, bool, tuple[int, ...]]:
+        return install.usable, NSYS_VARIABLE in install.source, install.version or ()
+
+    return tuple(sorted(installs, key=rank, reverse=True))
 
 
 def probe(path: Path, source: str) -> NsysInstall:

@@ -22,7 +22,6 @@ from perfharness_launcher.plan.program import Program
 from perfharness_launcher.plan.tracers import TracerDecision, choose_tracer
 from perfharness_launcher.processes.spawn import Placement, ProcessGroup, ProcessSpec
 
-MIN_SAMPLE_INTERVAL_MS = 5.0
 MOST_PROCESSES = 4096
 """Per GPU. More than a machine runs: a number with digits too many."""
 
@@ -73,7 +72,7 @@ def make_plan(options: LaunchOptions, facts: MachineFacts) -> LaunchPlan:
         problems.append(decision.problem)
     elif options.trace_os and decision.record.kind != "nsys":
         problems.append(
-            UsageError(f"--trace-os: only nsys records the operating system's calls, not {decision.record.kind}")
+            UsageError(f"trace-os: only nsys records the operating system's calls, not {decision.record.kind}")
         )
     problems += [UsageError(text) for text in _capture_conflicts(options, facts, decision)]
     gpus: tuple[GpuRecord, ...] = ()
@@ -164,20 +163,15 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     if options.num_gpus is not None and options.num_gpus < 1:
         yield f"-ng {options.num_gpus}: at least one GPU is needed (a machine without one counts as one)"
     if options.gpus_per_process < 1:
-        yield f"--gpus-per-process {options.gpus_per_process}: at least one GPU is needed"
+        yield f"gpus-per-process {options.gpus_per_process}: at least one GPU is needed"
     if options.gpu_offset is not None and options.gpu_offset < 0:
         yield f"-go {options.gpu_offset}: the offset cannot be negative"
     if options.warmup_batches < 0:
         yield f"-w {options.warmup_batches}: the number of warm-up batches cannot be negative"
     if options.timeout_s is not None and not options.timeout_s > 0:
         yield f"--timeout {options.timeout_s:g}: must be more than 0 seconds"
-    if not options.sample_interval_ms >= MIN_SAMPLE_INTERVAL_MS:
-        yield (
-            f"--sample-interval-ms {options.sample_interval_ms:g}: must be at least {MIN_SAMPLE_INTERVAL_MS:g}; "
-            "sensors are updated every 20 to 200 ms"
-        )
     if not 0 <= options.measure_idle_s < math.inf:
-        yield f"--measure-idle {options.measure_idle_s:g}: must be 0 seconds or more"
+        yield f"measure-idle {options.measure_idle_s:g}: must be 0 seconds or more"
     if not 0 < options.barrier_timeout_s < math.inf:
         yield (
             f"--barrier-timeout {options.barrier_timeout_s:g}: must be a number of seconds above 0; --no-barrier holds"
@@ -186,7 +180,7 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
     if options.cool_down_c is not None and not math.isfinite(options.cool_down_c):
         yield f"--cool-down {options.cool_down_c:g}: must be a temperature in degrees Celsius"
     if not options.cool_down_limit_s >= 0:
-        yield f"--cool-down-limit {options.cool_down_limit_s:g}: must be 0 seconds or more"
+        yield f"cool-down-limit {options.cool_down_limit_s:g}: must be 0 seconds or more"
     if options.gpus and (options.num_gpus is not None or options.gpu_offset is not None):
         yield "--gpus names the GPUs, so -ng and -go cannot choose them by number as well; leave one of the two away"
     if options.explain and options.tracer in ("ranges", "none"):
@@ -198,7 +192,7 @@ def _conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterator[str]:
         try:
             re.compile(options.batch_pattern)
         except re.error as error:
-            yield f"--batch-pattern {options.batch_pattern!r} is no regular expression: {error}"
+            yield f"batch-pattern {options.batch_pattern!r} is no regular expression: {error}"
 
 
 def _capture_conflicts(options: LaunchOptions, facts: MachineFacts, decision: TracerDecision) -> Iterator[str]:
@@ -272,7 +266,7 @@ def _gpus(options: LaunchOptions, facts: MachineFacts) -> tuple[GpuRecord, ...]:
     if not facts.gpus:
         if options.gpus or number > 1 or offset > 0:
             asked = f"--gpus {','.join(options.gpus)}" if options.gpus else f"-ng {number} -go {offset}"
-            asked += f" --gpus-per-process {each}" if each > 1 else ""
+            asked += f" gpus-per-process {each}" if each > 1 else ""
             raise UsageError(f"{asked}: no GPU can be used here ({facts.gpu_problem or 'none was found'})")
         return ()
     if not options.gpus and facts.visible_devices == "":
@@ -295,7 +289,7 @@ def _groups(gpus: Sequence[GpuRecord], options: LaunchOptions) -> list[tuple[Gpu
         return [()]
     if len(gpus) % each:
         raise UsageError(
-            f"--gpus-per-process {each}: {len(gpus)} GPUs cannot be divided into groups of {each}; -ng or --gpus"
+            f"gpus-per-process {each}: {len(gpus)} GPUs cannot be divided into groups of {each}; -ng or --gpus"
             " chooses how many are used"
         )
     return [tuple(gpus[first : first + each]) for first in range(0, len(gpus), each)]

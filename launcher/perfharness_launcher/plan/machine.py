@@ -32,7 +32,7 @@ INTERPRETER_TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class InterpreterFacts:
-    """The interpreter that runs a Python script, or that `--python` names where a program may start one.
+    """The interpreter that runs a Python script, or that `python` names where a program may start one.
 
     Args:
         nvtx: version of the nvtx package that it would import, or None.

@@ -9,7 +9,6 @@ import difflib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
 from perfharness.model.manifest import SettingsRecord
+from perfharness.model.settings import Option, options_of
 from perfharness.python_command import read_python_command
 
 CpuBind = Literal["auto", "none", "numa"]
@@ -37,30 +37,6 @@ DEFAULT_COOL_DOWN_LIMIT_S = 300.0
 SETTINGS_NAME = "perfharness.toml"
 PROJECT_NAME = "pyproject.toml"
 TABLE = "launch"
-
-
-@dataclass(frozen=True)
-class Option:
-    """How a setting is spelled.
-
-    Args:
-        flags: on the command line; the last one, without its dashes, is its name in a file.
-        negative: the flag that switches it off.
-        rare: left out of `--help`.
-    """
-
-    flags: tuple[str, ...]
-    panel: str
-    help: str
-    metavar: str | None = None
-    negative: str | None = None
-    rare: bool = True
-    show_default: bool | str = True
-
-    @property
-    def key(self) -> str:
-        """Its name in a file."""
-        return self.flags[-1].removeprefix("--")
 
 
 def split_names(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -89,14 +65,13 @@ class LaunchOptions(BaseModel):
     source: str | None = None
     """What is measured where that is not SCRIPT, as `app.py:answer`: its commit and digest are recorded."""
 
-    num_processes: Annotated[int, Option(("-np", "--num-processes"), PROCESSES, "Processes per GPU.", rare=False)] = 1
+    num_processes: Annotated[int, Option(("-np", "--num-processes"), PROCESSES, "Processes per GPU.")] = 1
     num_gpus: Annotated[
         int | None,
         Option(
             ("-ng", "--num-gpus"),
             PROCESSES,
             "GPUs to use, -np processes on each. [default: 1]",
-            rare=False,
         ),
     ] = None
     gpu_offset: Annotated[
@@ -105,10 +80,10 @@ class LaunchOptions(BaseModel):
     ] = None
     gpus: Annotated[
         tuple[str, ...],
-        Option(("--gpus",), PROCESSES, "The GPUs: UUID, INDEX, or INDEX:MIG or MIG UUID.", metavar="GPU,…", rare=False),
+        Option(("--gpus",), PROCESSES, "The GPUs: UUID, INDEX, or INDEX:MIG or MIG UUID.", metavar="GPU,…"),
     ] = ()
     gpus_per_process: Annotated[
-        int, Option(("--gpus-per-process",), PROCESSES, "GPUs that each process sees.", metavar="K")
+        int, Option(("gpus-per-process",), PROCESSES, "GPUs that each process sees.", metavar="K")
     ] = 1
     cpu_bind: Annotated[
         CpuBind,
@@ -127,7 +102,7 @@ class LaunchOptions(BaseModel):
         Option(("--module",), PROCESSES, "SCRIPT is the name of a Python module, as after `python -m`."),
     ] = False
     python: Annotated[
-        str, Option(("--python",), PROCESSES, "Interpreter of a .py SCRIPT or a module.", show_default="this one")
+        str, Option(("python",), PROCESSES, "Interpreter of a .py SCRIPT or a module.", show_default="this one")
     ] = Field(default_factory=lambda: sys.executable)
     timeout_s: Annotated[
         float | None,
@@ -143,7 +118,6 @@ class LaunchOptions(BaseModel):
             ("-w", "--warmup-batches"),
             BATCHES,
             "Batches excluded as warm-up, at the front and at the end of each loop.",
-            rare=False,
         ),
     ] = DEFAULT_WARMUP_BATCHES
     annotate: Annotated[
@@ -153,7 +127,6 @@ class LaunchOptions(BaseModel):
             BATCHES,
             "Functions of the script and its packages that become ranges.",
             metavar="FILE.toml",
-            rare=False,
         ),
     ] = None
     annotate_torch: Annotated[
@@ -179,12 +152,12 @@ class LaunchOptions(BaseModel):
         ),
     ] = "auto"
     domain: Annotated[
-        str | None, Option(("--domain",), BATCHES, "NVTX domain to read, for a script without the recorder.")
+        str | None, Option(("domain",), BATCHES, "NVTX domain to read, for a script without the recorder.")
     ] = None
     batch_pattern: Annotated[
         str | None,
         Option(
-            ("--batch-pattern",),
+            ("batch-pattern",),
             BATCHES,
             "Names of the ranges that are batches, for a script without the recorder.",
             metavar="REGEX",
@@ -195,30 +168,21 @@ class LaunchOptions(BaseModel):
         Option(
             ("--capture-batches",),
             BATCHES,
-            "Trace only these batches of each loop, from the first to before the last, counted from 0.",
+            "Trace only these batches of the first loop that reaches them, from FIRST to before LAST, counted from 0.",
             metavar="FIRST:LAST",
         ),
     ] = None
-    reject_throttled: Annotated[
-        bool,
-        Option(
-            ("--reject-throttled",),
-            BATCHES,
-            "Leave batches out of the statistics that ran while the GPU's clocks were throttled.",
-        ),
-    ] = False
     tracer: Annotated[
         Literal["auto", "nsys", "embedded", "ranges", "none"],
         Option(
             ("--tracer",),
             TRACING,
             "auto: nsys where a working one is found, else embedded; ranges: host times of ranges only.",
-            rare=False,
         ),
     ] = "auto"
     nsys: Annotated[Path | None, Option(("--nsys",), TRACING, "The nsys to use; otherwise it is looked for.")] = None
     trace_os: Annotated[
-        bool, Option(("--trace-os",), TRACING, "Record waits in the operating system too (nsys; costs time).")
+        bool, Option(("trace-os",), TRACING, "Record waits in the operating system too (nsys; costs time).")
     ] = False
     explain: Annotated[
         bool,
@@ -227,7 +191,6 @@ class LaunchOptions(BaseModel):
             TRACING,
             "A second pass that records what explains the times of the first.",
             negative="--no-explain",
-            rare=False,
         ),
     ] = False
     barrier: Annotated[
@@ -251,19 +214,10 @@ class LaunchOptions(BaseModel):
         bool,
         Option(("--telemetry",), MACHINE, "Sample the GPUs and the host during the run.", negative="--no-telemetry"),
     ] = True
-    gpu_counters: Annotated[
-        bool,
-        Option(
-            ("--gpu-counters",), MACHINE, "Sample the counters inside the GPUs too (GPM).", negative="--no-gpu-counters"
-        ),
-    ] = True
-    sample_interval_ms: Annotated[
-        float, Option(("--sample-interval-ms",), MACHINE, "How often they are sampled.", metavar="MS")
-    ] = 50.0
     measure_idle_s: Annotated[
         float,
         Option(
-            ("--measure-idle",),
+            ("measure-idle",),
             MACHINE,
             "How long the idle GPUs are sampled before the first process.",
             metavar="SECONDS",
@@ -274,23 +228,13 @@ class LaunchOptions(BaseModel):
         Option(("--cool-down",), MACHINE, "Begin when the GPUs are at most that warm.", metavar="CELSIUS"),
     ] = None
     cool_down_limit_s: Annotated[
-        float, Option(("--cool-down-limit",), MACHINE, "Begin after that long in any case.", metavar="SECONDS")
+        float, Option(("cool-down-limit",), MACHINE, "Begin after that long in any case.", metavar="SECONDS")
     ] = DEFAULT_COOL_DOWN_LIMIT_S
     maximize_clocks: Annotated[
         bool,
-        Option(
-            ("-m", "--maximize-clocks"), MACHINE, "GPU clocks at their maximum for the time of the run.", rare=False
-        ),
+        Option(("-m", "--maximize-clocks"), MACHINE, "GPU clocks at their maximum for the time of the run."),
     ] = False
-    clock_refusal: Annotated[
-        Literal["go-on", "stop"],
-        Option(
-            ("--clock-refusal",),
-            MACHINE,
-            "What to do where a clock setting is refused; stop: restore what was set.",
-        ),
-    ] = "go-on"
-    output_dir: Annotated[Path, Option(("-o", "--output-dir"), OUTPUT, "Folder of the results.", rare=False)] = Path(
+    output_dir: Annotated[Path, Option(("-o", "--output-dir"), OUTPUT, "Folder of the results.")] = Path(
         DEFAULT_OUTPUT_DIR
     )
     history: Annotated[bool, Option(("--history",), OUTPUT, "Add the run to the history.", negative="--no-history")] = (
@@ -303,35 +247,7 @@ class LaunchOptions(BaseModel):
         return split_names(value) if isinstance(value, str | list) else value
 
 
-class TerminalOptions(BaseModel):
-    """Settings of the command line's own output, which a file may hold too."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    plots: Annotated[
-        bool,
-        Option(("--plots",), OUTPUT, "Draw the telemetry: telemetry_gpu_N.png, telemetry_host.png and telemetry.html."),
-    ] = False
-    show_output: Annotated[
-        bool, Option(("--show-output",), OUTPUT, "Mirror the output of the processes to the terminal.")
-    ] = False
-
-
-class _FileSettings(LaunchOptions, TerminalOptions):
-    script: str = ""
-
-
-def options_of(model: type[BaseModel]) -> dict[str, Option]:
-    """The options of a model, by field."""
-    return {
-        name: option
-        for name, field in model.model_fields.items()
-        for option in field.metadata
-        if isinstance(option, Option)
-    }
-
-
-KEYS = {option.key: name for name, option in options_of(_FileSettings).items()}
+KEYS = {option.key: name for name, option in options_of(LaunchOptions).items()}
 """Fields by their names in a file."""
 
 
@@ -377,7 +293,7 @@ def _checked(table: Any, where: str, folder: Path) -> dict[str, Any]:
         raise UsageError(f"{where}: the setting {unknown[0]} does not exist{hint}")
     values = {KEYS[key.replace("_", "-")]: value for key, value in table.items()}
     try:  # as JSON, in which a path is a string and a tuple a list, though nothing else is converted
-        checked = _FileSettings.model_validate_json(json.dumps(values, default=str), strict=True)
+        checked = LaunchOptions.model_validate_json(json.dumps({"script": "", **values}, default=str), strict=True)
     except ValidationError as error:
         raise UsageError("\n".join(f"{where}: {sentence}" for sentence in sentences_of(error))) from None
     return {name: _in_folder(name, getattr(checked, name), folder) for name in values}
@@ -395,11 +311,11 @@ def _key(name: str) -> str:
 
 def launch_options(
     script: str | Path, script_arguments: Sequence[str], given: Mapping[str, Any], config: str | Path | None = None
-) -> tuple[LaunchOptions, TerminalOptions]:
+) -> LaunchOptions:
     """The options of a launch: the given ones over those of a file over the defaults.
 
     Args:
-        given: by field, of both models.
+        given: by field.
         config: as in `read_settings`.
 
     Raises:
@@ -410,10 +326,8 @@ def launch_options(
     if record is not None:
         record = record.model_copy(update={"names": [_key(name) for name in values if name not in given]})
     values |= {**given, **of_python}
-    terminal = {name: values.pop(name) for name in TerminalOptions.model_fields if name in values}
     try:
-        options = LaunchOptions(script=script, script_arguments=tuple(script_arguments), settings=record, **values)
-        return options, TerminalOptions(**terminal)
+        return LaunchOptions(script=script, script_arguments=tuple(script_arguments), settings=record, **values)
     except ValidationError as error:
         raise UsageError("\n".join(sentences_of(error))) from None
 
@@ -428,14 +342,14 @@ def _without_python(words: Sequence[str], given: Mapping[str, Any]) -> tuple[str
         return words[0], words[1:], {}
     if "python" in given:
         raise UsageError(
-            f"--python {given['python']} names the interpreter, and so does SCRIPT ({command.python}); leave one away"
+            f"python = {given['python']} names the interpreter, and so does SCRIPT ({command.python}); drop one of them"
         )
     settings = {"python_command": (command.python, *command.options), "module": command.is_module}
     return command.target, command.arguments, settings
 
 
 def command_of(options: LaunchOptions, *more: str) -> list[str]:
-    """A command line that launches the same.
+    """A command line that launches the same, but for settings that only files take.
 
     Args:
         more: options that are not of the launch itself.
@@ -443,7 +357,7 @@ def command_of(options: LaunchOptions, *more: str) -> list[str]:
     words = ["perfharness", "launch", *more]
     for name, option in options_of(LaunchOptions).items():
         value = getattr(options, name)
-        if value == LaunchOptions.model_fields[name].get_default(call_default_factory=True):
+        if not option.has_flag or value == LaunchOptions.model_fields[name].get_default(call_default_factory=True):
             continue
         if name == "module" and options.python_command:
             continue  # `python -m NAME` says it

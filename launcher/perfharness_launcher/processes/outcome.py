@@ -258,7 +258,7 @@ def _hint_of_exception(stderr: str, program: str) -> str:
     if name in ("SyntaxError", "IndentationError", "TabError"):
         return "The script cannot be compiled, so nothing of it ran; correct the line above."
     if name in ("ModuleNotFoundError", "ImportError"):
-        return f"Install what it imports for {program}, or name another interpreter with --python."
+        return f"Install what it imports for {program}, or name the interpreter too: launch PYTHON SCRIPT."
     if name == "MemoryError" or re.search(r"out of memory", stderr, re.IGNORECASE):
         return f"{MEMORY}."
     if name is not None:

@@ -165,11 +165,11 @@ class ProcessBatches:
         Ranks are correlated, which long batches do not decide, and which have a variance of nearly 1 / n and a mean of
         -1 / n where batches are independent (Bartels, Journal of the American Statistical Association 77, 1982).
         """
-        from scipy.stats import rankdata  # takes longer to import than most commands to run
-
         mean = float(values.mean())
         lag_one = None
         if len(values) >= MIN_FOR_AUTOCORRELATION and values.min() < values.max():
+            from scipy.stats import rankdata  # takes longer to import than most commands to run
+
             ranks = rankdata(values)
             ranks -= ranks.mean()
             lag_one = float(ranks[1:] @ ranks[:-1] / (ranks @ ranks)) + 1 / len(values)
@@ -241,12 +241,13 @@ class Autocorrelation:
 
 def autocorrelation(processes: Sequence[ProcessBatches]) -> Autocorrelation | None:
     """Of all processes with `MIN_FOR_AUTOCORRELATION` batches and more; None where there are none."""
-    from scipy.stats import norm  # takes longer to import than most commands to run
-
     found = [(one.lag_one, one.count) for one in processes if one.lag_one is not None]
     if not found:
         return None
-    mean = sum(lag_one * count for lag_one, count in found) / sum(count for _, count in found)
-    p_value = float(norm.sf(mean * sqrt(sum(count for _, count in found))))
+    from scipy.special import ndtr  # takes longer to import than most commands to run
+
+    batches = sum(count for _, count in found)
+    mean = sum(lag_one * count for lag_one, count in found) / batches
+    p_value = float(ndtr(-mean * sqrt(batches)))
     kept = min(max(mean, 0.0), 0.999)
     return Autocorrelation(mean, (1 - kept) / (1 + kept), p_value)

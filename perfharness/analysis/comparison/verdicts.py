@@ -63,14 +63,12 @@ class Pair:
     Args:
         base: one value a launch, none of them negative.
         new: the same.
-        min_abs: smallest difference that counts, in the unit of the values.
         base_at: place of each launch in the order of all launches of both sides; None: not known.
         new_at: the same.
     """
 
     base: Float64
     new: Float64
-    min_abs: float = 0.0
     base_at: Int64 | None = None
     new_at: Int64 | None = None
 
@@ -84,14 +82,11 @@ class Rule:
         min_effect: smallest relative difference that counts.
         spread: relative standard deviation between launches that is known from elsewhere: what is seen is not taken as
             less, and it stands for a side of one launch. None: not known.
-        allow_drift: make intervals wide enough for a machine that drifts, where one side was measured after the other.
-            The ratio stays that of the means.
     """
 
     alpha: float = ALPHA
     min_effect: float = MIN_EFFECT
     spread: float | None = None
-    allow_drift: bool = True
 
 
 @dataclass(frozen=True)
@@ -297,7 +292,7 @@ def _estimate(pair: Pair, rule: Rule) -> _Estimate | Judgement:
         return Judgement("not-comparable", reason=Reason.ZERO)
     base, new = (np.log(side) for side in sides)
     difference = float(new.mean() - base.mean())
-    margin = log1p(max(rule.min_effect, pair.min_abs / _exp(float(base.mean()))))
+    margin = log1p(rule.min_effect)
     floor = None if rule.spread is None else log1p(rule.spread)
     if floor is None and min(len(base), len(new)) < 2:
         return Judgement("undecided", ratio=_exp(difference), threshold=_exp(margin) - 1, reason=Reason.ONE_LAUNCH)
@@ -308,7 +303,7 @@ def _estimate(pair: Pair, rule: Rule) -> _Estimate | Judgement:
         return _Estimate(difference, difference, error, len(differences) - 1, margin, launches, Design.ROUNDS)
     error, freedom = _welch(base, new, floor)
     found = _Estimate(difference, difference, error, freedom, margin, launches, Design.MEANS)
-    if not rule.allow_drift or pair.base_at is None or pair.new_at is None:
+    if pair.base_at is None or pair.new_at is None:
         return found
     if min(len(base), len(new)) < 2 or order_share(pair.base_at, pair.new_at) <= MAX_ORDER_SHARE:
         return found

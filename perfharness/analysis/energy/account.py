@@ -217,7 +217,7 @@ class _GpuAccount:
             return OccurrenceEnergy(None, 0, [], "no energy sensor was read")
         shortest = shortest_window_ns(self.sensors.period_ns(metric) or 0.0)
         start, end = process.batches.start_ns, process.batches.end_ns
-        long_enough = process.batches.kept & (end - start >= shortest)
+        long_enough = ~process.batches.warmup & (end - start >= shortest)
         reason = None
         if process.window is None or self.seen is None:
             reason = no_window([process])
@@ -253,7 +253,7 @@ class _GpuAccount:
                 "energy-idle-unknown",
                 Severity.NOTE,
                 f"GPU {uuid}: idle power is not known ({gpu.idle.reason}), so it is not separated.",
-                "Wait before the run on a GPU without other users: `perfharness launch --measure-idle 5`.",
+                "Wait before the run on a GPU without other users: `measure-idle = 5` in perfharness.toml.",
             )
         if self.seen is not None and self.seen.ambiguous:
             yield Finding(

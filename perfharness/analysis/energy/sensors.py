@@ -211,7 +211,7 @@ def idle_power(steps: Steps | str, window: tuple[int, int] | None, utilization: 
         utilization: share of time with a kernel, percent; 0 where nothing ran.
     """
     if window is None:
-        return Energy(None, reason="no idle time was waited for before the run (--measure-idle)")
+        return Energy(None, reason="no idle time was waited for before the run (measure-idle)")
     if utilization is None:
         return Energy(None, reason="the GPU does not report its utilisation, so whether it was idle is unknown")
     inside = (utilization.time_ns >= window[0]) & (utilization.time_ns <= window[1])

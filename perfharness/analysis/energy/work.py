@@ -89,15 +89,11 @@ def _work_of(analysis: Analysis, chosen: Bool) -> GpuWork:
 
 @dataclass(frozen=True)
 class Batches:
-    """The outermost batches of a process in order of start, UTC ns.
-
-    `kept` are those in the statistics: neither warm-up nor, where that was asked for, throttled.
-    """
+    """The outermost batches of a process in order of start, UTC ns."""
 
     start_ns: Int64
     end_ns: Int64
     items: Float64
-    kept: Bool
     warmup: Bool
     windows: tuple[Window, ...] = ()
     """The loops' own windows, those of the throughput; merged where they overlap, pauses between loops left out."""
@@ -105,15 +101,15 @@ class Batches:
     @classmethod
     def of(cls, loops: list[BatchLoop]) -> Batches:
         """All loops of a process together."""
-        names = ("start_ns", "end_ns", "items", "warmup", "only_warmup")
-        kinds = (np.int64, np.int64, np.float64, np.bool_, np.bool_)
-        start, end, items, excluded, warmup = (
+        names = ("start_ns", "end_ns", "items", "warmup")
+        kinds = (np.int64, np.int64, np.float64, np.bool_)
+        start, end, items, warmup = (
             np.concatenate([np.empty(0, dtype=kind), *(getattr(loop, name) for loop in loops)])
             for name, kind in zip(names, kinds, strict=True)
         )
         order = np.argsort(start, kind="stable")
         windows = [window for loop in loops if (window := loop_window(loop)) is not None]
-        return cls(start[order], end[order], items[order], ~excluded[order], warmup[order], merged(windows))
+        return cls(start[order], end[order], items[order], warmup[order], merged(windows))
 
     @property
     def window(self) -> Window | None:
@@ -122,7 +118,7 @@ class Batches:
 
     def counts(self, windows: Sequence[Window]) -> tuple[int, float | None]:
         """Batches that begin in these windows, excluded ones too, for their energy is in it; items, None if unknown."""
-        begins = np.zeros_like(self.kept)
+        begins = np.zeros_like(self.warmup)
         for start, end in windows:
             begins |= (self.start_ns >= start) & (self.start_ns < end)
         count, items = int(begins.sum()), float(self.items[begins].sum())

@@ -220,7 +220,7 @@ def throttled_batches(process: MeasuredProcess, throttling: Throttling) -> int |
         return None
     batches = process.batches
     touched = throttling.touched(batches.start_ns, batches.end_ns)
-    any_reason = np.logical_or.reduce([*touched.values(), np.zeros(len(batches.kept), dtype=np.bool_)])
+    any_reason = np.logical_or.reduce([*touched.values(), np.zeros(len(batches.warmup), dtype=np.bool_)])
     return int((any_reason & ~batches.warmup).sum())
 
 
@@ -236,7 +236,7 @@ def _busy_share(processes: Sequence[MeasuredProcess], window: Window | None) -> 
 
 def _process(log: SampleLog, process: MeasuredProcess, throttling: Mapping[str, Throttling]) -> ProcessMetrics:
     seen, batches = _Observed(log, process_subject(process.folder), [process]), process.batches
-    kept = batches.kept & (seen.kind == "measured")
+    kept = ~batches.warmup & (seen.kind == "measured")
     start, end = batches.start_ns[kept], batches.end_ns[kept]
     gpu_memory, resident = seen.series("process_memory_bytes"), seen.series("rss_bytes")
     sensors = list(dict.fromkeys(gpu.sensor_uuid for gpu in process.gpus))
@@ -262,16 +262,13 @@ NSYS_HOLDS = 4.0
 """Bytes that nsys holds in the process until it ends, at most, for each byte of the trace: 1.7 to 2.6 were seen."""
 
 
-def metric_findings(
-    metrics: RunMetrics, *, rejected: bool, nsys_bytes: Mapping[str, int] | None = None
-) -> list[Finding]:
+def metric_findings(metrics: RunMetrics, nsys_bytes: Mapping[str, int] | None = None) -> list[Finding]:
     """Findings of a run.
 
     Args:
-        rejected: throttled batches are already excluded from the statistics.
         nsys_bytes: sizes of the traces of processes that ran under nsys, by folder.
     """
-    found = [finding for gpu in metrics.gpus for finding in _of_gpu(gpu, rejected)]
+    found = [finding for gpu in metrics.gpus for finding in _of_gpu(gpu)]
     for folder, process in metrics.processes.items():
         for what, grown in (("GPU memory", process.gpu_memory), ("Resident memory", process.resident_memory)):
             held = 0 if grown is process.gpu_memory else (nsys_bytes or {}).get(folder, 0)
@@ -315,7 +312,7 @@ def _stolen(host: HostMetrics) -> Iterator[Finding]:
     )
 
 
-def _of_gpu(gpu: GpuMetrics, rejected: bool) -> Iterator[Finding]:
+def _of_gpu(gpu: GpuMetrics) -> Iterator[Finding]:
     where = f"GPU {gpu.uuid}"
     clocks = ((gpu.sm_clock, "SM"), (gpu.memory_clock, "memory"))
     events = [event for event in gpu.clock_events or [] if event.throttles]
@@ -323,14 +320,12 @@ def _of_gpu(gpu: GpuMetrics, rejected: bool) -> Iterator[Finding]:
     low = [_low(clock, name) for clock, name in clocks if clock.low_s and is_measured]
     why = "; ".join([*(f"{event.reason} for {event.seconds:.2f} s" for event in events), *low])
     if gpu.throttled_batches:
-        left = "they are excluded from the statistics" if rejected else "they are in the statistics"
         yield Finding(
             "clocks-throttled",
             Severity.WARNING,
-            f"{where}: the clocks were not held in {gpu.throttled_batches} of {gpu.batches} batches ({why}); {left}.",
-            "Cool the GPU, raise its power limit or lock lower clocks; `--reject-throttled` leaves such batches out."
-            if gpu.batches - gpu.throttled_batches >= gpu.throttled_batches
-            else "Cool the GPU, raise its power limit or lock lower clocks: it holds no others under this load.",
+            f"{where}: the clocks were not held in {gpu.throttled_batches} of {gpu.batches} batches ({why}); "
+            "they are in the statistics.",
+            "Cool the GPU, raise its power limit or lock lower clocks.",
         )
     elif gpu.processes and why and gpu.throttled_batches is None:
         yield Finding(

@@ -67,7 +67,7 @@ def batch_series(loop: BatchLoop, max_points: int = MAX_POINTS) -> BatchSeries:
     count = len(values)
     size = max(1, -(-count // max_points))
     first = np.arange(0, count, size)
-    measured = values[~loop.only_warmup]
+    measured = values[~loop.warmup]
     groups = [values[begin : begin + size] for begin in first.tolist()]
     return BatchSeries(
         batches=count,
@@ -78,7 +78,7 @@ def batch_series(loop: BatchLoop, max_points: int = MAX_POINTS) -> BatchSeries:
         median_ms=[float(np.median(group)) for group in groups],
         max_ms=[float(group.max()) for group in groups],
         longest_measured_ms=float(measured.max()) if len(measured) else None,
-        warmup=spans_of(loop.only_warmup),
+        warmup=spans_of(loop.warmup),
         throttled=None if loop.throttled is None else spans_of(loop.throttled),
     )
 

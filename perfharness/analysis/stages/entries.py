@@ -89,7 +89,7 @@ def make_entries(stages: StageTable, stage_times: StageTimes, grouped: Grouped) 
     is_batch = np.zeros(count, dtype=np.bool_)
     is_batch[node[stages.is_batch]] = True
     warm = np.ones(count)
-    warm[node[~stage_times.only_warmup]] = 0
+    warm[node[~stage_times.warmup]] = 0
     around, _ = _around_batches(stages, stage_times, node, sums)
     earliest = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(earliest, node, stages.start_ns)

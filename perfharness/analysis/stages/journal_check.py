@@ -57,9 +57,16 @@ def check_journals(journals: Sequence[RecorderJournal], trace: Trace, *, of_chil
         for name in dict.fromkeys(record.name for record in journal.recorders):
             records = [record for record in journal.recorders if record.name == name]
             findings += _not_finalized(name, records, journal, of_child=of_child or journal.is_forked)
+        findings += [*_failed(journal), *_open_at_end(journal, trace)]
     if of_child:
         findings += [_killed(journal, trace) for journal in journals if journal.ended == "running"]
-    return [*findings, *_compiled(journals), *_captured(journals), *_untraced_cuda(journals, trace)]
+    return [
+        *findings,
+        *_compiled(journals),
+        *_captured(journals),
+        *_instruments(journals),
+        *_untraced_cuda(journals, trace),
+    ]
 
 
 def with_checks(findings: Sequence[Finding], checked: Sequence[Finding]) -> list[Finding]:
@@ -78,6 +85,42 @@ def _compiled(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
             "torch.compile compiled the code around them.",
             "What is compiled is one piece: put ranges around the call of the compiled function, or measure without "
             "torch.compile.",
+        )
+
+
+def _failed(journal: RecorderJournal) -> Iterator[Finding]:
+    """Count the batches that an exception ended."""
+    for record in journal.recorders:
+        if record.failed_batches:
+            yield Finding(
+                "batches-failed",
+                Severity.WARNING,
+                f"{record.failed_batches} of {record.batches} batches of recorder '{record.name}' ended by an "
+                "exception and are not in these results.",
+                "Their time is not in any mean; throughput has the items of the other batches.",
+            )
+
+
+def _open_at_end(journal: RecorderJournal, trace: Trace) -> Iterator[Finding]:
+    """Name what nsys closes at the end of the process by itself; the embedded tracer leaves it open."""
+    names = [name for record in journal.recorders if record.finalized for name in record.open_ranges]
+    if names and trace.meta.tracer == "nsys":
+        yield Finding(
+            "range-open-at-end",
+            Severity.NOTE,
+            f"{len(names)} range(s) were open when the process ended ({', '.join(names[:5])}); nsys ends them there.",
+        )
+
+
+def _instruments(journals: Sequence[RecorderJournal]) -> Iterator[Finding]:
+    """Name what slowed the processes down."""
+    names = [*dict.fromkeys(name for journal in journals for name in journal.instruments)]
+    if names:
+        yield Finding(
+            "process-slowed-down",
+            Severity.WARNING,
+            f"These settings or instruments slow the process down: {', '.join(names)}.",
+            "Switch them off and measure again.",
         )
 
 
@@ -153,7 +196,8 @@ def _missing_ranges(name: str, counts: dict[int, tuple[int, int]], journal: Reco
     return Finding(
         MISSING_RANGES,
         Severity.ERROR,
-        f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where}).",
+        f"Recorder '{name}' made {made} ranges, the trace holds {there}; {made - there} are missing ({where})"
+        f"{': NVTX_DISABLE is set' if journal.nvtx_disabled else ''}.",
         "Start the workers with the spawn method, and let them end by returning, not by os._exit or a signal."
         if lost_workers and by_versions is None
         else by_versions
@@ -222,6 +266,8 @@ def _sums(
 
 def _hint_by_versions(journal: RecorderJournal, trace: Trace) -> str | None:
     """What to do where this nsys records no range of this nvtx."""
+    if journal.nvtx_disabled:
+        return "Unset NVTX_DISABLE, which switches nvtx off in the script, or `--tracer embedded`."
     if journal.listening is False and trace.meta.tracer == "nsys" and journal.nvtx_version is not None:
         return (
             f"nvtx {journal.nvtx_version} is too new for nsys {trace.meta.tracer_version}, which took no range of it. "

@@ -18,8 +18,8 @@ from perfharness.analysis.timeline.grouping import group_rows, rows_by_code
 from perfharness.model.result import TIMES, BatchLoop, OutsideStage, Path, ProcessResult, Tree
 from perfharness.model.trace import Bool, Int64, pid_of
 
-WHERE = ("other_task", "other_thread", "other_process", "no_batch_open")
-"""Where a batch of the same recorder was open when a stage began; the nearest counts."""
+WHERE = ("other_task", "other_thread", "other_process", "other_recorder", "no_batch_open")
+"""Where a batch was open when a stage began, of the same recorder (or domain) if there was one; the nearest counts."""
 
 
 def stages_outside(stages: StageTable, stage_times: StageTimes, origin_ns: int = 0) -> list[OutsideStage]:
@@ -59,7 +59,8 @@ def _where(stages: StageTable, batches: Int64, rows: Int64) -> Int64:
     found = np.full(len(rows), WHERE.index("no_batch_open"), dtype=np.int64)
     if not len(rows) or not len(batches):
         return found
-    for position, keys in ((2, (owner,)), (1, (owner, pid)), (0, (owner, stages.thread))):
+    anybody = np.zeros_like(owner)
+    for position, keys in ((3, (anybody,)), (2, (owner,)), (1, (owner, pid)), (0, (owner, stages.thread))):
         group = group_rows(*(np.r_[key[batches], key[rows]] for key in keys)).code.astype(np.int64)
         of_batch, of_row = group[: len(batches)], group[len(batches) :]
         found[_begins_inside(of_row, start_ns[rows], of_batch, start_ns[batches], end_ns[batches])] = position
@@ -89,16 +90,25 @@ def outside_of_all(results: Sequence[ProcessResult]) -> list[list[OutsideStage]]
 
 
 def _beside(stage: OutsideStage, loops: Sequence[BatchLoop], *, clock_is_utc: bool) -> OutsideStage:
-    """The stage of a process without batches, and how often a batch of the recorder was open in another process."""
+    """The stage of a process without batches, and how often a batch was open in another process."""
     if not clock_is_utc:
         return replace(stage, where={})
-    mine = [loop for loop in loops if loop.path[0] == stage.path[0]]
-    nothing = np.empty(0, dtype=np.int64)
-    starts = np.concatenate([nothing, *(loop.start_ns for loop in mine)])
-    line = BusyLine(starts, np.concatenate([nothing, *(loop.end_ns for loop in mine)]))
-    beside = int((line.until(stage.start_ns + 1) > line.until(stage.start_ns)).sum())
-    where = {"other_process": beside, "no_batch_open": len(stage.start_ns) - beside}
+    mine = _began_inside(stage, [loop for loop in loops if loop.path[0] == stage.path[0]])
+    anybodys = _began_inside(stage, loops)
+    where = {
+        "other_process": mine,
+        "other_recorder": anybodys - mine,
+        "no_batch_open": len(stage.start_ns) - anybodys,
+    }
     return replace(stage, where={name: number for name, number in where.items() if number})
+
+
+def _began_inside(stage: OutsideStage, loops: Sequence[BatchLoop]) -> int:
+    """How many occurrences of the stage began while a batch of these loops was open."""
+    nothing = np.empty(0, dtype=np.int64)
+    starts = np.concatenate([nothing, *(loop.start_ns for loop in loops)])
+    line = BusyLine(starts, np.concatenate([nothing, *(loop.end_ns for loop in loops)]))
+    return int((line.until(stage.start_ns + 1) > line.until(stage.start_ns)).sum())
 
 
 def outside_tree(processes: Sequence[list[OutsideStage]]) -> list[Tree]:

@@ -17,7 +17,7 @@ from perfharness.analysis.timeline.grouping import distinct, group_rows, rows_of
 from perfharness.analysis.timeline.intervals import NO_PARENT, Nesting, nest
 from perfharness.model import conventions
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool, Int64, Integers, NvtxMarks, NvtxRanges, Trace
+from perfharness.model.trace import Bool, Int64, Integers, NvtxMarks, NvtxRanges, Trace, pid_of
 
 NOT_COUNTED = -1
 """Item count of a batch that recorded none."""
@@ -29,6 +29,13 @@ DEFAULT_BATCH_PATTERN = r"batch(?:[ _-]?(\d+))?$"
 """Plain NVTX ranges with such a name are batches; matched from the start, ignoring case. Its digits are the index."""
 
 LISTED_NAMES = 8
+LISTED_LEFT_OUT = 3
+"""How many names a note about ranges in no table shows for each domain, and how much of each."""
+
+SHOWN_OF_NAME = 60
+
+OWN_DOMAINS = (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE)
+"""Ranges of these are for the tracer and the timeline."""
 
 MAX_LEVELS = 100
 """Results hold ranges inside of fewer others than this. Many readers of JSON refuse to go deeper (128 levels)."""
@@ -153,7 +160,9 @@ def _recorded(trace: Trace) -> StageTable | None:
     batch = _nearest(holder, nesting.parent, is_batch)
     items = _items(marks, mark_index, batch, trace.names, count)
     waits = _waits(marks, mark_index, trace.names, ownership.owners)
-    deleted = _deleted(marks, mark_index, holder, trace.names, nesting.parent[:count], nesting.level[:count])
+    open_at_end = _cut(ranges, index, nesting.parent[:count])
+    cut = is_batch & (items == NOT_COUNTED) & open_at_end
+    deleted = _deleted(marks, mark_index, holder, trace.names, cut, nesting.parent[:count], nesting.level[:count])
     table = StageTable(
         index=index, start_ns=ranges.start_ns[index], end_ns=ranges.end_ns[index],
         owner=owner, lane=lane, thread=thread,
@@ -162,7 +171,12 @@ def _recorded(trace: Trace) -> StageTable | None:
         items=np.where(is_batch, items, NOT_COUNTED),
         is_shared=_shared(marks, mark_index, batch, trace.names, count),
         barrier_wait_ns=_waited_inside(ranges, index, waits),
-        names=trace.names, owners=ownership.owners, findings=[], from_recorder=True,
+        names=trace.names, owners=ownership.owners,
+        findings=[
+            *_cut_finding(ranges, index[cut], index[open_at_end], trace.names),
+            *_other_domains(trace, ownership),
+        ],
+        from_recorder=True,
         barrier_waits=waits,
     )  # fmt: skip
     return _ordered(table, keep=~deleted)
@@ -215,11 +229,54 @@ def _shared(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str]
     return shared
 
 
-def _deleted(marks: NvtxMarks, mark_index: Int64, holder: Int64, names: list[str], parent: Int64, level: Int64) -> Bool:
-    deleted = np.zeros(len(parent), dtype=np.bool_)
+def _cut(ranges: NvtxRanges, index: Int64, parent: Int64) -> Bool:
+    """Ranges that the end of their process cut.
+
+    nsys has all that is open end with the last event of the process: two of them, one in the other, end in the same
+    nanosecond, which two calls never do. One that is open alone is not told from one that ended there; a batch with
+    items has ended.
+    """
+    end = ranges.end_ns[index]
+    groups = group_rows(pid_of(ranges.thread[index]))
+    last = np.zeros(len(groups), dtype=np.int64)
+    np.maximum.at(last, groups.code, end)
+    inner = np.flatnonzero((parent >= 0) & (parent < len(index)) & (end == last[groups.code]))
+    inner = inner[end[inner] == end[parent[inner]]]
+    cut: Bool = ranges.is_open[index].copy()
+    cut[inner] = cut[parent[inner]] = True
+    return cut
+
+
+def _cut_finding(ranges: NvtxRanges, batches: Int64, rows: Int64, names: list[str]) -> list[Finding]:
+    if not len(batches):
+        return []
+    shown = [
+        f"{names[ranges.name[row]]}_{ranges.payload[row]}" if ranges.has_payload[row] else names[ranges.name[row]]
+        for row in rows[:5].tolist()
+    ]
+    return [
+        Finding(
+            "batches-cut",
+            Severity.WARNING,
+            f"The end of its process cut {len(batches)} batch(es), which are not in these results; open were "
+            f"{', '.join(shown)}.",
+        )
+    ]
+
+
+def _deleted(
+    marks: NvtxMarks,
+    mark_index: Int64,
+    holder: Int64,
+    names: list[str],
+    cut: Bool,
+    parent: Int64,
+    level: Int64,
+) -> Bool:
+    deleted: Bool = cut.copy()
     deletes = (marks.name[mark_index] == _code(names, conventions.MARK_DELETE)) & (holder >= 0)
     deleted[holder[deletes]] = True
-    for at in rows_of_levels(level)[1:] if deletes.any() else ():
+    for at in rows_of_levels(level)[1:] if deleted.any() else ():
         deleted[at] |= deleted[parent[at]]
     return deleted
 
@@ -255,24 +312,22 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
     for code, label_of_code in label.items():
         owner_of_code[code] = owners.index(label_of_code)
     owner = owner_of_code[ranges.domain]
-    wanted = ~ranges.crosses_threads
-    for own in (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE):
-        wanted &= ranges.domain != _code(trace.names, own)
-    findings: list[Finding] = []
-    if domain is not None:
-        if domain not in owners:
-            there = ", ".join(f"'{name}'" for name in owners) or "none"
-            findings.append(
-                Finding(
-                    "domain-not-found",
-                    Severity.ERROR,
-                    f"No NVTX range of domain '{domain}' is in the trace; domains there are: {there}.",
-                    "Name one of these with --domain, or leave the option out.",
-                )
+    of_domain = ~_is_own(trace)
+    if domain in owners:
+        of_domain = owner == owners.index(domain)
+    wanted = of_domain & ~ranges.crosses_threads
+    findings = _ended_on_another_thread(trace, of_domain & ranges.crosses_threads)
+    if domain is not None and domain not in owners:
+        there = ", ".join(f"'{name}'" for name in owners) or "none"
+        findings.append(
+            Finding(
+                "domain-not-found",
+                Severity.ERROR,
+                f"No NVTX range of domain '{domain}' is in the trace; domains there are: {there}.",
+                "Name one of these with --domain, or leave the option out.",
             )
-            wanted = np.zeros_like(wanted)
-        else:
-            wanted = ~ranges.crosses_threads & (owner == owners.index(domain))
+        )
+        wanted = np.zeros_like(wanted)
     index = np.flatnonzero(wanted)
     at = slice(None) if wanted.all() else index  # of all, no copies
     start_ns, end_ns, owner, thread = ranges.start_ns[at], ranges.end_ns[at], owner[at], ranges.thread[at]
@@ -290,6 +345,60 @@ def _plain(trace: Trace, nesting: Nesting, domain: str | None, asked: str | None
         findings=findings, from_recorder=False,
     )  # fmt: skip
     return _ordered(table, keep=np.ones(len(index), dtype=np.bool_))
+
+
+def _is_own(trace: Trace) -> Bool:
+    return np.isin(trace.ranges.domain, [_code(trace.names, name) for name in OWN_DOMAINS])
+
+
+def _other_domains(trace: Trace, recorders: Recorders) -> list[Finding]:
+    """The note about ranges that no recorder made."""
+    left_out = np.flatnonzero((recorders.owner_of(trace.ranges.category) < 0) & ~_is_own(trace))
+    if not len(left_out):
+        return []
+    label, domain = _domain_labels(trace), trace.ranges.domain[left_out]
+    parts = []
+    for code in distinct(domain):
+        rows = left_out[domain == code]
+        parts.append(f"{len(rows)} of domain '{label[int(code)]}' ({_shown_names(trace, rows)})")
+    return [
+        Finding(
+            "ranges-of-other-domains",
+            Severity.NOTE,
+            f"{len(left_out)} NVTX ranges that no recorder made are in no table: {'; '.join(sorted(parts))}.",
+            "`perfharness export RUN_OR_TRACE --table ranges` lists them; --domain NAME analyzes one domain.",
+        )
+    ]
+
+
+def _ended_on_another_thread(trace: Trace, is_left_out: Bool) -> list[Finding]:
+    """The note about start/end ranges that have no place on a thread's stack."""
+    rows = np.flatnonzero(is_left_out)
+    if not len(rows):
+        return []
+    return [
+        Finding(
+            "ranges-end-on-another-thread",
+            Severity.NOTE,
+            f"{len(rows)} NVTX ranges end on another thread than they began on and are in no table: "
+            f"{_shown_names(trace, rows)}.",
+            "`perfharness export RUN_OR_TRACE --table ranges` lists them; end a range on its thread to have it in "
+            "the tables.",
+        )
+    ]
+
+
+def _shown_names(trace: Trace, rows: Int64) -> str:
+    """The most frequent names with their numbers and their time."""
+    codes, group, counts = np.unique(trace.ranges.name[rows], return_inverse=True, return_counts=True)
+    total_ns = np.bincount(group.ravel(), weights=trace.ranges.end_ns[rows] - trace.ranges.start_ns[rows])
+    order = np.lexsort((codes, -total_ns))
+    shown = [
+        f"{trace.names[codes[at]][:SHOWN_OF_NAME]}: {counts[at]}, {total_ns[at] / 1e6:.3g} ms"
+        for at in order[:LISTED_LEFT_OUT]
+    ]
+    more = [f"and {len(codes) - LISTED_LEFT_OUT} more names"] if len(codes) > LISTED_LEFT_OUT else []
+    return ", ".join([*shown, *more])
 
 
 def _pattern_not_found(pattern: str, names: list[str], name: Integers) -> Finding:

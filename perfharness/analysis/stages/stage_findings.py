@@ -12,7 +12,7 @@ from perfharness.analysis.stages.stage_times import StageTimes
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.findings import Finding, Severity
-from perfharness.model.trace import Bool, Int64, pid_of
+from perfharness.model.trace import Int64, pid_of
 
 MUCH_OF_A_RANGE = 0.01
 """A wait of other threads that is less of a range does not matter for its time."""
@@ -38,7 +38,7 @@ def stage_findings(stages: StageTable, stage_times: StageTimes, warmup_batches: 
             "No range is a batch, so there is nothing per item and no warm-up.",
             "Take batches from perf.batches(…), or push them with batch_idx."
             if stages.from_recorder
-            else "Say which ranges are batches with --batch-pattern REGEX.",
+            else "Say which ranges are batches: perfharness analyze --batch-pattern REGEX.",
         )
     else:
         yield from _all_warmup(stages, stage_times, batches, warmup_batches)
@@ -71,7 +71,7 @@ def _shown(stages: StageTable, rows: Int64) -> str:
 def _all_warmup(stages: StageTable, stage_times: StageTimes, batches: Int64, warmup_batches: int) -> Iterator[Finding]:
     """An error where the warm-up leaves no batch at all, a warning where it leaves none of some name."""
     groups = group_rows(stage_times.path[batches])
-    left = np.bincount(groups.code, weights=~stage_times.only_warmup[batches], minlength=len(groups))
+    left = np.bincount(groups.code, weights=~stage_times.warmup[batches], minlength=len(groups))
     if left.all():
         return
     shown = _shown(stages, batches[groups.first[left == 0]])
@@ -102,26 +102,6 @@ def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> li
         replace(finding, hint="") if finding.code == "range-never-closed" else finding
         for finding in findings
         if finding.code not in CONSEQUENCES
-    ]
-
-
-def rejected_findings(stages: StageTable, excluded: Bool, rejected: Bool | None) -> list[Finding]:
-    """Findings about excluded throttled batches; `rejected` is None where none were to be excluded."""
-    if rejected is None:
-        return []
-    batches = np.flatnonzero(stages.is_batch)
-    count = int(rejected[batches].sum())
-    if not count:
-        return []
-    left = int((~excluded[batches]).sum())
-    return [
-        Finding(
-            "throttled-batches-rejected",
-            Severity.WARNING if left else Severity.ERROR,
-            f"{count} of {len(batches)} batches were throttled and are excluded from the statistics, like the warm-up; "
-            + (f"{left} are left." if left else "none is left, so every number without them is null."),
-            "Cool the GPU or lock lower clocks, and measure again." if not left else "",
-        )
     ]
 
 

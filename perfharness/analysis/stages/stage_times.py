@@ -42,9 +42,6 @@ class StageTimes:
     throttled: Mapping[str, Bool] | None = None
     """By reason, batches during which the GPU was throttled; None where that is not known."""
 
-    rejected: Bool | None = None
-    """What is in `warmup` only because its batch was throttled."""
-
     def outermost_batches(self) -> Int64:
         """Rows of batches that are in no other batch."""
         at = np.flatnonzero(self.loop >= 0)
@@ -59,11 +56,6 @@ class StageTimes:
             return []
         rows = rows[np.lexsort((self.start_ns[rows], self.loop[rows]))]
         return np.split(rows, np.flatnonzero(np.diff(self.loop[rows])) + 1)
-
-    @property
-    def only_warmup(self) -> Bool:
-        """What is excluded as warm-up."""
-        return self.warmup if self.rejected is None else self.warmup & ~self.rejected
 
 
 def stage_times(stages: StageTable, table: RangeTable, warmup_batches: int) -> StageTimes:
@@ -276,20 +268,12 @@ def _warmup(stages: StageTable, loop: Integers, warmup_batches: int) -> Bool:
     return warm
 
 
-def with_throttled(
-    stages: StageTable, stage_times: StageTimes, throttled: Mapping[str, Bool], *, reject: bool
-) -> StageTimes:
+def with_throttled(stage_times: StageTimes, throttled: Mapping[str, Bool]) -> StageTimes:
     """The same with the batches marked that were throttled.
 
     Args:
-        stages, stage_times: the ranges that results are made of, and their numbers.
         throttled: by reason, which stages' times it touched.
-        reject: exclude the batches that it touched, with all that is inside them, like warm-up.
     """
-    marked = {reason: touched & (stage_times.loop >= 0) for reason, touched in throttled.items()}
-    if not reject:
-        return replace(stage_times, throttled=marked)
-    any_reason = np.logical_or.reduce([*marked.values(), np.zeros_like(stage_times.warmup)])
-    excluded = _with_all_inside(any_reason, stages.parent, stage_times.batch)
-    warmup = stage_times.warmup
-    return replace(stage_times, throttled=marked, warmup=warmup | excluded, rejected=excluded & ~warmup)
+    return replace(
+        stage_times, throttled={reason: touched & (stage_times.loop >= 0) for reason, touched in throttled.items()}
+    )

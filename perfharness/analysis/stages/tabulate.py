@@ -24,7 +24,6 @@ from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.stage_findings import (
     barrier_wait_findings,
     negative_time_finding,
-    rejected_findings,
     stage_findings,
 )
 from perfharness.analysis.stages.stage_times import StageTimes, with_throttled
@@ -53,14 +52,13 @@ def tabulate(analysis: Analysis, throttling: Throttling | None = None) -> Proces
     utc = analysis.trace.meta.session_start_unix_ns
     if throttling is not None and utc is not None:
         touched = throttling.touched(utc + stages.start_ns, utc + stages.end_ns)
-        stage_times = with_throttled(stages, stage_times, touched, reject=analysis.options.reject_throttled)
+        stage_times = with_throttled(stage_times, touched)
     values = _values_per_batch(stages, stage_times)
     grouped = group_entries(stages)
     negative = names_with_negative_time(stages, stage_times, grouped)
     judged = stage_findings(stages, stage_times, analysis.options.warmup_batches)
     findings = [*analysis.table.findings, *stages.findings, *judged]
     findings += barrier_wait_findings(stages, stage_times)
-    findings += rejected_findings(stages, stage_times.warmup, stage_times.rejected)
     if negative:
         findings.append(negative_time_finding(negative))
     mean_data, stats_minus_warmup, items = _trees(values)
@@ -161,7 +159,6 @@ def _loops(stages: StageTable, stage_times: StageTimes, origin_ns: int) -> list[
             items=stage_times.items[rows],
             warmup=stage_times.warmup[rows],
             throttled=None if touched is None else touched[rows],
-            rejected=None if stage_times.rejected is None else stage_times.rejected[rows],
             barrier_opened_ns=opened_ns,
             barrier_wait_ns=waited.get(int(stage_times.loop[rows[0]]), (0, False))[0],
             barrier_has_workers=waited.get(int(stage_times.loop[rows[0]]), (0, False))[1],

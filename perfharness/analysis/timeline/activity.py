@@ -60,7 +60,7 @@ def process_activity(stages: StageTable, stage_times: StageTimes, clock: TraceCl
             start[rows],
             end[rows],
             stage_times.items[rows],
-            stage_times.only_warmup[rows],
+            stage_times.warmup[rows],
         )
         for rows in stage_times.rows_of_loops
     ]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from pydantic import BaseModel, BeforeValidator, Field
 
 from perfharness.backends.models import shapes_of
 from perfharness.cli.support.options import command_line, split_commas
-from perfharness.cli.support.settings import Verb, with_parameters
 from perfharness.errors import PerfHarnessError, UsageError
+from perfharness.model.settings import Option
 from perfharness.render.terminal.console import Console, say
 
 if TYPE_CHECKING:
@@ -26,159 +24,190 @@ MEASURING = "Measuring"
 RESULTS = "Results"
 RECOMMENDATION = "Recommendation"
 
-SuiteArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="[SUITE.toml]", help="The suite; or name models and backends.", show_default=False),
-]
-OutputDir = Annotated[Path, typer.Option("-o", "--output-dir", help="Folder of the results.", rich_help_panel=RESULTS)]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Keep what is done in the folder, run what is left or failed for a passing reason.",
-        rich_help_panel=RESULTS,
-    ),
-]
-RetryFailed = Annotated[
-    bool,
-    typer.Option(
-        "--retry-failed",
-        help="With --resume: run everything again that is not ok.",
-        rich_help_panel=RESULTS,
-        hidden=True,
-    ),
-]
-Charts = Annotated[
-    bool | None,
-    typer.Option(
-        "--charts/--no-charts",
-        help="Draw charts: PNG and a page. [default: --charts]",
-        show_default=False,
-        rich_help_panel=RESULTS,
-    ),
-]
-History = Annotated[
-    bool,
-    typer.Option("--history/--no-history", help="Add it to the history.", rich_help_panel=RESULTS, hidden=True),
-]
-
 
 def batch_sizes_of(text: str) -> list[int] | str:
-    """Numbers, or a range for the suite to read. Raises `UsageError`."""
+    """Numbers, or a range for the suite to read. Raises `ValueError`."""
     if re.fullmatch(r"\d+\.\.\d+", text):
         return text
     parts = split_commas(text)
     if not parts or not all(part.isdigit() for part in parts):
-        raise UsageError(f"--batch-size {text}: must be numbers, as in 1,8,32, or a range, as in 1..64")
+        raise ValueError("must be numbers, as in 1,8,32, or a range, as in 1..64")
     return [int(part) for part in parts]
 
 
-@dataclass(frozen=True)
-class SuiteOption:
-    """An option that sets a key of a suite.
+class SuiteOptions(BaseModel):
+    """Options that set a key of a suite, which is their alias; None: not given."""
 
-    Args:
-        key: as `bench.load_suite` takes it.
-        value: its placeholder; None: of its kind. Of a flag what switches it off.
-    """
-
-    key: str
-    kind: Any
-    value: str | None
-    help: str
-
-    def parameter(self, name: str, panel: str | None, *, hidden: bool) -> inspect.Parameter:
-        """The parameter of a verb; None where it is not given."""
-        flag = f"--{name.replace('_', '-')}"
-        is_flag = self.kind is bool
-        info = typer.Option(
-            f"{flag}/{self.value}" if is_flag else flag,
-            help=self.help,
-            metavar=None if is_flag else self.value,
-            rich_help_panel=panel,
-            hidden=hidden,
-            show_default=False,
-        )
-        kind = self.kind | None
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, info])
-
-
-_MODEL = "A file, a SavedModel folder, or module:function. Again for more."
-_SHAPE = "Of an input that the model leaves open, as image=batchx3x224x224. Again for more."
-_PASSES = "latency, telemetry, layers. [default: latency,telemetry]"
-_BASELINE = "What speed-ups are against: BACKEND[/MODE][/PRECISION]. [default: the first]"
-_OWN_METRIC = "Which values of --accuracy-metric are better, where it is your own."
-_MAX_LATENCY = "Recommend only what is at most that slow; the target of --find-batch."
-_PERCENTILE = "Of --max-latency-ms: p50, p90, p95 or p99. [default: p95; of --find-batch p99]"
-_AT_MOST = "Recommend only what takes at most that."
-PANELS: dict[str | None, dict[str, SuiteOption]] = {
-    CASES: {
-        "model": SuiteOption("models", list[str], "MODEL", _MODEL),
-        "backend": SuiteOption("backends", list[str], "NAME[/MODE]", "Again for more; NAME/all for all its modes."),
-        "precision": SuiteOption("precisions", str, "P,…", "fp32, tf32, fp16, bf16, int8. [default: fp32]"),
-        "batch_size": SuiteOption("batch_sizes", str, "N,…", "As 1,8,32, or 1..64 for 1, 2, 4, ... 64. [default: 1]"),
-        "shape": SuiteOption("shapes", list[str], "NAME=DIMxDIM…", _SHAPE),
-        "device": SuiteOption("device", str, "auto|cpu|cuda", "[default: auto]"),
-        "gpu": SuiteOption("run.gpu", str, "GPU", "UUID or index. [default: the first]"),
-    },
-    MEASURING: {
-        "warmup": SuiteOption("latency.warmup", int, None, "Iterations before the timed ones. [default: 50]"),
-        "iterations": SuiteOption("latency.iterations", int, None, "Timed iterations of a case. [default: 1000]"),
-        "memory_limit": SuiteOption("measure.memory_limit", str, "SIZE", "No case may take more, as 12GB; enforced."),
-        "passes": SuiteOption("measure.passes", str, "PASS,…", _PASSES),
-        "equality": SuiteOption("equality", bool, "--no-equality", "Compare all outputs before any speed is measured."),
-        "timeout": SuiteOption("run.timeout_s", float, "S", "Of a process. [default: 1800]"),
-    },
-    None: {
-        "cool_down": SuiteOption("run.cool_down_c", float, "°C", "Begin each case when the GPU is at most that warm."),
-        "cool_down_limit": SuiteOption("run.cool_down_limit_s", float, "S", "Wait at most that long. [default: 300]"),
-        "seed": SuiteOption("run.seed", int, None, "Of the order of the cases. [default: 1]"),
-        "shuffle": SuiteOption("run.shuffle", bool, "--in-order", "[default: shuffle]"),
-    },
-    RESULTS: {"baseline": SuiteOption("baseline", str, "CELL", _BASELINE)},
-    RECOMMENDATION: {
-        "max_latency_ms": SuiteOption("constraints.max_latency_ms", float, "MS", _MAX_LATENCY),
-        "latency_percentile": SuiteOption("constraints.latency_percentile", str, "P", _PERCENTILE),
-        "max_accuracy_loss": SuiteOption(
-            "constraints.max_accuracy_loss", float, "X", "Recommend only what loses at most that."
+    model: Annotated[
+        list[str] | None,
+        Option(("--model",), CASES, "A file, a SavedModel folder, or module:function. Repeatable.", metavar="MODEL"),
+    ] = Field(default=None, serialization_alias="models")
+    backend: Annotated[
+        list[str] | None,
+        Option(("--backend",), CASES, "Repeatable; NAME/all for all its modes.", metavar="NAME[/MODE]"),
+    ] = Field(default=None, serialization_alias="backends")
+    precision: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(split_commas),
+        Option(("--precision",), CASES, "fp32, tf32, fp16, bf16, int8. [default: fp32]", metavar="P,…"),
+    ] = Field(default=None, serialization_alias="precisions")
+    batch_size: Annotated[
+        list[int] | str | None,
+        BeforeValidator(batch_sizes_of),
+        Option(("--batch-size",), CASES, "As 1,8,32, or 1..64 for 1, 2, 4, ... 64. [default: 1]", metavar="N,…"),
+    ] = Field(default=None, serialization_alias="batch_sizes")
+    shape: Annotated[
+        list[str] | None,
+        Option(
+            ("--shape",),
+            CASES,
+            "Shape of an input that the model leaves open, as image=batchx3x224x224. Repeatable.",
+            metavar="NAME=DIMxDIM…",
         ),
-        "accuracy_metric": SuiteOption(
-            "constraints.accuracy_metric", str, "NAME", "Of --max-accuracy-loss. [default: cosine]"
+    ] = Field(default=None, serialization_alias="shapes")
+    device: Annotated[str | None, Option(("--device",), CASES, "[default: auto]", metavar="auto|cpu|cuda")] = None
+    gpu: Annotated[str | None, Option(("--gpu",), CASES, "UUID or index. [default: the first]", metavar="GPU")] = Field(
+        default=None, serialization_alias="run.gpu"
+    )
+    warmup: Annotated[
+        int | None, Option(("--warmup",), MEASURING, "Iterations before the timed ones. [default: 50]")
+    ] = Field(default=None, serialization_alias="latency.warmup")
+    iterations: Annotated[
+        int | None, Option(("--iterations",), MEASURING, "Timed iterations per case. [default: 1000]")
+    ] = Field(default=None, serialization_alias="latency.iterations")
+    memory_limit: Annotated[
+        str | None, Option(("--memory-limit",), MEASURING, "No case may take more, as 12GB; enforced.", metavar="SIZE")
+    ] = Field(default=None, serialization_alias="measure.memory_limit")
+    passes: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(split_commas),
+        Option(("--passes",), MEASURING, "latency, telemetry, layers. [default: latency,telemetry]", metavar="PASS,…"),
+    ] = Field(default=None, serialization_alias="measure.passes")
+    equality: Annotated[
+        bool | None,
+        Option(
+            ("--equality",), MEASURING, "Compare all outputs before any speed is measured.", negative="--no-equality"
         ),
-        "accuracy_direction": SuiteOption("constraints.accuracy_direction", str, "higher|lower", _OWN_METRIC),
-        "max_energy_per_item_j": SuiteOption("constraints.max_energy_per_item_j", float, "J", _AT_MOST),
-    },
-}
+    ] = None
+    timeout: Annotated[
+        float | None, Option(("--timeout",), MEASURING, "Time limit of a process. [default: 1800]", metavar="S")
+    ] = Field(default=None, serialization_alias="run.timeout_s")
+    cool_down: Annotated[
+        float | None,
+        Option(("--cool-down",), "", "Begin each case when the GPU is below this temperature.", metavar="°C"),
+    ] = Field(default=None, serialization_alias="run.cool_down_c")
+    cool_down_limit: Annotated[
+        float | None, Option(("--cool-down-limit",), "", "Wait at most that long. [default: 300]", metavar="S")
+    ] = Field(default=None, serialization_alias="run.cool_down_limit_s")
+    seed: Annotated[int | None, Option(("--seed",), "", "Seed of the order of the cases. [default: 1]")] = Field(
+        default=None, serialization_alias="run.seed"
+    )
+    shuffle: Annotated[bool | None, Option(("--shuffle",), "", "[default: shuffle]", negative="--in-order")] = Field(
+        default=None, serialization_alias="run.shuffle"
+    )
+    baseline: Annotated[
+        str | None,
+        Option(
+            ("--baseline",),
+            RESULTS,
+            "Reference of speed-ups: BACKEND[/MODE][/PRECISION]. [default: the first]",
+            metavar="CELL",
+        ),
+    ] = None
+    max_latency_ms: Annotated[
+        float | None,
+        Option(
+            ("--max-latency-ms",),
+            RECOMMENDATION,
+            "Recommend only what is at most that slow; the target of --find-batch.",
+            metavar="MS",
+        ),
+    ] = Field(default=None, serialization_alias="constraints.max_latency_ms")
+    latency_percentile: Annotated[
+        str | None,
+        Option(
+            ("--latency-percentile",),
+            RECOMMENDATION,
+            "Percentile for --max-latency-ms: p50, p90, p95 or p99. [default: p95; with --find-batch p99]",
+            metavar="P",
+        ),
+    ] = Field(default=None, serialization_alias="constraints.latency_percentile")
+    max_accuracy_loss: Annotated[
+        float | None,
+        Option(("--max-accuracy-loss",), RECOMMENDATION, "Recommend only what loses at most that.", metavar="X"),
+    ] = Field(default=None, serialization_alias="constraints.max_accuracy_loss")
+    accuracy_metric: Annotated[
+        str | None,
+        Option(
+            ("--accuracy-metric",), RECOMMENDATION, "Metric for --max-accuracy-loss. [default: cosine]", metavar="NAME"
+        ),
+    ] = Field(default=None, serialization_alias="constraints.accuracy_metric")
+    accuracy_direction: Annotated[
+        str | None,
+        Option(
+            ("--accuracy-direction",),
+            RECOMMENDATION,
+            "Which values of your own --accuracy-metric are better.",
+            metavar="higher|lower",
+        ),
+    ] = Field(default=None, serialization_alias="constraints.accuracy_direction")
+    max_energy_per_item_j: Annotated[
+        float | None,
+        Option(("--max-energy-per-item-j",), RECOMMENDATION, "Recommend only what takes at most that.", metavar="J"),
+    ] = Field(default=None, serialization_alias="constraints.max_energy_per_item_j")
+
+
+class BenchSettings(BaseModel):
+    """What is measured of the cases, and where the results go."""
+
+    find_batch: Annotated[
+        bool,
+        Option(
+            ("--find-batch",),
+            CASES,
+            "Double the batch size until memory ends; with --max-latency-ms find the largest batch within it."
+            " --batch-size is the range. [default: 1..1024]",
+        ),
+    ] = False
+    start_up: Annotated[
+        int | None, Option(("--start-up",), MEASURING, "Time N cold and N warm starts of one case.", metavar="N")
+    ] = Field(default=None, ge=1)
+    output_dir: Annotated[Path, Option(("-o", "--output-dir"), RESULTS, "Folder of the results.")] = Path("bench_out")
+    resume: Annotated[
+        bool, Option(("--resume",), RESULTS, "Continue: run only missing cases and those that a retry may help.")
+    ] = False
+    retry_failed: Annotated[
+        bool, Option(("--retry-failed",), RESULTS, "With --resume: run everything again that is not ok.")
+    ] = False
+    dry_run: Annotated[
+        bool, Option(("--dry-run",), RESULTS, "Check everything, print the cases in their order, start nothing.")
+    ] = False
+    charts: Annotated[
+        bool | None,
+        Option(("--charts",), RESULTS, "Draw charts: PNG and a page. [default: charts]", negative="--no-charts"),
+    ] = None
+    history: Annotated[bool, Option(("--history",), RESULTS, "Add it to the history.", negative="--no-history")] = True
+
+
 RARE = {"warmup", "timeout", "cool_down", "cool_down_limit", "seed", "shuffle", "gpu", "baseline", "latency_percentile",
-        "max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j"}  # fmt: skip
+        "max_accuracy_loss", "accuracy_metric", "accuracy_direction", "max_energy_per_item_j", "retry_failed",
+        "history"}  # fmt: skip
 """Options that only `--help-all` shows; most people set them in SUITE.toml."""
 
-READ: dict[str, Callable[[Any], Any]] = {
-    "precisions": split_commas,
-    "measure.passes": split_commas,
-    "batch_sizes": batch_sizes_of,
-    "shapes": shapes_of,
-}
-"""How the text of an option is read, by its key."""
+SHOWN = {*SuiteOptions.model_fields, *BenchSettings.model_fields} - RARE
 
 
-def with_suite_options(verb: Verb) -> Verb:
-    """Give the verb all of them, in place of its `**options`."""
-    parameters = [
-        option.parameter(name, panel, hidden=name in RARE)
-        for panel, options in PANELS.items()
-        for name, option in options.items()
-    ]
-    return with_parameters(parameters)(verb)
+def suite_options(options: SuiteOptions, but: Collection[str] = ()) -> dict[str, Any]:
+    """Options as keys of a suite, without those that were not given.
 
-
-def suite_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as keys of a suite, without those that were not given. Raises `UsageError`."""
-    keys = {name: option.key for options in PANELS.values() for name, option in options.items()}
-    found = {keys[name]: value for name, value in given.items() if value is not None}
-    found = {key: READ[key](value) if key in READ else value for key, value in found.items()}
-    if "measure.memory_limit" in found:
-        found["constraints.memory_limit"] = found["measure.memory_limit"]
+    Args:
+        but: options to leave out.
+    """
+    found = options.model_dump(by_alias=True, exclude_none=True, exclude=set(but))
+    if options.shape is not None:
+        found["shapes"] = shapes_of(options.shape)
+    if options.memory_limit is not None:
+        found["constraints.memory_limit"] = options.memory_limit
     return found
 
 

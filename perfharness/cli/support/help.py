@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -48,27 +48,6 @@ LAST_LINE = "Options: perfharness VERB --help; perfharness --version, --install-
 OTHER = "Other options"
 
 
-def _print_whole_help(context: typer.Context, asked: bool) -> None:
-    if asked:
-        for parameter in context.command.params:
-            parameter.hidden = False  # type: ignore[attr-defined]
-        typer.echo(context.get_help())
-        raise typer.Exit
-
-
-HelpAll = Annotated[
-    bool,
-    typer.Option(
-        "--help-all",
-        help="Show all options.",
-        is_eager=True,
-        hidden=True,
-        callback=_print_whole_help,
-    ),
-]
-"""The option of a verb that hides its rare options from `--help`."""
-
-
 class GroupedCommand(TyperCommand):
     """A command whose options are in groups: the `rich_help_panel` of each."""
 
@@ -78,37 +57,23 @@ class GroupedCommand(TyperCommand):
         Types are in plain terms: `<str>` where Typer writes `<list[str]>`, `<int>` for `<int range>`.
         """
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
-        ungrouped = []
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is None:
+        parameters = self.get_params(ctx)
+        for parameter in parameters:
+            if (record := parameter.get_help_record(ctx)) is None:
                 continue
-            record = (record[0].replace("<list[", "<").replace("]>", ">").replace(" range>", ">"), record[1])
+            name = record[0].replace("<list[", "<").replace("]>", ">").replace(" range>", ">")
+            panel = getattr(parameter, "rich_help_panel", None) or OTHER
             if parameter.param_type_name == "argument":
-                groups["Arguments"].append((record[0].partition(" <")[0], record[1]))
-            elif panel := getattr(parameter, "rich_help_panel", None):
-                groups.setdefault(panel, []).append(record)
-            else:
-                ungrouped.append(record)
-        groups[OTHER if len(groups) > 1 else "Options"] = ungrouped
-        for name, records in groups.items():
+                panel, name = "Arguments", name.partition(" <")[0]
+            groups.setdefault(panel, []).append((name, record[1]))
+        groups[OTHER if len(groups) > 2 else "Options"] = groups.pop(OTHER)
+        for title, records in groups.items():
             if records:
-                with formatter.section(name):
+                with formatter.section(title):
                     formatter.write_dl(records)
-
-
-class FullSummaries(TyperGroup):
-    """A group whose commands are listed with their whole first sentence."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """A row a command."""
-        rows = [
-            (name, " ".join((command.help or "").split("\n\n")[0].split()))
-            for name in self.list_commands(ctx)
-            if (command := self.get_command(ctx, name)) is not None and not command.hidden
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        if any(getattr(parameter, "hidden", False) and parameter.name != "help_all" for parameter in parameters):
+            formatter.write_paragraph()
+            formatter.write_text(f"`{ctx.command_path} --help-all` shows all options.")
 
 
 class VerbGroup(TyperGroup):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from enum import Enum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -52,90 +50,6 @@ def command_line_error(error: Exception) -> str:
     text, value = text.replace(": Value error, ", ": "), repr(cause.errors()[0]["input"])
     expected = getattr(getattr(error, "param", None), "metavar", None)
     return text if value in text else f"{text} (it is {value}{f', and should be {expected}' if expected else ''})"
-
-
-MEANING = "Batches and ranges"
-"""The group of options that say what is read as what."""
-
-WarmupOption = Annotated[
-    int | None,
-    typer.Option(
-        "-w",
-        "--warmup-batches",
-        min=0,
-        help="Batches excluded as warm-up at both ends of each loop. [default: as launched; 0 for a trace]",
-        show_default=False,
-        rich_help_panel=MEANING,
-    ),
-]
-PlotsOption = Annotated[
-    bool,
-    typer.Option(
-        "--plots",
-        help="Draw the telemetry: telemetry_gpu_N.png, telemetry_host.png and telemetry.html.",
-        rich_help_panel="Output",
-    ),
-]
-NsysOption = Annotated[Path | None, typer.Option(help="The nsys that exports an .nsys-rep; else it is looked for.")]
-
-
-class Parallel(str, Enum):
-    """Whether ranks share their items; auto: find out."""
-
-    AUTO = "auto"
-    DATA = "data"
-    MODEL = "model"
-
-
-ParallelOption = Annotated[
-    Parallel | None,
-    typer.Option(
-        "--parallel",
-        help="Ranks have items of their own (data), or all work on the same ones (model). [default: as the run]",
-        show_default=False,
-        rich_help_panel=MEANING,
-    ),
-]
-RejectThrottledOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--reject-throttled/--keep-throttled",
-        help="Leave out batches that ran while the GPU's clocks were throttled. [default: as the run]",
-        show_default=False,
-        rich_help_panel=MEANING,
-    ),
-]
-DomainOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Read only this NVTX domain, as plain NVTX; `nvtx` is the default domain.", rich_help_panel=MEANING
-    ),
-]
-BatchPatternOption = Annotated[
-    str | None,
-    typer.Option(metavar="REGEX", help="Names of plain NVTX ranges that are batches.", rich_help_panel=MEANING),
-]
-"""Options of the verbs that read traces."""
-
-
-SOURCE = "RUN_OR_TRACE"
-SOURCE_HELP = (
-    "A run, a process of it, a repeat, a sweep, cold starts, or a trace (.sqlite, .nsys-rep, a Parquet folder of nsys)."
-)
-"""The argument of every verb that reads results."""
-
-
-class ClockRefusal(str, Enum):
-    """Words of --clock-refusal."""
-
-    GO_ON = "go-on"
-    STOP = "stop"
-
-
-ClockRefusalOption = Annotated[
-    ClockRefusal,
-    typer.Option("--clock-refusal", help="What to do where a clock setting is refused; stop: restore what was set."),
-]
 
 
 def exit_code(findings: Iterable[Finding]) -> int:

@@ -4,73 +4,50 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Annotated, Any
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
-import typer
+from pydantic import BaseModel
 
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.settings import Option
 from perfharness.model.text import AsciiJson
 from perfharness.render.terminal.console import Console, say
 from perfharness.render.terminal.results import print_findings
 from perfharness.runs.files.json_files import json_bytes
 
-
-class Format(str, Enum):
-    """Words of --format."""
-
-    TEXT = "text"
-    JSON = "json"
-    MD = "md"
-
-
 OUTPUT = "Output"
 """The group of these options in the help."""
 
-FormatOption = Annotated[
-    Format,
-    typer.Option("--format", help="Of what goes to stdout: text, JSON, or Markdown tables.", rich_help_panel=OUTPUT),
-]
-QUIET_HELP, VERBOSE_HELP = "No progress and no warnings; errors only.", "More: notes, and details of a diagnosis."
 
-QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help=QUIET_HELP, rich_help_panel=OUTPUT)]
-VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help=VERBOSE_HELP, rich_help_panel=OUTPUT)]
+class Output(BaseModel):
+    """The two streams of a verb."""
 
-RareQuietOption = Annotated[bool, typer.Option("-q", "--quiet", help=QUIET_HELP, rich_help_panel=OUTPUT, hidden=True)]
-RareVerboseOption = Annotated[
-    bool, typer.Option("-v", "--verbose", help=VERBOSE_HELP, rich_help_panel=OUTPUT, hidden=True)
-]
-"""The same for a verb that has many options, in `--help-all` only."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """The two streams of a verb.
-
-    Args:
-        results: stdout.
-        messages: stderr; of a quiet verb, a console that prints nothing.
-    """
-
-    results: Console
-    messages: Console
-    errors: Console
-    format: Format = Format.TEXT
+    format: Annotated[Literal["text", "json", "md"], Option(("--format",), OUTPUT, "Format of the results.")] = "text"
     quiet: bool = False
     verbose: bool = False
 
-    @staticmethod
-    def of(format: Format = Format.TEXT, *, quiet: bool = False, verbose: bool = False) -> Output:  # noqa: A002
-        """The streams as the options want them."""
+    @cached_property
+    def results(self) -> Console:
+        """Stdout."""
+        return Console(markdown=self.format == "md")
+
+    @cached_property
+    def errors(self) -> Console:
+        """Stderr."""
+        return Console(stderr=True)
+
+    @cached_property
+    def messages(self) -> Console:
+        """Stderr; of a quiet verb, a console that prints nothing."""
         messages = Console(stderr=True)
-        messages.quiet = quiet
-        return Output(Console(markdown=format is Format.MD), messages, Console(stderr=True), format, quiet, verbose)
+        messages.quiet = self.quiet
+        return messages
 
     @property
     def is_json(self) -> bool:
         """Whether stdout is one JSON document."""
-        return self.format is Format.JSON
+        return self.format == "json"
 
     def message(self, text: str) -> None:
         """A line on stderr."""
@@ -81,16 +58,25 @@ class Output:
         least = Severity.ERROR if self.quiet else Severity.NOTE if self.verbose else Severity.WARNING
         print_findings(self.errors, findings, least=least)
 
-    def json(self, content: Mapping[str, Any]) -> None:
+    def json_document(self, content: Mapping[str, Any]) -> None:
         """The document on stdout."""
         AsciiJson().write(json_bytes(content).decode())
 
-    def json_of(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
+    def json_documents(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
         """A document on stdout: the only one, or an object of several by their names."""
         if len(documents) == 1:
-            self.json(next(iter(documents.values())))
+            self.json_document(next(iter(documents.values())))
             return
         for place, (name, content) in enumerate(documents.items()):
             AsciiJson().write(f"{',' if place else '{'}\n{json.dumps(name)}: ")
-            self.json(content)
+            self.json_document(content)
         AsciiJson().write("}\n" if documents else "{}\n")
+
+
+class FullOutput(Output):
+    """The same for a verb that has much to say."""
+
+    quiet: Annotated[bool, Option(("-q", "--quiet"), OUTPUT, "Print errors only, no progress and no warnings.")] = False
+    verbose: Annotated[
+        bool, Option(("-v", "--verbose"), OUTPUT, "Print notes and details too, and what launched processes print.")
+    ] = False

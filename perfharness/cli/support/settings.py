@@ -1,82 +1,147 @@
-"""Settings of a model as options of a verb: each is typed once, in its model."""
+"""Options of a verb from the fields of pydantic models: each is typed once, in its model."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
+from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from perfharness_launcher.plan.options import Option, options_of
+from perfharness.errors import UsageError
+from perfharness.model.settings import Option, options_of
 
 Verb = Callable[..., None]
 
+HELP_ALL = "help_all"
+
 
 def with_settings(
-    *models: type[BaseModel], only: Collection[str] | None = None, rare: Collection[str] = ()
+    *models: type[BaseModel], only: Collection[str] | None = None, shown: Collection[str] | None = None
 ) -> Callable[[Verb], Verb]:
-    """Give a verb an option for each setting of the models, in place of its `**settings`.
+    """Give a verb an option for each setting.
+
+    A parameter of the verb that is a model gets the options of its fields. The options of `models` are its
+    `**settings`; `given` tells which of these were typed.
 
     Args:
-        only: names of fields; None: all of them.
-        rare: names of those that this verb leaves out of `--help`, besides those of the models.
+        only: fields of `models`; None: all.
+        shown: options in `--help`; `--help-all` shows the others too. None: all.
     """
-    return with_parameters(
-        [
-            _parameter(name, replace(option, rare=True) if name in rare else option, model)
-            for model in models
-            for name, option in options_of(model).items()
-            if only is None or name in only
-        ]
-    )
-
-
-def with_parameters(made: Sequence[inspect.Parameter]) -> Callable[[Verb], Verb]:
-    """Give a verb these parameters, in place of its `**`; they follow its positional ones."""
 
     def decorate(verb: Verb) -> Verb:
-        own = [
-            parameter
-            for parameter in inspect.signature(verb, eval_str=True).parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
-        parameters = sorted([*made, *own], key=lambda parameter: parameter.kind)
-        verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return verb
+        own: list[inspect.Parameter] = []
+        made: dict[str, type[BaseModel]] = {}
+        for parameter in inspect.signature(verb, eval_str=True).parameters.values():
+            if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, BaseModel):
+                made[parameter.name] = parameter.annotation
+            elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+                own.append(parameter)
+        own += [one for model in made.values() for one in _parameters(model, None, shown)]
+        own += [one for model in models for one in _parameters(model, only, shown)]
+        if shown is not None:
+            own.append(inspect.Parameter(HELP_ALL, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll))
+
+        @functools.wraps(verb)
+        def called(**values: Any) -> None:
+            values.pop(HELP_ALL, None)
+            for name, model in made.items():
+                values[name] = _model_of(model, {field: values.pop(field) for field in _fields(model)})
+            verb(**values)
+
+        own.sort(key=lambda parameter: parameter.kind)
+        called.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in own}
+        return called
 
     return decorate
-
-
-def _parameter(name: str, option: Option, model: type[BaseModel]) -> inspect.Parameter:
-    field = model.model_fields[name]
-    kind, default = field.annotation, field.get_default(call_default_factory=True)
-    if get_origin(kind) is Literal:
-        choices = Enum(name, {choice: choice for choice in get_args(kind)}, type=str)  # type: ignore[misc]
-        kind, default = choices, choices(default)
-    elif get_origin(kind) is tuple:  # joined by commas
-        kind, default = str | None, None
-    flags = (*option.flags[:-1], "/".join(filter(None, (option.flags[-1], option.negative))))
-    info = typer.Option(
-        *flags,
-        help=option.help,
-        metavar=option.metavar,
-        rich_help_panel=option.panel,
-        hidden=option.rare,
-        show_default=option.show_default if default is not None else False,
-        case_sensitive=False,
-    )
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
 
 def given(context: typer.Context, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the settings that stand on the command line."""
     return {
-        name: value.value if isinstance(value, Enum) else value
+        name: _plain(value)
         for name, value in settings.items()
         if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     }
+
+
+def sentences_of(error: ValidationError, flags: Mapping[str, str]) -> Iterator[str]:
+    """The problems, a sentence per option.
+
+    Args:
+        flags: of the fields.
+    """
+    for problem in error.errors(include_url=False, include_context=False):
+        name = str(problem["loc"][0])
+        what = problem["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        yield f"{flags.get(name, name)} {problem['input']}: {what}"
+
+
+def _print_whole_help(context: typer.Context, asked: bool) -> None:
+    if asked:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", help="Show all options.", is_eager=True, hidden=True, callback=_print_whole_help)
+]
+
+
+def _fields(model: type[BaseModel]) -> dict[str, Option]:
+    return {name: option for name, option in options_of(model).items() if option.has_flag}
+
+
+def _parameters(
+    model: type[BaseModel], only: Collection[str] | None, shown: Collection[str] | None
+) -> Iterator[inspect.Parameter]:
+    for name, option in _fields(model).items():
+        if only is None or name in only:
+            yield _parameter(name, option, model, hidden=shown is not None and name not in shown)
+
+
+def _parameter(name: str, option: Option, model: type[BaseModel], *, hidden: bool) -> inspect.Parameter:
+    field = model.model_fields[name]
+    kind: Any = field.annotation
+    default = ... if field.is_required() else field.get_default(call_default_factory=True)
+    (of_value,) = [one for one in get_args(kind) if one is not NoneType][:1] or [kind]
+    if any(isinstance(one, BeforeValidator) for one in field.metadata) or get_origin(kind) is tuple:
+        kind, default = str | None, None  # text, which the model reads
+    elif get_origin(kind) is Literal or get_origin(of_value) is Literal:
+        words = get_args(kind if get_origin(kind) is Literal else of_value)
+        choices: Any = Enum(name, {word: word for word in words}, type=str)  # type: ignore[misc]
+        kind, default = (choices, choices(default)) if default is not None else (choices | None, None)
+    info = typer.Option(
+        *option.flags[:-1],
+        "/".join(filter(None, (option.flags[-1], option.negative))),
+        help=option.help,
+        metavar=option.metavar,
+        rich_help_panel=option.panel or None,
+        hidden=hidden,
+        show_default=option.show_default
+        if default not in (None, ..., []) or isinstance(option.show_default, str)
+        else False,
+        case_sensitive=False,
+    )
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+def _model_of(model: type[BaseModel], values: Mapping[str, Any]) -> BaseModel:
+    try:
+        return model(**{name: _plain(value) for name, value in values.items() if value is not None})
+    except ValidationError as error:
+        flags = {name: option.flags[-1] for name, option in options_of(model).items()}
+        raise UsageError("\n".join(sentences_of(error, flags))) from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value.value if isinstance(value, Enum) else value

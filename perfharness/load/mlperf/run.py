@@ -113,7 +113,7 @@ def plan_mlperf(model: str, given: Mapping[str, Any]) -> MlperfPlan:
     if settings.user_conf is not None:
         settings = settings.model_copy(update={"user_conf": settings.user_conf.absolute()})
     words = [settings.model_dump_json(exclude_defaults=True)]
-    options, _ = launch_options(WORKER, words, {**DEFAULTS, **others, "module": True, "source": model})
+    options = launch_options(WORKER, words, {**DEFAULTS, **others, "module": True, "source": model})
     (plan,) = plan_launches([options])
     return MlperfPlan(settings, plan)
 

@@ -11,7 +11,7 @@ from perfharness.backends import Device, DeviceChoice
 from perfharness.backends.models import model_source, shapes_of
 from perfharness.errors import UsageError
 from perfharness.model.bench import BenchCase, Precision
-from perfharness_launcher.plan.options import Option
+from perfharness.model.settings import Option
 
 if TYPE_CHECKING:
     from perfharness.bench.spec import CaseSpec
@@ -28,8 +28,8 @@ ONE_AT_A_TIME = ("SingleStream", "MultiStream")
 
 LAUNCH_SETTINGS = (
     "gpus", "gpu_offset", "cpu_bind", "require_exclusive", "timeout_s", "warmup_batches",
-    "reject_throttled", "tracer", "nsys", "trace_os", "telemetry", "gpu_counters", "sample_interval_ms",
-    "measure_idle_s", "cool_down_c", "cool_down_limit_s", "maximize_clocks", "clock_refusal", "output_dir", "history",
+    "tracer", "nsys", "trace_os", "telemetry", "measure_idle_s", "cool_down_c", "cool_down_limit_s",
+    "maximize_clocks", "output_dir", "history",
 )  # fmt: skip
 """Settings of `perfharness launch` that a test of LoadGen takes; it is one process, on one GPU or none."""
 
@@ -44,12 +44,8 @@ class MlperfSettings(BaseModel):
     model: str
     """A model file, or `module:function`, as of `perfharness bench`."""
 
-    backend: Annotated[
-        str, Option(("--backend",), MODEL, "As of `perfharness bench`.", metavar="NAME[/MODE]", rare=False)
-    ] = ""
-    precision: Annotated[Precision, Option(("--precision",), MODEL, "In which the model computes.", rare=False)] = (
-        "fp32"
-    )
+    backend: Annotated[str, Option(("--backend",), MODEL, "As of `perfharness bench`.", metavar="NAME[/MODE]")] = ""
+    precision: Annotated[Precision, Option(("--precision",), MODEL, "In which the model computes.")] = "fp32"
     device: Annotated[DeviceChoice, Option(("--device",), MODEL, "auto: the GPU where there is one.")] = "auto"
     shape: Annotated[
         tuple[str, ...],
@@ -68,7 +64,6 @@ class MlperfSettings(BaseModel):
             MODEL,
             "Most samples in one execution. [default: 1; MultiStream: those of a query]",
             metavar="N",
-            rare=False,
         ),
     ] = Field(default=None, ge=1)
     batch_sizes: Annotated[
@@ -97,7 +92,7 @@ class MlperfSettings(BaseModel):
         int, Option(("--warmup-rounds",), MODEL, "Executions of each session before the test.", metavar="N")
     ] = Field(default=5, ge=1)
 
-    scenario: Annotated[Scenario, Option(("--scenario",), TEST, "Of LoadGen.", rare=False)] = "SingleStream"
+    scenario: Annotated[Scenario, Option(("--scenario",), TEST, "Of LoadGen.")] = "SingleStream"
     benchmark: Annotated[
         str | None,
         Option(
@@ -105,12 +100,9 @@ class MlperfSettings(BaseModel):
             TEST,
             "Apply LoadGen's own rules of this benchmark, as resnet50.",
             metavar="NAME",
-            rare=False,
         ),
     ] = None
-    user_conf: Annotated[
-        Path | None, Option(("--user-conf",), TEST, "LoadGen's user.conf.", metavar="FILE", rare=False)
-    ] = None
+    user_conf: Annotated[Path | None, Option(("--user-conf",), TEST, "LoadGen's user.conf.", metavar="FILE")] = None
     target_qps: Annotated[
         float | None,
         Option(
@@ -118,7 +110,6 @@ class MlperfSettings(BaseModel):
             TEST,
             "Server: queries a second that are issued; Offline: samples a second that are expected.",
             metavar="X",
-            rare=False,
         ),
     ] = Field(default=None, gt=0, allow_inf_nan=False)
     target_latency_ms: Annotated[
@@ -128,17 +119,16 @@ class MlperfSettings(BaseModel):
             TEST,
             "Server: the bound; SingleStream, MultiStream: expected of a query.",
             metavar="MS",
-            rare=False,
         ),
     ] = Field(default=None, gt=0, allow_inf_nan=False)
-    min_duration_s: Annotated[
-        float | None, Option(("--min-duration",), TEST, "Of the test.", metavar="SECONDS", rare=False)
-    ] = Field(default=None, ge=0, allow_inf_nan=False)
+    min_duration_s: Annotated[float | None, Option(("--min-duration",), TEST, "Of the test.", metavar="SECONDS")] = (
+        Field(default=None, ge=0, allow_inf_nan=False)
+    )
     max_duration_s: Annotated[
         float | None, Option(("--max-duration",), TEST, "Of the test; the result is INVALID then.", metavar="SECONDS")
     ] = Field(default=None, ge=0, allow_inf_nan=False)
-    min_queries: Annotated[int | None, Option(("--min-queries",), TEST, "Of the test.", metavar="N", rare=False)] = (
-        Field(default=None, ge=1)
+    min_queries: Annotated[int | None, Option(("--min-queries",), TEST, "Of the test.", metavar="N")] = Field(
+        default=None, ge=1
     )
     max_queries: Annotated[int | None, Option(("--max-queries",), TEST, "Of the test.", metavar="N")] = Field(
         default=None, ge=1
@@ -167,7 +157,6 @@ class MlperfSettings(BaseModel):
             DATA,
             "random, an .npz with an array of samples for each input, or a function.",
             metavar="FILE.npz|module:function",
-            rare=False,
         ),
     ] = RANDOM
     samples: Annotated[

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from perfharness.analysis.metrics.telemetry_lines import (
@@ -36,16 +35,14 @@ from perfharness.render.charts.drawing import (
     Sheet,
     Specification,
     column,
-    draw,
     layered,
     line_rows,
     message,
     unit,
     wrapped,
 )
-from perfharness.runs.run import SampledRun, read_telemetry
+from perfharness.runs.run import SampledRun
 
-PAGE = "telemetry"
 WIDTH, HEIGHT = 900, 105
 COLORS = tuple(GREY if color == YELLOW else color for color in PALETTE)
 MAX_LINES = len(COLORS)
@@ -86,14 +83,6 @@ class Panel:
     top: float | None = None
     from_zero: bool = True
     step: str = HOLDS
-
-
-def draw_run(folder: Path) -> list[Path]:
-    """Draw the telemetry of a run folder; the files that were written.
-
-    Raises `ResultError` where there is no readable telemetry.
-    """
-    return draw(telemetry_pictures(read_telemetry(folder)), folder, PAGE)
 
 
 def telemetry_pictures(run: SampledRun) -> list[Picture]:

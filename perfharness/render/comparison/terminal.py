@@ -48,8 +48,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
 def rule_text(comparison: Comparison) -> str:
     """How the verdicts were made, in a line."""
     rule = comparison.rule
-    least = [f"{100 * rule.min_effect:g} %", *(f"{value:g} {unit}" for unit, value in rule.min_abs.items())]
-    text = f"differences from {' and '.join(least)} on count"
+    text = f"differences from {100 * rule.min_effect:g} % on count"
     if not comparison.rows_tested:
         return text
     return f"{text}; at most {100 * rule.alpha:g} % false alarms in all {comparison.rows_tested} rows together"

@@ -34,7 +34,6 @@ def report(
     warmup_batches: int | None = None,
     domain: str | None = None,
     batch_pattern: str | None = None,
-    nsys: str | Path | None = None,
 ) -> Report:
     """Gather what is known of runs, and write it; what `perfharness report` does.
 
@@ -45,7 +44,6 @@ def report(
         price_per_kwh: of electricity.
         anonymous: leave out host, user and paths.
         warmup_batches, domain, batch_pattern: how bare traces are read, as for `analyze`.
-        nsys: the nsys that exports `.nsys-rep`; None: what is found.
 
     Raises:
         UsageError: no run is named, or the file's ending is none of a format.
@@ -59,7 +57,6 @@ def report(
         require_format(format_of(file))
     made = gather_all(
         [Path(run) for run in runs],
-        None if nsys is None else Path(nsys),
         ReadAs(warmup_batches, domain, batch_pattern),
         prices_of(price_per_hour, price_per_kwh),
     )
@@ -75,10 +72,10 @@ def require_format(wanted: ReportFormat) -> None:
         find_browser()
 
 
-def gather_all(paths: Sequence[Path], nsys: Path | None, read_as: ReadAs, prices: Prices | None) -> Report:
+def gather_all(paths: Sequence[Path], read_as: ReadAs, prices: Prices | None) -> Report:
     """The content of the report of runs, traces and suites. Raises `ResultError`, `TraceError`."""
     suites = {path: found for path in paths if (found := suite_report(path)) is not None}
-    located = [locate(path, nsys) for path in paths if path not in suites]
+    located = [locate(path) for path in paths if path not in suites]
     folders = (folder for one in located if one.process is None for folder in one.runs)
     loads = {folder: load for folder in folders if (load := load_report(folder)) is not None}
     return gather(located, read_as, prices, list(suites.values()), side_by_side(suites), loads)

@@ -274,7 +274,7 @@ def _outside(run: RunReport) -> Iterator[Block]:
         ]
         for name, one in zip(names, run.outside_batches, strict=True)
     ]  # fmt: skip
-    note = "Stages outside of batches, ms an occurrence; which batch each was for is not recorded."
+    note = "Stages outside of batches of their recorder, ms per occurrence; not assigned to a batch."
     yield Table("outside_batches", columns, rows, note)
 
 

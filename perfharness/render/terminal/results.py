@@ -43,6 +43,7 @@ WHERE_OUTSIDE = {
     "other_task": "next to a batch, in another task",
     "other_thread": "next to a batch, in another thread",
     "other_process": "next to a batch, in another process",
+    "other_recorder": "in or next to a batch of another recorder or domain",
     "no_batch_open": "while no batch was open",
 }
 
@@ -180,7 +181,7 @@ def _print_stages(console: Console, rows: list[StageRow], limits: Mapping[Path, 
 
 def _print_outside(console: Console, stages: list[Tree]) -> None:
     """Print stages outside of batches, and where they ran."""
-    say(console, "outside of batches, ms per occurrence; which batch each was for is not recorded")
+    say(console, "outside of batches of their recorder, ms per occurrence; not assigned to a batch")
     columns = [
         Column("stage", is_text=True), Column("count"), Column("CPU"), Column("p50", drop=2), Column("total"),
         Column("GPU", drop=1), Column("ran", is_text=True, drop=3),

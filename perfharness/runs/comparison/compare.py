@@ -92,13 +92,13 @@ FEW_LAUNCHES = 3
 """With fewer a side an interval is so wide that hardly anything is decided."""
 
 
-def read_side(text: str, nsys: Path | None = None, read_as: ReadAs = AS_LAUNCHED) -> SideInput:
+def read_side(text: str, read_as: ReadAs = AS_LAUNCHED) -> SideInput:
     """A side as it is named: a path, `history:ID`, or several joined by commas.
 
     Raises what `read_launches` raises, and `HistoryError`.
     """
     paths = [text] if Path(text).exists() else [part for part in text.split(",") if part]
-    launches = [launch for path in paths for launch in _read(path, nsys, read_as)]
+    launches = [launch for path in paths for launch in _read(path, read_as)]
     ids = [launch.run_id for launch in launches]
     twice = [launch.folder for launch in launches if ids.count(launch.run_id) > 1]
     if twice:
@@ -109,7 +109,7 @@ def read_side(text: str, nsys: Path | None = None, read_as: ReadAs = AS_LAUNCHED
     return SideInput(text if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more", launches)
 
 
-def _read(text: str, nsys: Path | None, read_as: ReadAs) -> list[LaunchFigures]:
+def _read(text: str, read_as: ReadAs) -> list[LaunchFigures]:
     path = Path(text)
     if text.startswith(HISTORY_PREFIX) and not path.exists():
         from perfharness.runs.history import recorded_launch  # its library takes long to load
@@ -119,7 +119,7 @@ def _read(text: str, nsys: Path | None, read_as: ReadAs) -> list[LaunchFigures]:
         return [read_trtexec(path)]
     if (suite := suite_file(path)) is not None:
         return [read_suite(suite)]
-    return read_launches(locate(path, nsys), read_as)
+    return read_launches(locate(path), read_as)
 
 
 def compare_runs(
@@ -128,7 +128,6 @@ def compare_runs(
     renamed: Mapping[str, str] | None = None,
     allowed: Iterable[str] = (),
     stages: Iterable[str] = (),
-    metrics: Iterable[str] = (),
     limits: Iterable[str] = (),
     **rule: Any,
 ) -> Comparison:
@@ -140,7 +139,6 @@ def compare_runs(
         renamed: stages of the base and their names in the new version.
         allowed: differences that would make the comparison meaningless, and may be.
         stages: only these, by last name or path.
-        metrics: only these.
         limits: as `inference.p95 > 20ms`; see `limits` of the result.
         rule: fields of `CompareRule`, as `min_effect=0.03`.
 
@@ -154,9 +152,7 @@ def compare_runs(
         raise UsageError(f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
     if unknown := sorted(set(rule) - set(CompareRule.model_fields)):
         raise UsageError(f"{unknown[0]}: no such option; there are {', '.join(CompareRule.model_fields)}")
-    options = CompareOptions(
-        checked, renamed or {}, frozenset(allowed), tuple(stages), tuple(metrics), tuple(map(parse_limit, limits))
-    )
+    options = CompareOptions(checked, renamed or {}, frozenset(allowed), tuple(stages), tuple(map(parse_limit, limits)))
     return compare_sides(read_side(str(base)), [read_side(str(other)) for other in others], options)
 
 
@@ -166,7 +162,7 @@ def compare_sides(
     """Compare each of the others with the base; the verdicts are corrected for the rows of all of them.
 
     Raises:
-        UsageError: an option names a stage, a metric or a difference that does not exist.
+        UsageError: an option names a stage or a difference that does not exist.
         ResultError: a side has no launch that can be used.
     """
     check_options(options)
@@ -181,7 +177,7 @@ def compare_sides(
     rule = options.rule
     judgements = compare(
         [one.pair for one in judged],
-        Rule(alpha=rule.alpha, min_effect=rule.min_effect, spread=rule.spread, allow_drift=rule.allow_drift),
+        Rule(alpha=rule.alpha, min_effect=rule.min_effect, spread=rule.spread),
     )
     by_pair = {id(one): judgement for one, judgement in zip(judged, judgements, strict=True)}
     return Comparison(

@@ -284,7 +284,6 @@ def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[
     read = {
         "domain": manifest.domain,
         "pattern": manifest.batch_pattern,
-        "throttled batches excluded": manifest.reject_throttled or None,
         "ranks parallel by": None if manifest.parallel == "auto" else manifest.parallel,
     }
     found: dict[str, str | None] = {

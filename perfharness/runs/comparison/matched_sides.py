@@ -39,7 +39,6 @@ class CompareOptions:
         renamed: stages of the base and what the new version calls them: last names or paths.
         allowed: names of differences that may be, though they make most comparisons meaningless.
         stages: only these, by last name or path; empty: all, and the run.
-        metrics: only these; empty: all.
         limits: that the other versions are to keep to.
     """
 
@@ -47,7 +46,6 @@ class CompareOptions:
     renamed: Mapping[str, str] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
     stages: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
 
 
@@ -94,9 +92,6 @@ def check_options(options: CompareOptions) -> None:
     """Raises `UsageError` where a name does not exist."""
     if unknown := sorted(options.allowed - set(DECIDING)):
         raise UsageError(f"--allow {unknown[0]}: no such difference; there are {', '.join(DECIDING)}")
-    if wrong := [name for name in options.metrics if name not in METRICS or not METRICS[name].is_judged]:
-        known = ", ".join(name for name, metric in METRICS.items() if metric.is_judged)
-        raise UsageError(f"--metric {wrong[0]}: no such figure; there are {known}")
 
 
 def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> MatchedSides:
@@ -113,7 +108,6 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
         for figure in dict.fromkeys(figure for launch in base.used for figure in launch.figures)
         if (figure.is_judged or (figure.path in wanted and METRICS[figure.metric].is_judged))
         and (not wanted or figure.path in wanted)
-        and (not options.metrics or figure.metric in options.metrics)
         and (not figure.path or new_path[figure.path] in new_paths)
     ]
     figures.sort(key=lambda figure: bool(figure.path))  # the run first; the stages stay in order
@@ -134,7 +128,6 @@ def match_sides(base: SideInput, new: SideInput, options: CompareOptions) -> Mat
         pair = Pair(
             np.asarray([value for value in values if value is not None], dtype=np.float64),
             np.asarray([value for value in new_values if value is not None], dtype=np.float64),
-            min_abs=options.rule.min_abs.get(METRICS[figure.metric].unit, 0.0),
             base_at=_known(base_at, values),
             new_at=_known(new_at, new_values),
         )

@@ -21,7 +21,7 @@ Order = Literal["in-turns", "one-after-the-other", "unknown"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
 
 
 class CompareRule(_Model):
@@ -33,14 +33,8 @@ class CompareRule(_Model):
     min_effect: float = Field(default=0.02, ge=0)
     """smallest relative difference that counts"""
 
-    min_abs: dict[Unit, float] = Field(default_factory=dict)
-    """smallest difference that counts, by unit"""
-
     spread: float | None = Field(default=None, gt=0)
     """relative standard deviation between launches, as the user stated it; null: only what was seen counts"""
-
-    allow_drift: bool = True
-    """whether intervals allow for a machine that drifts, where one side was measured after the other"""
 
 
 class ComparedLaunch(_Model):

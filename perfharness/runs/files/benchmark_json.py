@@ -57,11 +57,11 @@ class ProcessEnergyWritten(ProcessEnergy):
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class _Open(BaseModel):
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", use_attribute_docstrings=True)
 
 
 class Range(_Open):
@@ -155,9 +155,9 @@ class OutsideStage(_Model):
     count: Count
     """occurrences"""
 
-    where: dict[Literal["other_task", "other_thread", "other_process", "no_batch_open"], Count]
+    where: dict[Literal["other_task", "other_thread", "other_process", "other_recorder", "no_batch_open"], Count]
     """how many of them began while a batch of the recorder was open: on their thread in another task, in another
-    thread, in another process; or while none was"""
+    thread, in another process; while only a batch of another recorder or domain was; or while none was"""
 
     cpu_time: Occurrences
     gpu_time: Occurrences

@@ -1,4 +1,4 @@
-"""What a user may name: a run, a process of one, several runs, or a trace, as sqlite, Parquet or `.nsys-rep`."""
+"""What a user may name: a run, a process of one, several runs, or a trace, as sqlite or `.nsys-rep`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, repeated_launches
 from perfharness.runs.series.scaling import SCALING_NAME, Scaling
 from perfharness.telemetry.protocol import SPOOL_NAME
-from perfharness.trace.database import SQLITE_MAGIC
-from perfharness.trace.parquet_folder import is_parquet_trace
+from perfharness.trace.sqlite import SQLITE_MAGIC
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys.collect import REPORT_SUFFIX, collect, sqlite_of
 from perfharness_launcher.nsys.command_line import REPORT_STEM
@@ -33,9 +32,6 @@ REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """How an `.nsys-rep` begins (nsys 2023.4 to 2024.2)."""
 
-PARQUET_ENDING = "_pqtdir"
-"""What nsys adds to the name of a Parquet folder when no name is given."""
-
 RUN_OF_SERIES = re.compile(r"(np|cold|warm)_(\d{1,9})|first", re.ASCII)
 """Folders of the runs that `launch --np-sweep` and `--cold-start` make."""
 
@@ -44,8 +40,7 @@ LEVELS_OF_PROCESSES = 3
 
 EXPECTED_PATHS = (
     "give a run folder (what was passed to `perfharness launch -o`), the folder of one of its processes, the folder of "
-    "a repeat, a sweep or cold starts, or a trace: a file, or a folder that "
-    "`nsys export --type parquetdir` wrote"
+    "a repeat, a sweep or cold starts, or a trace (.sqlite or .nsys-rep)"
 )
 
 
@@ -83,7 +78,7 @@ class Located:
                 yield (f"{run_dir.name}/{record.folder}" if self.is_series else record.folder), record
 
 
-def locate(path: Path, nsys: Path | None = None) -> Located:
+def locate(path: Path) -> Located:
     """What the path names; an `.nsys-rep` is exported by nsys next to it.
 
     Of `launch --overhead`, the traced launches.
@@ -97,14 +92,12 @@ def locate(path: Path, nsys: Path | None = None) -> Located:
     if not path.is_dir() and not path.is_file():
         raise ResultError(f"{path} is no regular file and no folder; {EXPECTED_PATHS}.")
     if not path.is_dir():
-        trace = sqlite_of(path, lambda: find_nsys(nsys, os.environ)) if _is_report(path) else path
+        trace = sqlite_of(path, lambda: find_nsys(None, os.environ)) if _is_report(path) else path
         return Located(path, trace=trace, name=path.stem)
     if (path / MANIFEST_NAME).is_file():
         return Located(path, runs=(path,), name=path.name)
     if (path / OVERHEAD_NAME).is_file() and is_plain_folder(path / TRACED):
         path = path / TRACED
-    if is_parquet_trace(path):
-        return Located(path, trace=path, name=path.name.removesuffix(PARQUET_ENDING))
     if (found := _run_around(path)) is not None:
         return Located(path, runs=(found[0],), process=found[1], name=path.name)
     if (path / TRACE_NAME).is_file():
@@ -173,7 +166,7 @@ def _listed(folder: Path) -> set[str]:
     return listed
 
 
-def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
+def complete_cut_off(folder: Path) -> None:
     """Of a run whose launcher was killed, make readable files of what its tracers and its sampler left.
 
     What cannot be made is skipped: the analysis reports processes without a trace.
@@ -188,7 +181,7 @@ def complete_cut_off(folder: Path, nsys: Path | None = None) -> None:
             for place, pid in left.items()
             if any(is_plain(place / f"{REPORT_STEM}{end}") for end in REPORT_ENDS)
         }
-        usable = [found for found in find_nsys(nsys, os.environ) if found.usable] if reports else []
+        usable = [found for found in find_nsys(None, os.environ) if found.usable] if reports else []
         if usable:
             collect(usable[0], reports, Interrupts())
     spool = folder / SPOOL_NAME

@@ -74,7 +74,6 @@ class ReadAs:
     warmup_batches: int | None = None
     domain: str | None = None
     batch_pattern: str | None = None
-    reject_throttled: bool | None = None
     parallel: Literal["auto", "data", "model"] | None = None
 
     def options(self, launched: RunManifest | None = None) -> AnalysisOptions:
@@ -154,7 +153,7 @@ def read_manifest(folder: Path) -> RunManifest:
     except FileNotFoundError:
         raise ResultError(
             f"{folder} holds no {MANIFEST_NAME}, so it is not a run folder; give the folder that was passed to "
-            "`perfharness launch -o`, or a trace: a file, or a folder that `nsys export --type parquetdir` wrote."
+            "`perfharness launch -o`, or a trace (.sqlite or .nsys-rep)."
         ) from None
     except (OSError, ValidationError) as error:
         raise ResultError(
@@ -271,7 +270,7 @@ def analyze_run(
     findings.extend(found)
     options = analyzer.options
     nsys_bytes = {name: one.trace_bytes for name, one in all_analysed.items() if one.trace_meta.tracer == "nsys"}
-    machine = analyzer.telemetry.summarize(results, reject_throttled=options.reject_throttled, nsys_bytes=nsys_bytes)
+    machine = analyzer.telemetry.summarize(results, nsys_bytes)
     findings.extend(machine.findings)
     files = ResultFiles(run_dir) if write and (results or not has_numbers(run_dir)) else None
     for process in manifest.measured_processes:

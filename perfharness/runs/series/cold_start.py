@@ -94,7 +94,7 @@ def cold_start(
     Raises:
         UsageError: as in `perfharness.launch`.
     """
-    options, _ = launch_options(script, script_arguments, settings, config)
+    options = launch_options(script, script_arguments, settings, config)
     command = command_of(options, "--cold-start", str(count))
     plans = plan_launches(cold_start_options(options, count))
     with series_folder(options.output_dir, folders_of(plans)) as series:

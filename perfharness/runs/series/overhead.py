@@ -151,7 +151,7 @@ def measure_overhead(
     Raises:
         UsageError, LaunchError, ResultError: as in `repeat_cases`.
     """
-    options, _ = launch_options(script, script_arguments, settings, config)
+    options = launch_options(script, script_arguments, settings, config)
     request = repeat_request(count, seed)
     command = command_of(options, "--overhead", "--repeat", str(request.count))
     cases = plan_repeats(overhead_cases(options), request, [command, command])

@@ -264,7 +264,7 @@ def repeat(
     Raises:
         UsageError, LaunchError, ResultError: as in `repeat_cases`.
     """
-    options, _ = launch_options(script, script_arguments, settings, config)
+    options = launch_options(script, script_arguments, settings, config)
     (case,) = repeat_cases([options], count=count)
     return case
 

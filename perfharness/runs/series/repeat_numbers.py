@@ -210,7 +210,7 @@ def _warm(repeat: Repeat) -> Iterator[Finding]:
             "launches-began-warm",
             Severity.WARNING,
             f"{len(warm)} launches did not begin on a GPU as cool as the first one did: {listed}{more}",
-            "a longer --cool-down-limit; or --cool-down with a temperature that the GPUs come down to",
+            "a longer cool-down-limit (perfharness.toml); or --cool-down with a temperature that the GPUs come down to",
         )
 
 

@@ -87,7 +87,7 @@ def sweep_processes(
     Raises:
         UsageError: as in `perfharness.launch`, of any of the launches, before the first.
     """
-    options, _ = launch_options(script, script_arguments, settings, config)
+    options = launch_options(script, script_arguments, settings, config)
     command = command_of(options, "--np-sweep", ",".join(map(str, numbers)))
     plans = plan_launches(sweep_options(options, numbers))
     with series_folder(options.output_dir, folders_of(plans)) as series:

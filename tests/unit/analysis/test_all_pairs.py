@@ -6,10 +6,8 @@ import random
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,7 +15,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.timeline.range_table import RangeTable
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Trace
-from perfharness.trace import open_trace, source
+from perfharness.trace import open_trace
 from tests.support.trace_builder import TraceBuilder
 
 CALL_NAMES = ("cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaMemcpyAsync_v3020", "cudaMemsetAsync_v3020",
@@ -143,22 +141,13 @@ CALLS_OF_ONE_MOMENT = Story(
 """The two operations of the first call are not behind each other in the trace."""
 
 
-@example(story=CALLS_OF_ONE_MOMENT, rows=1000, shuffle=False, seed=0)
-@given(story=stories(), rows=st.sampled_from([1, 2, 7, 1000]), shuffle=st.booleans(), seed=st.integers(0, 99))
-def test_a_trace_in_any_order_says_what_all_pairs_say(story: Story, rows: int, shuffle: bool, seed: int) -> None:
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(source, "WINDOW_ROWS", rows):
+@example(story=CALLS_OF_ONE_MOMENT, shuffle=False, seed=0)
+@given(story=stories(), shuffle=st.booleans(), seed=st.integers(0, 99))
+def test_a_trace_in_any_order_says_what_all_pairs_say(story: Story, shuffle: bool, seed: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
         trace = open_trace(story.write(Path(folder) / "t.sqlite", None))
         found = Analysis(trace).table
         check_by_trying_all_pairs(trace, found)
         if shuffle and not has_ties(story):
             shuffled = open_trace(story.write(Path(folder) / "shuffled.sqlite", random.Random(seed)))
             assert answers(Analysis(shuffled).table) == answers(found)
-
-
-@pytest.mark.parametrize("rows", [1, pytest.param(100, marks=pytest.mark.slow), 5000])
-@pytest.mark.parametrize("name", ["pipeline", "threads", "graphs", "graphs_node", "old_partial", "cpu"])
-def test_real_traces_say_the_same_in_windows(name: str, rows: int) -> None:
-    path = Path(__file__).parents[2] / "golden" / "traces" / f"{name}.sqlite"
-    whole = answers(Analysis(open_trace(path)).table)
-    with mock.patch.object(source, "WINDOW_ROWS", rows):
-        assert answers(Analysis(open_trace(path)).table) == whole

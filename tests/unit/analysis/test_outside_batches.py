@@ -11,10 +11,13 @@ import pytest
 from perfharness.analysis.stages.combine import combine
 from perfharness.analysis.stages.outside import outside_tree
 from perfharness.cli.main import run
+from perfharness.model import conventions
+from perfharness.model.findings import Severity
 from perfharness.model.result import ProcessResult
 from tests.schemas import valid
+from tests.support.trace_builder import TraceBuilder
 from tests.unit.analysis.test_tabulate import result_of
-from tests.unit.recorded_traces import Recorded
+from tests.unit.recorded_traces import MS, Recorded
 
 
 def loop(builder: Recorded) -> None:
@@ -58,6 +61,41 @@ def test_stages_of_other_threads_tasks_and_processes(tmp_path: Path) -> None:
     assert (pooled["toy", "decode"]["count"], pooled["toy", "decode"]["cpu_time"]["mean"]) == (
         22, pytest.approx(43 / 11, abs=1e-6),
     )  # fmt: skip
+
+
+def test_inside_a_batch_of_another_recorder(tmp_path: Path) -> None:
+    """A library with a recorder of its own, in the batches of the script and before them."""
+    builder = Recorded()
+    loop(builder)
+    builder.declare("library")
+    for at in (50, 101, 121):
+        builder.stage("load", at, at + 1, recorder="library")
+    builder.stage("load", 141, 142, recorder="library", pid=300, tid=300)
+    assert outside(result_of(builder, tmp_path)) == {
+        ("library", "load"): (4, 4.0, {"other_recorder": 3, "no_batch_open": 1})
+    }
+
+
+def test_ranges_in_no_table_are_counted_with_their_names(tmp_path: Path) -> None:
+    """Ranges that no recorder made; and without a recorder those that end on another thread."""
+    builder = Recorded()
+    loop(builder)
+    builder.range("merge", 101 * MS, 104 * MS, domain="cudf")
+    for index in range(5):
+        builder.range(f"linear {index}", (101 + index) * MS, (102 + index) * MS)
+    builder.range("import", 0, 9, domain=conventions.STARTUP_DOMAIN)
+    (note,) = [one for one in result_of(builder, tmp_path).findings if one.code == "ranges-of-other-domains"]
+    assert note.severity == Severity.NOTE
+    assert note.message.startswith("6 NVTX ranges")
+    for part in ("1 of domain 'cudf' (merge: 1, 3 ms)", "5 of domain 'nvtx'", "linear 0: 1, 1 ms", "2 more names"):
+        assert part in note.message
+
+    plain = TraceBuilder()
+    plain.range("batch", 0, 9 * MS)
+    for at in (1, 2):
+        plain.range("upload", at * MS, (at + 4) * MS, start_end=True, end_tid=101)
+    (note,) = [one for one in result_of(plain, tmp_path).findings if one.code == "ranges-end-on-another-thread"]
+    assert (note.severity, "upload: 2, 8 ms" in note.message) == (Severity.NOTE, True)
 
 
 def test_nothing_is_outside_where_there_is_no_batch_or_all_is_inside(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ Captured = pytest.CaptureFixture[str]
 
 
 def sweep(folder: Path) -> Path:
+    """The launch with eight processes is of an earlier sweep."""
+    two_processes(folder / "np_8")
     rows = []
     for number in (1, 2):
         two_processes(folder / f"np_{number}")
@@ -41,12 +43,6 @@ def sweep(folder: Path) -> Path:
     )  # fmt: skip
     (folder / "scaling.json").write_text(scaling.model_dump_json())
     return folder
-
-
-def sweep_after_another(folder: Path) -> Path:
-    """The launch with eight processes is of an earlier one."""
-    two_processes(folder / "np_8")
-    return sweep(folder)
 
 
 def cold_starts(folder: Path) -> Path:
@@ -79,7 +75,6 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], int]] = {
     "process": (lambda folder: two_processes(folder) / "proc_1_gpu_0", 1),
     "process without its run": (process_alone, 1),
     "sweep": (sweep, 4),
-    "sweep after another": (sweep_after_another, 4),
     "cold starts": (cold_starts, 3),
     "repeat": (repeats, 4),
     "trace": (lambda folder: recorded_trace(folder / "a.sqlite"), 1),

@@ -83,7 +83,7 @@ def test_places(nowhere: Path, place: str) -> None:
 def test_path_and_environment(nowhere: Path) -> None:
     on_path = make_whole(nowhere / "a")
     named = make_whole(nowhere / "b", "2023.1.1.1-1v0")
-    assert found(nowhere, {"PATH": str(on_path.parent), "PERFHARNESS_NSYS": str(named)}) == [on_path, named]
+    assert found(nowhere, {"PATH": str(on_path.parent), "PERFHARNESS_NSYS": str(named)}) == [named, on_path]
 
 
 def test_newest_first_and_each_real_file_once(nowhere: Path) -> None:

@@ -190,7 +190,7 @@ from perfharness_launcher.processes.spawn import Placement
 from perfharness_launcher.processes.supervise import Observer
 
 cpu, out, script = sys.argv[1:]
-options, _ = launch_options(script, (), {"tracer": "none", "output_dir": out, "telemetry": False})
+options = launch_options(script, (), {"tracer": "none", "output_dir": out, "telemetry": False})
 (plan,) = plan_launches([options])
 placed = [dataclasses.replace(spec, placement=Placement((int(cpu),), "test")) for spec in plan.processes]
 run_plan(dataclasses.replace(plan, processes=tuple(placed)), ["perfharness"], Observer())

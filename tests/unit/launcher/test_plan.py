@@ -110,7 +110,7 @@ def test_each_process_of_a_group_sees_all_of_its_gpus(
     [
         ({"gpus": FOUR}, {"num_gpus": 3, "gpus_per_process": 2}, "3 GPUs"),
         ({"gpus": FOUR}, {"gpus_per_process": 8}, "8 GPUs"),
-        ({"gpus": FOUR}, {"gpus_per_process": 0}, "--gpus-per-process 0"),
+        ({"gpus": FOUR}, {"gpus_per_process": 0}, "gpus-per-process 0"),
         ({}, {"gpus_per_process": 2}, "no GPU"),
     ],
 )
@@ -217,7 +217,7 @@ def test_every_conflict_is_told_at_once() -> None:
         batch_pattern="(",
     ).splitlines()
     assert [line.split()[0] for line in told] == [
-        "there", "-o", "-np", "-w", "--timeout", "--nsys", "--batch-pattern",
+        "there", "-o", "-np", "-w", "--timeout", "--nsys", "batch-pattern",
     ]  # fmt: skip
 
 
@@ -237,8 +237,8 @@ def test_every_conflict_is_told_at_once() -> None:
         ({"num_processes": 10**20}, "-np 100000000000000000000"),
         ({"barrier_timeout_s": float("inf")}, "--barrier-timeout inf"),
         ({"cool_down_c": float("nan")}, "--cool-down nan"),
-        ({"cool_down_limit_s": float("nan")}, "--cool-down-limit nan"),
-        ({"cool_down_limit_s": -5.0}, "--cool-down-limit -5"),
+        ({"cool_down_limit_s": float("nan")}, "cool-down-limit nan"),
+        ({"cool_down_limit_s": -5.0}, "cool-down-limit -5"),
     ],
 )
 def test_wrong_choices_of_gpus_and_numbers_are_refused(options: dict[str, Any], words: str) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
+from perfharness.model.settings import options_of
 from perfharness_launcher.plan.gpus import GpuFacts
 from perfharness_launcher.plan.options import (
     LaunchOptions,
     command_of,
     launch_options,
-    options_of,
 )
 
 
@@ -32,7 +32,7 @@ SCRIPT = "project/pipeline.py"
 
 
 def options(given: dict[str, Any] | None = None, config: Path | None = None) -> LaunchOptions:
-    return launch_options(SCRIPT, (), given or {}, config)[0]
+    return launch_options(SCRIPT, (), given or {}, config)
 
 
 def dry_run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -88,19 +88,18 @@ def test_the_file_next_to_what_a_launcher_of_ranks_starts(folder: Path, words: t
     (folder / "perfharness.toml").write_text("[launch]\nnum-processes = 3\n")
     (folder / "tool").write_text("")
     (folder.parent / "other.py").write_text("")
-    made, _ = launch_options(words[0], words[1:], {})
+    made = launch_options(words[0], words[1:], {})
     assert made.num_processes == count
 
 
 def test_paths_are_relative_to_the_file(folder: Path) -> None:
     (folder / "perfharness.toml").write_text(
-        '[launch]\noutput-dir = "runs/a"\nannotate = "/abs/a.toml"\npython = ".venv/bin/python"\nplots = true\n'
+        '[launch]\noutput-dir = "runs/a"\nannotate = "/abs/a.toml"\npython = ".venv/bin/python"\n'
     )
-    made, terminal = launch_options(SCRIPT, (), {})
+    made = launch_options(SCRIPT, (), {})
     assert made.output_dir == Path("project/runs/a")
     assert made.annotate == Path("/abs/a.toml")
     assert made.python == "project/.venv/bin/python"
-    assert terminal.plots
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
         ('[launch]\ntracer = "magic"', "tracer = 'magic'"),
         ("[launch]\nbarrier = 1", "barrier"),
         ("[launch]\ngpus = [0]", "gpus"),
-        ("[launch]\nplots = 3", "plots"),
+        ("[launch]\nplots = true", "plots"),
         ("launch = 3", "table"),
         ("num-processes = 4", "num-processes"),
         ("[launch", "TOML"),
@@ -150,10 +149,10 @@ VALUES: dict[str, Any] = {
     "gpus": ("0", "GPU-a"), "cpu_bind": "numa", "timeout_s": 1.5,
     "require_exclusive": True, "module": True, "python": "/usr/bin/python3", "log_level": "debug", "warmup_batches": 0,
     "annotate": Path("a.toml"), "annotate_torch": 2, "annotate_collectives": True, "parallel": "model", "domain": "d",
-    "batch_pattern": "b.*", "reject_throttled": True,
+    "batch_pattern": "b.*",
     "tracer": "embedded", "nsys": Path("/opt/nsys"), "trace_os": True, "barrier": False, "barrier_timeout_s": 2.0,
-    "telemetry": False, "gpu_counters": False, "sample_interval_ms": 20.0, "measure_idle_s": 0.0, "cool_down_c": 40.0,
-    "clock_refusal": "stop", "capture_batches": "1:5",
+    "telemetry": False, "measure_idle_s": 0.0, "cool_down_c": 40.0,
+    "capture_batches": "1:5",
     "cool_down_limit_s": 5.0, "maximize_clocks": True, "explain": True, "output_dir": Path("elsewhere"),
     "history": False,
 }  # fmt: skip
@@ -168,7 +167,8 @@ def test_the_command_of_a_launch_from_python_launches_the_same(monkeypatch: pyte
         raise UsageError("that is all")
 
     monkeypatch.setattr("perfharness.cli.launch.plan_launches", refuse)
-    asked = LaunchOptions(script="x.py", script_arguments=("-np", "9"), **VALUES)
+    of_flags = {name: VALUES[name] for name, option in options_of(LaunchOptions).items() if option.has_flag}
+    asked = LaunchOptions(script="x.py", script_arguments=("-np", "9"), **of_flags)
     assert run(command_of(asked)[1:]) == 2
     assert run(command_of(LaunchOptions(script="x.py"))[1:]) == 2
     assert made == [asked, LaunchOptions(script="x.py")]

@@ -237,7 +237,7 @@ def test_over_http_what_the_launched_generator_lacks_is_no_finding(tmp_path: Pat
         target = result.target.model_copy(update={"kind": kind})
         traced = result.model_copy(update={"target": target, "tracer": "nsys"})
         folder = folder_of(tmp_path / kind, traced, lines)
-        codes.append({one.code for one in gather_all([folder], None, ReadAs(), None).findings})
+        codes.append({one.code for one in gather_all([folder], ReadAs(), None).findings})
     assert codes[0] - codes[1] == {"not-traced"}
 
 
@@ -245,7 +245,7 @@ def test_tokens_of_a_stream_have_rows_of_their_own(tmp_path: Path) -> None:
     result, lines = lines_of()
     first = result.phases[1].model_copy(update={"first_token": result.phases[1].service})
     result = result.model_copy(update={"phases": [result.phases[0], first]})
-    document = document_of(gather_all([folder_of(tmp_path / "out", result, lines)], None, ReadAs(), None))
+    document = document_of(gather_all([folder_of(tmp_path / "out", result, lines)], ReadAs(), None))
     table = tables_of(document)["load times"]
     assert [row[1] for row in table.rows if row[0] == "load"] == [
         "latency", "queueing", "service", "to the first token", "generator late",
@@ -256,7 +256,7 @@ def test_a_run_without_traces_has_numbers(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "out", *lines_of())
     for ending in ("html", "md"):
         assert run(["report", str(folder), "-o", str(tmp_path / f"r.{ending}")]) == 0
-    report = gather_all([folder], None, ReadAs(), None)
+    report = gather_all([folder], ReadAs(), None)
     assert json.loads(report.model_dump_json())["runs"][0]["load"]["result"]["phases"][1]["arrivals"] == 3000
     tables = tables_of(document_of(report))
     assert tables["load phases"].rows[1][2:9] == [30.0, 100.0, 100.0, 3000, 3000, 3000, 3000]
@@ -264,9 +264,9 @@ def test_a_run_without_traces_has_numbers(tmp_path: Path) -> None:
 
 
 def test_no_name_becomes_a_part_of_the_page(tmp_path: Path) -> None:
-    report = gather_all([hostile(tmp_path / "out")], None, ReadAs(), None)
+    report = gather_all([hostile(tmp_path / "out")], ReadAs(), None)
     document = document_of(report)
-    loadgen_page = html_page(document_of(gather_all([hostile_loadgen(tmp_path / "loadgen")], None, ReadAs(), None)))
+    loadgen_page = html_page(document_of(gather_all([hostile_loadgen(tmp_path / "loadgen")], ReadAs(), None)))
     for page in (html_page(document), loadgen_page):
         assert "<script>alert" not in page
         assert "<img src=x" not in page
@@ -304,7 +304,7 @@ def traced(folder: Path, result: LoadResult, lines: list[dict[str, Any]], slow: 
 
 def test_the_slowest_requests_are_those_of_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = traced(tmp_path / "out", *lines_of())
-    report = gather_all([folder], None, ReadAs(), None)
+    report = gather_all([folder], ReadAs(), None)
     (found,) = report.runs
     assert found.slowest is not None
     assert run(["analyze", str(folder), "--slowest", "5", "--format", "json"]) == 0
@@ -331,7 +331,7 @@ def loadgen_folder(folder: Path, **more: Any) -> Path:
 
 def test_a_test_of_loadgen_begins_with_its_verdict(tmp_path: Path) -> None:
     finding = {"code": "mlperf-invalid", "severity": "error", "message": "INVALID", "hint": ""}
-    report = gather_all([loadgen_folder(tmp_path / "out", **INVALID, findings=[finding])], None, ReadAs(), None)
+    report = gather_all([loadgen_folder(tmp_path / "out", **INVALID, findings=[finding])], ReadAs(), None)
     document = document_of(report)
     (figures,) = (block for block in document.summary if isinstance(block, Figures))
     shown = {one.value for one in figures.figures}

@@ -228,7 +228,10 @@ def alternating(period_ms: float, jitter_ms: float, seed: int, seconds: float = 
     return Run.of([piece for rest in rests for piece in (("a", 0.3 * period_ms, 650.0), (None, float(rest), 110.0))])
 
 
-QUARTER = [(100.0, 0.0), (100.3, 0.0), (50.1, 0.0), (200.3, 0.0), (93.0, 0.0), (100.0, 2.0)]
+QUARTER = [
+    *((100.0, 0.0), (100.3, 0.0), (93.0, 0.0), (100.0, 2.0)),
+    *(pytest.param(period_ms, 0.0, marks=pytest.mark.slow) for period_ms in (50.1, 200.3)),
+]
 
 
 @pytest.mark.parametrize(("period_ms", "jitter_ms"), QUARTER)

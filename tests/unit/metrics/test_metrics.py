@@ -251,9 +251,8 @@ def test_load_on_one_gpu_and_nothing_on_the_other() -> None:
     assert busy.figures["temperature_c"].mean is None
     assert busy.figures["temperature_c"].reason == "it was not sampled"
     assert metrics.processes["proc_0_gpu_1"].throttled_batches == 8
-    (finding,) = metric_findings(metrics, rejected=False)
+    (finding,) = metric_findings(metrics)
     assert (finding.code, busy.batches) == ("clocks-throttled", 8)
-    assert "--reject-throttled" not in (finding.hint or "")  # nothing would be left
 
 
 def test_each_process_has_its_own_gpus_window() -> None:
@@ -316,7 +315,7 @@ def test_memory_that_may_be_the_tracer_s_own(nsys_bytes: dict[str, int], codes: 
     builder.subject(subject, "process", pid=5)
     builder.readings(subject, "rss_bytes", times, [float(100 * MIB + 5 * MIB * (time - T0) / S) for time in times])
     metrics = summary(builder.build(), process("p", "GPU-a"))
-    assert [one.code for one in metric_findings(metrics, rejected=False, nsys_bytes=nsys_bytes)] == codes
+    assert [one.code for one in metric_findings(metrics, nsys_bytes)] == codes
 
 
 def test_a_process_that_never_got_to_a_batch_has_no_leak_and_no_slower_clock() -> None:
@@ -331,7 +330,7 @@ def test_a_process_that_never_got_to_a_batch_has_no_leak_and_no_slower_clock() -
     grown = metrics.processes["p"].resident_memory
     assert (grown.grows, grown.bytes_per_s, grown.reason) == (None, None, NO_BATCHES)
     assert grown.peak_bytes == pytest.approx((100 + 96 * 12) * MIB, rel=0.01)
-    assert metric_findings(metrics, rejected=False) == []
+    assert metric_findings(metrics) == []
 
 
 @pytest.mark.parametrize(
@@ -355,7 +354,7 @@ def test_cpus_that_were_kept_from_a_run(lost: float, stolen: float, codes: list[
     assert mine.figures["quota_cpus"].mean == 1.0
     assert metrics.host.figures["steal_percent"].mean == pytest.approx(stolen)
     assert metrics.host.figures["busy_frequency_mhz"].mean is None
-    assert [finding.code for finding in metric_findings(metrics, rejected=False)] == codes
+    assert [finding.code for finding in metric_findings(metrics)] == codes
 
 
 def test_a_process_of_two_gpus_is_on_both_with_what_ran_on_each() -> None:

@@ -22,7 +22,7 @@ OWN = "Traceback (most recent call last):\n  raise ValueError\nValueError: x\n"
     ("changes", "stderr", "words"),
     [
         ({"exit_code": 1}, SYNTAX, "compiled"),
-        ({"exit_code": 1}, IMPORT, "--python"),
+        ({"exit_code": 1}, IMPORT, "PYTHON SCRIPT"),
         ({"exit_code": 1}, MEMORY, "-np"),
         ({"exit_code": 1}, OWN, "raised"),
         ({"exit_code": 3}, "", "sys.exit"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perfharness.cli.launch import Shown, show_cold_start
+from perfharness.cli.launch import show_cold_start
 from perfharness.cli.support.output import Output
 from perfharness.errors import UsageError
 from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
@@ -136,7 +136,7 @@ def measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         monkeypatch.setattr("perfharness.runs.series.cold_start.drop_page_cache", drop)
         facts = MachineFacts(find_program(options), interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
         plans = [make_plan(each, facts) for each in cold_start_options(options, count)]
-        code = show_cold_start(options, plans, Shown(Output.of()))
+        code = show_cold_start(options, plans, Output())
         written = valid("cold_start", options.output_dir / "cold_start.json")
         return code, ColdStart.model_validate(written), capsys.readouterr().out
 

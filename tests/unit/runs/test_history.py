@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -181,12 +182,10 @@ def test_a_series_has_runs_that_are_alike(place: Path) -> None:
 # ---- several writers ----
 
 WRITE = """
-import sys
-from perfharness.runs.history import History
-from tests.unit.runs.test_history import run_of
-sys.stdin.read(1)
-for number in range(int(sys.argv[2])):
-    History().add(run_of(int(sys.argv[1]), number))
+import json, sys
+from perfharness.runs.history import Entry, History
+for entry in json.loads(sys.stdin.readline()):
+    History().add(Entry(**entry))
 """
 
 
@@ -204,15 +203,16 @@ def write_together(where: str) -> None:
     """Four writers at once into a history that none of them finds made."""
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITE, str(writer), str(RUNS_EACH)],
+            [sys.executable, "-c", WRITE],
             cwd=CHECKOUT, env=environment(PERFHARNESS_HISTORY=where), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
-        for writer in range(WRITERS)
+        for _ in range(WRITERS)
     ]  # fmt: skip
-    for process in writers:
+    for writer, process in enumerate(writers):
         assert process.stdin is not None
-        process.stdin.write("!")
+        entries = [asdict(run_of(writer, number)) for number in range(RUNS_EACH)]
+        process.stdin.write(f"{json.dumps(entries)}\n")
         process.stdin.flush()
     for process in writers:
         _, errors = process.communicate(timeout=PATIENCE_S)

@@ -246,30 +246,19 @@ def test_without_idle_time_a_shared_gpu_is_shared_out_by_its_awake_power_if_at_a
     assert "energy-idle-unknown" in codes(summary)
 
 
-def test_throttled_batches_are_marked_and_left_out_when_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The run asked for it, and the command line takes that back."""
+def test_throttled_batches_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = MadeUpRun(tmp_path)
     made.sample("GPU-a", throttled_s=(9.0, 12.0))
-    manifest = made.write(reject_throttled=True)
+    made.write()
     hit = [
         index
         for index in range(BATCHES)
         if made.edges[3 * index] < made.edges[0] + 12 * S and made.edges[3 * index + 3] > made.edges[0] + 9 * S
     ]
-    summary = analyze_run(tmp_path, manifest)
-    mean = mean_of(tmp_path)
-    assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2 - len(hit)
-    batches = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]
-    assert [batches[f"batch_{index}"]["warmup"] for index in (0, hit[0])] == [True, False]
-    (rejected,) = (finding.message for finding in summary.findings if finding.code == "throttled-batches-rejected")
-    assert f"{len(hit)} of {BATCHES} batches" in rejected
-    assert mean["gpu_metrics"]["gpus"][0]["throttled_batches"] == len(hit)
-
-    assert run(["analyze", "--keep-throttled", str(tmp_path)]) == 0
+    assert run(["analyze", str(tmp_path)]) == 0
     assert "matmul" in capsys.readouterr().out.split("Energy:")[1]
     mean = mean_of(tmp_path)
+    assert mean["gpu_metrics"]["gpus"][0]["throttled_batches"] == len(hit)
     batches = load(tmp_path / "proc_0_gpu_0" / "benchmark.json")["data"]["toy"]
     assert [index for index in range(BATCHES) if batches[f"batch_{index}"]["throttled"]] == hit
     assert batches[f"batch_{hit[0]}"]["throttle_reasons"] == ["sm_clock_low", "sw_power_cap"]
@@ -277,17 +266,6 @@ def test_throttled_batches_are_marked_and_left_out_when_asked(
     assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["count"] == BATCHES - 2
     messages = [finding["message"] for finding in mean["meta"]["findings"] if finding["code"] == "clocks-throttled"]
     assert [f"{len(hit)} of {BATCHES - 2} batches" in message for message in messages] == [True]
-
-
-def test_all_batches_throttled_leaves_nothing(tmp_path: Path) -> None:
-    made = MadeUpRun(tmp_path)
-    made.sample("GPU-a", throttled_s=(-1, 100))
-    made.write()
-    assert run(["analyze", "--reject-throttled", str(tmp_path)]) == 3
-    mean = mean_of(tmp_path)
-    assert mean["stats_minus_warmup"]["toy"]["batch"]["cpu_time"]["mean"] is None
-    assert mean["energy"]["energy_j"] is None
-    assert mean["energy"]["reason"]
 
 
 def test_each_process_has_its_own_gpu(tmp_path: Path) -> None:

@@ -116,10 +116,9 @@ INTERRUPTED = {"interrupted": iter([False, False, *[True] * 3]).__next__}
     ("record", "faults", "options", "uuid", "expected", "lines"),
     [
         (ONE_CARD, [ONE_REFUSAL], {}, GPU, "set refused set set set", 1),
-        (ONE_CARD, [ONE_REFUSAL], {"stop_on_refusal": True}, GPU, "set refused" + 3 * " not_tried", 1),
         (ONE_CARD, [Fault(name="nvmlDevice*Set*", error=4)], {}, GPU, "refused " * 5, 1),
         (ONE_CARD, [], INTERRUPTED, GPU, "set set" + 3 * " not_tried", 0),
-        (without_application_clocks(), [], {"stop_on_refusal": True}, GPU, "set set absent set set", 0),
+        (without_application_clocks(), [], {}, GPU, "set set absent set set", 0),
         (MIG, [], {}, GPU, "refused " * 5, 1),
         (MIG, [], {}, mig_uuid(0, 0), "refused " * 5, 1),
     ],

@@ -13,7 +13,7 @@ MISSING_CALLS = (
 )
 MISSING_OS = (
     "whether the time outside of CUDA calls is computing or waiting (a lock, a sleep, a file): the operating system's "
-    "calls were not recorded (`perfharness launch --trace-os` under nsys)"
+    "calls were not recorded (`trace-os = true` in perfharness.toml, under nsys)"
 )
 FURTHER_SHARE = 0.05
 """Of the stage's time: a further cause that takes less, or less than half of what would make it the verdict, is not

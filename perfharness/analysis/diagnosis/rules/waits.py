@@ -376,7 +376,7 @@ def handover(f: Figures) -> Match | None:
         f"{outside}{100 * other.share:.0f} % of the times it ends right after '{other.stage}' of another thread has "
         f"ended (by chance: {100 * other.chance:.0f} %), so it looks as if it waited for that."
     )
-    next_step = f"Look at '{other.stage}'; trace the operating system's calls too (--trace-os) to be sure."
+    next_step = f"Look at '{other.stage}'; trace the operating system's calls too (trace-os) to be sure."
     return Match(
         Verdict.WAITING_ON_STAGE, f.outside, f.wall, [evidence], next_step, where=f.line_in("lock"),
         where_reason=f.no_line, missing=[MISSING_OS],

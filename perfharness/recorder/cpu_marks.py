@@ -1,0 +1,157 @@
+"""CPU accounting of a thread as marks in the trace, at most one reading in 5 ms.
+
+Readings are taken before a batch begins, after it ends, and after each of its direct stages ends: outside of the range,
+because a reading takes longer the longer the thread has slept.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from contextlib import suppress
+from ctypes import PyDLL, create_string_buffer  # a `PyDLL` keeps the interpreter lock, a `CDLL` releases it
+from os import O_CLOEXEC, O_RDONLY, sched_getaffinity
+from time import monotonic_ns, process_time_ns, thread_time_ns
+from typing import TYPE_CHECKING, Any
+
+from perfharness.model import conventions
+
+if TYPE_CHECKING:
+    from perfharness.recorder.events import Sink
+
+Push = Callable[..., object]
+
+MAX_SKIPPED_READINGS = 64
+"""After so many ends of a stage that came too soon for a reading, stop trying for this stage."""
+
+SLOW_READING_NS, MAX_READINGS = 500_000, 4
+"""A slower reading was interrupted and is of another moment than its mark; it is repeated."""
+
+ALMOST_ALL = 0.8
+"""Share of the CPUs that a process may use. Above it, its threads wait for each other rather than for others."""
+
+_NEVER_NS = sys.maxsize
+_c = PyDLL(None)
+_collected_ns: dict[int, int] = {}
+_compiled_ns: dict[int, int] = {}
+_collection_began_ns: dict[int, int] = {}
+_compile_began: tuple[int, int] | None = None
+
+
+class CpuMarks:
+    """The readings of one thread."""
+
+    __slots__ = ("_before", "_crowded_ns", "due_ns")
+
+    def __init__(self) -> None:
+        self.due_ns = 0
+        """Monotonic time before which no reading is due."""
+
+        self._crowded_ns = 0
+        self._before: tuple[int, int, int] | None = None
+
+    def around(self, sink: Sink, category: str, *, is_batch: bool) -> tuple[Push, Callable[[], object]]:
+        """Make the push and pop of a batch, or of a stage that is directly in a batch, with readings around them."""
+        push_value, pop, skipped = sink.push_value, sink.pop, 0
+        if _on_collection not in gc.callbacks:
+            gc.callbacks.append(_on_collection)
+
+        def push_batch(attributes: Any, index: int) -> None:
+            if monotonic_ns() >= self.due_ns:
+                self.write(sink, category)
+            push_value(attributes, index)
+
+        def pop_and_read() -> None:
+            nonlocal skipped
+            pop()
+            if is_batch or skipped < MAX_SKIPPED_READINGS:
+                skipped += 1
+                if monotonic_ns() >= self.due_ns:
+                    self.write(sink, category)
+                    skipped = 0
+
+        return push_batch if is_batch else sink.push, pop_and_read
+
+    def write(self, sink: Sink, category: str) -> None:
+        """Read the counters and write the marks."""
+        for _ in range(MAX_READINGS):
+            now_ns = monotonic_ns()
+            queued_ns = _queued_ns()
+            ran_ns = thread_time_ns()
+            if monotonic_ns() - now_ns < SLOW_READING_NS:
+                break
+        if queued_ns is None:
+            self.due_ns = _NEVER_NS  # this system does not count it
+            return
+        self.due_ns = now_ns + conventions.READY_TIME_EVERY_NS
+        process_ns = process_time_ns()
+        if self._before is not None:
+            then_ns, process_before_ns, queued_before_ns = self._before
+            available_ns = len(sched_getaffinity(0)) * (now_ns - then_ns)
+            if process_ns - process_before_ns >= ALMOST_ALL * available_ns:
+                self._crowded_ns += max(queued_ns - queued_before_ns, 0)
+        self._before = now_ns, process_ns, queued_ns
+        _follow_compiler()
+        sink.mark(conventions.MARK_READY_TIME, category, ran_ns + queued_ns)
+        sink.mark(conventions.MARK_PROCESS_TIME, category, process_ns)
+        thread = get_ident()
+        for name, value in (
+            (conventions.MARK_QUEUED, queued_ns),
+            (conventions.MARK_COLLECTING, _collected_ns.get(thread, 0)),
+            (conventions.MARK_COMPILING, _compiled_ns.get(thread, 0)),
+            (conventions.MARK_CROWDED, self._crowded_ns),
+        ):
+            if value:
+                sink.mark(name, category, value)
+
+
+def _queued_ns() -> int | None:
+    """How long the calling thread has waited for a CPU; None where the system does not count it.
+
+    `os.read` would release the interpreter lock, and get it back after 5 ms or more where other threads compute.
+    """
+    file = _c.open(b"/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)
+    if file < 0:
+        return None
+    found = create_string_buffer(64)
+    _c.read(file, found, 63)
+    _c.close(file)
+    with suppress(ValueError, IndexError):
+        return int(found.value.split()[1])
+    return None
+
+
+def _on_collection(phase: str, _: dict[str, int]) -> None:
+    """Count how long each thread has collected garbage; called by the collector."""
+    thread, now_ns = get_ident(), monotonic_ns()
+    if phase == "start":
+        _collection_began_ns[thread] = now_ns
+    elif (began_ns := _collection_began_ns.pop(thread, None)) is not None:
+        _collected_ns[thread] = _collected_ns.get(thread, 0) + now_ns - began_ns
+
+
+def _follow_compiler() -> None:
+    """Have torch.compile report its compilations, once it is imported; `torch.compiler.reset` forgets it."""
+    module = sys.modules.get("torch._dynamo.callback")
+    if module is not None:
+        with suppress(AttributeError):  # an older or newer PyTorch
+            if _on_compile_start not in module.callback_handler.start_callbacks:
+                module.callback_handler.register_start_callback(_on_compile_start)
+                module.callback_handler.register_end_callback(_on_compile_end)
+
+
+def _on_compile_start(_: Any) -> None:
+    """Called when the first compilation begins."""
+    global _compile_began
+    _compile_began = get_ident(), monotonic_ns()
+
+
+def _on_compile_end(_: Any) -> None:
+    """Called when no thread compiles any more."""
+    global _compile_began
+    thread = get_ident()
+    if _compile_began is not None and _compile_began[0] == thread:
+        _compiled_ns[thread] = _compiled_ns.get(thread, 0) + monotonic_ns() - _compile_began[1]
+    _compile_began = None

@@ -1,0 +1,99 @@
+"""The arguments of a range: its key among the children of its parent, and the check of each argument."""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import Any
+
+from perfharness.errors import RecorderError
+from perfharness.model.conventions import LANE_SEPARATOR, printable
+
+Color = str | int | None
+Domain = str | None
+Category = str | int | None
+RangeKey = Any
+"""The message alone where nothing else is given (the fastest lookup), else message, colour, domain, category."""
+
+USUAL_END = 1 << 30
+"""An integer from 0 to here needs no further check: most indices and counts are, and small integers compare fast."""
+
+_INT64_END = 1 << 63
+_DEFAULT_COLOR = 0x0000FF
+_COLORS = {
+    "blue": 0x0000FF,
+    "cyan": 0x00FFFF,
+    "darkgreen": 0x006400,
+    "green": 0x008000,
+    "orange": 0xFFA500,
+    "purple": 0x800080,
+    "rapids": 0x7400FF,
+    "red": 0xFF0000,
+    "white": 0xFFFFFF,
+    "yellow": 0xFFFF00,
+}
+_HEX = re.compile(r"#[0-9a-fA-F]{6}\Z")
+_LIKE_A_LANE = re.compile(f"{LANE_SEPARATOR}[0-9]+\\Z")
+
+
+def range_key(message: str, color: Color, domain: Domain, category: Category) -> RangeKey:
+    """Make the key of a range."""
+    return message if color is None and domain is None and category is None else (message, color, domain, category)
+
+
+def parts_of(key: RangeKey) -> tuple[Any, Any, Any, Any]:
+    """Message, colour, domain and category of a key."""
+    return key if type(key) is tuple and len(key) == 4 else (key, None, None, None)
+
+
+def argb_of(color: Color, message: str) -> int:
+    """Convert a colour's name, `#rrggbb` or integer; None is blue."""
+    if color is None:
+        return _DEFAULT_COLOR
+    if isinstance(color, int):
+        return color & 0xFFFFFFFF
+    if isinstance(color, str) and color in _COLORS:
+        return _COLORS[color]
+    if isinstance(color, str) and _HEX.match(color):
+        return int(color[1:], 16)
+    raise RecorderError(
+        f"range {message!r}: the colour {color!r} is not known; give one of {', '.join(_COLORS)}, '#rrggbb' "
+        "or an integer"
+    )
+
+
+def checked_name(what: str, name: object) -> str:
+    """Check a name, and escape what NVTX cannot hold."""
+    if not isinstance(name, str) or not name:
+        raise RecorderError(f"a {what} needs a name, a string that is not empty; got {name!r}")
+    return printable(name)
+
+
+def checked_part(what: str, name: object) -> str:
+    """Check a name that becomes part of a category, which may end in the lane of a task."""
+    text = checked_name(what, name)
+    if _LIKE_A_LANE.search(text):
+        raise RecorderError(f"the {what} {text!r} ends in '#' and digits, as lanes of asyncio tasks do; rename it")
+    return text
+
+
+def checked_index(value: object, message: object) -> int:
+    """Check the index of a batch."""
+    return _checked_integer(value, f"batch {message!r}: batch_idx", least=-_INT64_END)
+
+
+def checked_items(value: object, label: str) -> int:
+    """Check the number of items of a batch."""
+    return _checked_integer(value, f"batch {label!r}: total_items", least=0)
+
+
+def _checked_integer(value: Any, what: str, least: int) -> int:
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # NumPy's integers have __index__
+    except TypeError:
+        number = None
+    if number is None:
+        raise RecorderError(f"{what} must be an integer, got {value!r}")
+    if not least <= number < _INT64_END:
+        raise RecorderError(f"{what} must be {'0 or more and ' if not least else ''}within 64 bits, got {number}")
+    return number
