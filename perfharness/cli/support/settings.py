@@ -41,8 +41,8 @@ def with_settings(
                 made[parameter.name] = parameter.annotation
             elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
                 own.append(parameter)
-        own += [one for model in made.values() for one in _parameters(model, None, shown)]
         own += [one for model in models for one in _parameters(model, only, shown)]
+        own += [one for model in made.values() for one in _parameters(model, None, shown)]
         if shown is not None:
             own.append(inspect.Parameter(HELP_ALL, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll))
 
