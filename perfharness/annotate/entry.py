@@ -34,11 +34,11 @@ def main() -> None:
     compile_script = script_compiler(runtime)
     logs = os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS
     if logs and is_child:
-        from perfharness.tracer.follow import followed
+        from perfharness import tracer
 
-        session = followed(folder)
+        tracer.start()
         host_probe.start()
-        script.run(arguments, session.end_by_sigint, compile_script)
+        script.run(arguments, end_by_sigint, compile_script)
     elif logs:
         from perfharness.tracer import entry
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from perfharness import host_probe, script
+from perfharness import host_probe, script, tracer
 from perfharness.model import environment
-from perfharness.tracer.ending import write
 from perfharness.tracer.session import Session
 
 USAGE = "usage: python -m perfharness.tracer [-m MODULE | SCRIPT.py] [arguments of the script]"
@@ -21,12 +20,14 @@ def main(compile_script: script.Compile = script.compile_plainly) -> None:
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
         sys.exit(USAGE)
-    output_dir = os.environ.get(environment.OUTPUT_DIR)
-    if not output_dir:
+    if not os.environ.get(environment.OUTPUT_DIR):
         sys.exit(
             f"perfharness.tracer: {environment.OUTPUT_DIR} is not set: it is the folder of trace.sqlite; "
             "set it, or use `perfharness launch --tracer embedded`"
         )
-    session = Session.start(os.path.abspath(output_dir), write)  # noqa: PTH100 - pathlib costs start-up time
+    on_interrupt = script.ending_by_sigint()
+    tracer.start()
+    if Session.current is not None:
+        Session.current.log.open()
     host_probe.start()
-    script.run(arguments, session.end_by_sigint, compile_script)
+    script.run(arguments, on_interrupt, compile_script)

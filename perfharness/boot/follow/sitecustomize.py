@@ -40,15 +40,12 @@ class Follow:
         """Start the tracer; then what the other finders find, of which the tracer may have added one."""
         if name not in self.names or self not in sys.meta_path:
             return None
-        if name in GPU or not any(one in self.names for one in GPU):
-            sys.meta_path.remove(self)
-        else:
-            self.names = tuple(one for one in self.names if one in GPU)
-        self.start(uses_gpu=name in GPU)
+        sys.meta_path.remove(self)
+        self.start()
         others = [finder for finder in sys.meta_path if finder is not self]
         return next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
 
-    def start(self, *, uses_gpu: bool) -> None:
+    def start(self) -> None:
         """Start the tracer."""
         tracer = os.environ.get("PERFHARNESS_TRACER")
         if not tracer or not os.environ.get("PERFHARNESS_OUTPUT_DIR"):
@@ -57,7 +54,7 @@ class Follow:
         try:
             from perfharness.tracer import follow
 
-            follow.start(uses_gpu=uses_gpu)
+            follow.start(GPU)
             if tracer == "nsys":
                 from perfharness.recorder import journal
 

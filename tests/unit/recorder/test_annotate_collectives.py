@@ -10,7 +10,7 @@ import pytest
 from perfharness.annotate.collectives import follow_collectives
 from perfharness.annotate.runtime import Runtime
 from perfharness.model.annotations import Annotations
-from perfharness.model.range_log import RangeLog
+from perfharness.tracer.range_log import RangeLog
 from tests.unit.recorder_events import shown
 
 

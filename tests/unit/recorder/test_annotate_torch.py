@@ -11,7 +11,7 @@ import pytest
 from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.torch_modules import ModuleTracker, follow_modules
 from perfharness.model.annotations import Annotations
-from perfharness.model.range_log import RangeLog
+from perfharness.tracer.range_log import RangeLog
 from tests.unit.recorder_events import shown
 
 

@@ -22,8 +22,8 @@ from perfharness.annotate.runtime import Runtime
 from perfharness.annotate.watch import apply_to_module
 from perfharness.annotate.wrappers import annotate_callable
 from perfharness.model.annotations import Annotations, FunctionAnnotation
-from perfharness.model.range_log import RangeLog
 from perfharness.recorder import journal
+from perfharness.tracer.range_log import RangeLog
 from tests.unit.recorder_events import read, shown
 
 MODULE = "annotated_module"
