@@ -73,6 +73,6 @@ ONLY_RANGES = "only ranges were recorded (--tracer ranges)"
 """Why the GPU's work is not in the trace, where that was asked for."""
 
 CUPTI_FORKED = "CUPTI was in use before the process was forked, and does not work in the child"
-CUPTI_NOT_STARTED = "the CUDA driver did not start CUPTI, as CUDA_INJECTION64_PATH tells it to"
+CUPTI_NOT_STARTED = "CUDA was used by a library that the embedded tracer does not know"
 CUPTI_STALLED = "CUPTI did not return its records at the end of the process"
 """Why GPU work is not in the trace that was to be traced."""

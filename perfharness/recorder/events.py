@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from perfharness.errors import RecorderError
-from perfharness.model import conventions, environment, range_log
-from perfharness.model.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, START, RangeAttributes, RangeLog
+from perfharness.model import conventions, environment
 from perfharness.recorder.names import argb_of
+from perfharness.tracer import range_log
+from perfharness.tracer.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, START, RangeAttributes, RangeLog
 
 INSTALL_HINT = "install it with: pip install 'nvtx>=0.2.11'"
 _lock = threading.Lock()  # two threads that name a category at the same time could get the same id

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from perfharness import compiled_code, host_probe
 from perfharness.errors import RecorderError
-from perfharness.model import conventions, range_log
+from perfharness.model import conventions
 from perfharness.recorder import barrier, capture, events, journal, startup, tasks
 from perfharness.recorder.decorators import annotated
 from perfharness.recorder.names import (
@@ -34,6 +34,7 @@ from perfharness.recorder.names import (
     range_key,
 )
 from perfharness.recorder.stacks import COUNTS, Range, Stack
+from perfharness.tracer import range_log
 
 if TYPE_CHECKING:
     from types import TracebackType

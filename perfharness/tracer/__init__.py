@@ -1,8 +1,12 @@
-"""The embedded tracer: records ranges and GPU work inside the measured process, where there is no nsys."""
+"""The embedded tracer: records ranges and GPU work inside the measured process, where there is no nsys.
+
+`start` starts it; `output.complete_traces` makes traces of what the processes of a launch left.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from perfharness.model import environment
@@ -11,29 +15,25 @@ if TYPE_CHECKING:
     from perfharness.tracer.session import Session
 
 
-def start(*, uses_gpu: bool, launched: bool = False) -> None:
-    """Record this process from now on, where the launch has the embedded tracer; a second call adds the GPU.
+def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None:
+    """Record this process from now on, where the launch has the embedded tracer; again: add modules.
 
     Args:
-        uses_gpu: a module that uses the GPU is about to be imported.
-        launched: leave a trace even of a process that makes no range.
+        gpu_modules: names of modules that use CUDA; with the first of them, GPU work is recorded.
+        leave_log: leave a log, and so a trace, even of a process that makes no range.
     """
     output_dir = os.environ.get(environment.OUTPUT_DIR)
-    if not output_dir or os.environ.get(environment.TRACER) not in environment.LOGGING_TRACERS:
-        return
-    from perfharness.model.range_log import RangeAttributes
-    from perfharness.tracer.session import Session
+    if output_dir and os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
+        from perfharness.tracer import session
 
-    path = os.path.abspath(output_dir)  # noqa: PTH100 - start-up time
-    session = Session.current or Session.start(path, _write_trace)
-    if launched:
-        session.log.key(RangeAttributes(None, ""))  # has the file made
-    if uses_gpu:
-        session.start_gpu()
+        path = os.path.abspath(output_dir)  # noqa: PTH100 - pathlib costs start-up time
+        session.start(path, _write_trace, gpu_modules)
+        if leave_log and session.Session.current is not None:
+            session.Session.current.log.open()
 
 
 def _write_trace(session: Session) -> None:
-    """Write it at the end of the process, for decoding takes NumPy."""
+    """Write the trace at the end of the process; decoding takes NumPy."""
     from perfharness.tracer.output import write_trace
 
     write_trace(session)

@@ -30,7 +30,7 @@ FLUSH_FORCED = 1
 ERROR_MULTIPLE_SUBSCRIBERS = 39
 
 _LARGEST_GAP = 16
-"""So many numbers in a row may have no function."""
+"""Most numbers in a row without a function."""
 
 _LAUNCHING_PARTS = ("Launch", "Memcpy", "Memset", "MemPrefetch", "MemDiscard", "GraphUpload")
 _LAUNCHING_EXCEPTIONS = ("LaunchHostFunc", "Params", "GraphAdd", "GraphKernelNode", "LaunchAttribute")
@@ -40,7 +40,7 @@ _INQUIRIES = re.compile(
     r"|cudaGetError\w+|cuGetError\w+|cuCtx(Get|Set)(Current|Device|Flags)|cuDeviceGet\w*|cuDevicePrimaryCtxGetState"
     r"|cuPointerGetAttributes?|__cuda(Push|Pop)CallConfiguration)(_v\d+|_ptsz)*"
 )
-"""Functions that neither wait nor start nor take anything, called with every operation. nsys leaves them out too."""
+"""Functions that neither wait nor start anything and are called with every operation. nsys leaves them out too."""
 
 
 class CuptiError(Exception):
@@ -53,8 +53,23 @@ class CuptiError(Exception):
 
 def driver_library() -> ctypes.CDLL | None:
     """The CUDA driver, or None on a machine without one. Loading it initialises nothing."""
+    return _load_driver(ctypes.DEFAULT_MODE)
+
+
+def cuda_was_used() -> bool:
+    """Whether this process has called `cuInit`: without it there is no context and no GPU work."""
+    driver = _load_driver(os.RTLD_NOLOAD)
+    return driver is not None and is_initialised(driver)
+
+
+def is_initialised(driver: ctypes.CDLL) -> bool:
+    """Whether anything in this process has called `cuInit`."""
+    return int(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))) == 0
+
+
+def _load_driver(mode: int) -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL("libcuda.so.1", mode)
     except OSError:
         return None
 
@@ -97,7 +112,7 @@ def starts_gpu_work(function: str) -> bool:
 
 
 def is_inquiry(function: str) -> bool:
-    """Whether a CUDA API function only asks or sets what costs nothing, so that it is recorded in no pass."""
+    """Whether a CUDA API function only asks, or sets what costs nothing; no pass records it."""
     return _INQUIRIES.fullmatch(function) is not None
 
 
@@ -121,17 +136,9 @@ class Cupti:
         """Call a function that returns a CUptiResult; `CuptiError` unless that is success."""
         code = getattr(self.library, function)(*arguments)
         if code != 0:
-            raise self.error(function, code)
-
-    def error(self, function: str, code: int) -> CuptiError:
-        """For a call that returned this code."""
-        text = ctypes.c_char_p()
-        self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
-        return CuptiError(function, code, text.value.decode() if text.value else "unknown")
-
-    def address(self, function: str) -> int:
-        """Of a function; AttributeError where this version does not have it."""
-        return ctypes.cast(getattr(self.library, function), ctypes.c_void_p).value or 0
+            text = ctypes.c_char_p()
+            self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
+            raise CuptiError(function, code, text.value.decode() if text.value else "unknown")
 
     def has(self, function: str) -> bool:
         """Whether this version has the function."""

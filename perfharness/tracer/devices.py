@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from pathlib import Path
 from uuid import UUID
 
-from perfharness.tracer.sqlite_file import TraceFile
+from perfharness.tracer.trace_file import TraceFile
 
 _ATTRIBUTES = {
-    "l2CacheSize": 38, "smCount": 16, "computeMajor": 75, "computeMinor": 76, "smMajor": 75, "smMinor": 76,
-    "threadsPerWarp": 10, "asyncEngines": 40, "maxBlocksPerSm": 106, "maxRegistersPerSm": 82, "maxShmemPerSm": 81,
-}  # fmt: skip
+    "l2CacheSize": 38,
+    "smCount": 16,
+    "computeMajor": 75,
+    "computeMinor": 76,
+    "smMajor": 75,
+    "smMinor": 76,
+    "threadsPerWarp": 10,
+    "asyncEngines": 40,
+    "maxBlocksPerSm": 106,
+    "maxRegistersPerSm": 82,
+    "maxShmemPerSm": 81,
+}
 """Number of the CUdevice_attribute of each column that needs no arithmetic."""
 
 _CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS, _SM_THREADS = 13, 36, 37, 39
@@ -18,12 +29,11 @@ _TRANSFERS_PER_CLOCK = 2
 """GPU memory transfers data on both clock edges; an H200's bandwidth, so computed, equals nsys's."""
 
 VM_ID = 1 << 48
-_DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
 
 
 def write(file: TraceFile, driver: ctypes.CDLL, pid: int) -> None:
     """Write `TARGET_INFO_GPU`, `TARGET_INFO_CUDA_DEVICE` and the driver's version. The driver must be initialised."""
-    count = ctypes.c_int()
+    count, version = ctypes.c_int(), ctypes.c_int()
     if driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return
     gpus = [_gpu(driver, index) for index in range(count.value)]
@@ -31,29 +41,22 @@ def write(file: TraceFile, driver: ctypes.CDLL, pid: int) -> None:
         file.insert("TARGET_INFO_GPU", list(gpus[0]), [list(gpu.values()) for gpu in gpus])
         rows = [(index, index, pid) for index in range(count.value)]
         file.insert("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"), rows)
-    version = ctypes.c_int()
     driver.cuDriverGetVersion(ctypes.byref(version))
-    environment = {"CudaDriverVersion": str(version.value)}
-    text = _driver_version()
-    if text is not None:
-        environment["NvDriverVersion"] = text
+    versions = {"CudaDriverVersion": str(version.value), "NvDriverVersion": _driver_version()}
     file.insert(
         "TARGET_INFO_SYSTEM_ENV",
         ("globalVid", "devStateName", "name", "nameEnum", "value"),
-        [(VM_ID, name, name, 0, value) for name, value in environment.items()],
+        [(VM_ID, name, name, 0, value) for name, value in versions.items() if value is not None],
     )
 
 
 def _gpu(driver: ctypes.CDLL, index: int) -> dict[str, object]:
-    device = ctypes.c_int()
+    device, memory, uuid = ctypes.c_int(), ctypes.c_size_t(), (ctypes.c_ubyte * 16)()
+    name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(64)
     driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(index))
-    name = ctypes.create_string_buffer(256)
     driver.cuDeviceGetName(name, ctypes.c_int(len(name)), device)
-    bus = ctypes.create_string_buffer(64)
     driver.cuDeviceGetPCIBusId(bus, ctypes.c_int(len(bus)), device)
-    uuid = (ctypes.c_ubyte * 16)()
     driver.cuDeviceGetUuid(uuid, device)
-    memory = ctypes.c_size_t()
     driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
 
     def attribute(number: int) -> int:
@@ -79,10 +82,10 @@ def _gpu(driver: ctypes.CDLL, index: int) -> dict[str, object]:
 
 
 def _driver_version() -> str | None:
-    """From the kernel module's first line: the first word that looks like a version."""
+    """The first word that looks like a version in the kernel module's first line."""
     try:
-        with open(_DRIVER_VERSION_FILE) as stream:  # noqa: PTH123
-            words = stream.readline().split()
+        line = Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
     except OSError:
         return None
-    return next((word for word in words if word[:1].isdigit() and "." in word), None)
+    found = re.search(r"(?<!\S)\d\S*\.\S*", line)
+    return None if found is None else found[0]

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from perfharness.demangle import Demangler
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer import cupti
+from perfharness.tracer.gpu import CANARY
 from perfharness.tracer.records import Columns
-from perfharness.tracer.sqlite_file import TraceFile
-from perfharness.tracer.tables import MEMORY_KIND_UNKNOWN
+from perfharness.tracer.trace_file import MEMORY_KIND_UNKNOWN, TraceFile
 
 if TYPE_CHECKING:
     from perfharness.tracer.session import Session
 
-CANARY_FUNCTION = "cuDriverGetVersion"
 _ANONYMOUS = "(anonymous namespace)"
 _ANONYMOUS_STAND_IN = "\x00"
 
@@ -36,14 +35,14 @@ def write(
     _write_synchronizations(file, session, records)
     diagnostics = []
     started_by = [np.empty(0, dtype=np.uint32)]
-    for kind, (operations, write_rows) in _WRITERS.items():
+    for kind, (operations, table) in _OPERATIONS.items():
         if kind not in records:
             continue
         columns, untimed = _timed(records[kind])
         if untimed:
             diagnostics.append(f"CUPTI gave no times for {untimed} {operations}; they are missing in this trace.")
-        write_rows(file, _common(columns, session), columns)
-        started_by.append(columns["correlation"])
+        file.insert_columns(table, _operation_rows(file, session, columns), len(columns["start"]))
+        started_by.append(columns["correlationId"])
     correlations = np.concatenate(started_by)
     missing = int(np.count_nonzero(~np.isin(correlations, calls)))
     if missing:
@@ -87,15 +86,15 @@ def without_inner_calls(records: dict[int, Columns]) -> dict[int, Columns]:
     runtime, driver = whole[cupti.KIND_RUNTIME], whole[cupti.KIND_DRIVER]
     outer = _enclosing(runtime, driver)
     is_inner = outer >= 0
-    inner = driver["correlation"][is_inner]
+    inner = driver["correlationId"][is_inner]
     order = np.argsort(inner, kind="stable")
-    inner, owner = inner[order], runtime["correlation"][outer[is_inner]][order]
+    inner, owner = inner[order], runtime["correlationId"][outer[is_inner]][order]
     whole[cupti.KIND_DRIVER] = _only(driver, ~is_inner)
-    for kind in (*_WRITERS, cupti.KIND_SYNCHRONIZATION) if len(inner) else ():
+    for kind in (*_OPERATIONS, cupti.KIND_SYNCHRONIZATION) if len(inner) else ():
         if kind in whole:
-            known = whole[kind]["correlation"]
+            known = whole[kind]["correlationId"]
             at = np.minimum(np.searchsorted(inner, known), len(inner) - 1)
-            whole[kind] = {**whole[kind], "correlation": np.where(inner[at] == known, owner[at], known)}
+            whole[kind] = {**whole[kind], "correlationId": np.where(inner[at] == known, owner[at], known)}
     return whole
 
 
@@ -125,91 +124,42 @@ def _timed(columns: Columns) -> tuple[Columns, int]:
     return {name: values[timed] for name, values in columns.items()} if missing else columns, missing
 
 
-def _common(columns: Columns, session: Session) -> dict[str, Any]:
+def _operation_rows(file: TraceFile, session: Session, columns: Columns) -> dict[str, Any]:
+    """The rows of kernels, copies, memsets or graph launches in nsys's table of them."""
+    rows: dict[str, Any] = {**columns, **_placed(columns, session)}
+    if "graphNodeId" in rows:
+        rows["graphNodeId"] = np.ma.masked_equal(rows["graphNodeId"], 0)
+    for name in rows.keys() & {"srcKind", "dstKind", "memKind"}:  # CUPTI's number, but one less, and unknown last
+        rows[name] = np.where(rows[name] == 0, MEMORY_KIND_UNKNOWN, rows[name].astype(np.int64) - 1)
+    if "copyKind" in rows:
+        rows["copyCount"] = 1
+    if "graphId" in rows:  # CUPTI has no id of the source graph
+        rows["graphExecId"] = rows["graphId"]
+    if "name" in rows:
+        pointers, which = np.unique(rows.pop("name"), return_inverse=True)
+        names = [_kernel_names(pointer) for pointer in pointers.tolist()]
+        ids = np.asarray([[file.string_id(name) for name in each] for each in names], dtype=np.int64)
+        ids = ids.reshape(-1, 3)[which]
+        rows |= {"demangledName": ids[:, 0], "shortName": ids[:, 1], "mangledName": ids[:, 2]}
+        rows["launchType"] = rows["launchType"] + 1
+    return rows
+
+
+def _placed(columns: Columns, session: Session) -> dict[str, Any]:
+    """When it was on the clock of the trace, and in which process."""
     return {
         "start": columns["start"].astype(np.int64) - session.origin_ns,
         "end": columns["end"].astype(np.int64) - session.origin_ns,
-        "deviceId": columns["device"],
-        "contextId": columns["context"],
-        "streamId": columns["stream"],
-        "correlationId": columns["correlation"],
         "globalPid": schema.global_tid(session.pid, 0),
     }
 
 
-def _write_kernels(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
-    pointers, which = np.unique(columns["name"], return_inverse=True)
-    demangler = Demangler()
-    mangled = [_text(pointer) for pointer in pointers.tolist()]
-    demangled = [demangler.demangled(text) for text in mangled]
-    columns_of_names = (demangled, map(short_name, demangled), mangled)
-    ids = [[file.string_id(text) for text in texts] for texts in zip(*columns_of_names, strict=True)]
-    names = np.asarray(ids, dtype=np.int64).reshape(-1, 3)[which]
-    values = {
-        **common,
-        "demangledName": names[:, 0],
-        "shortName": names[:, 1],
-        "mangledName": names[:, 2],
-        "launchType": columns["launch_type"] + 1,
-        "registersPerThread": columns["registers"],
-        "gridX": columns["grid_x"],
-        "gridY": columns["grid_y"],
-        "gridZ": columns["grid_z"],
-        "blockX": columns["block_x"],
-        "blockY": columns["block_y"],
-        "blockZ": columns["block_z"],
-        "staticSharedMemory": columns["static_shared"],
-        "dynamicSharedMemory": columns["dynamic_shared"],
-        "localMemoryPerThread": columns["local_per_thread"],
-        "localMemoryTotal": columns["local_total"],
-        "gridId": columns["grid_id"],
-        "sharedMemoryExecuted": columns["shared_executed"],
-        "graphNodeId": _null_where_zero(columns["graph_node"]),
-    }
-    file.insert_columns(schema.TABLE_KERNEL, values, len(columns["start"]))
-
-
-def _write_copies(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
-    values = {
-        **common,
-        "bytes": columns["bytes"],
-        "copyKind": columns["copy_kind"],
-        "srcKind": _memory_kind(columns["source_kind"]),
-        "dstKind": _memory_kind(columns["target_kind"]),
-        "graphNodeId": _null_where_zero(columns["graph_node"]),
-        "copyCount": 1,
-    }
-    if "source_device" in columns:
-        values["srcDeviceId"] = columns["source_device"]
-        values["srcContextId"] = columns["source_context"]
-        values["dstDeviceId"] = columns["target_device"]
-        values["dstContextId"] = columns["target_context"]
-    file.insert_columns(schema.TABLE_MEMCPY, values, len(columns["start"]))
-
-
-def _write_memsets(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
-    values = {
-        **common,
-        "value": columns["value"],
-        "bytes": columns["bytes"],
-        "graphNodeId": _null_where_zero(columns["graph_node"]),
-        "memKind": _memory_kind(columns["memory_kind"]),
-    }
-    file.insert_columns(schema.TABLE_MEMSET, values, len(columns["start"]))
-
-
-def _write_graphs(file: TraceFile, common: dict[str, Any], columns: Columns) -> None:
-    # CUPTI records the executable graph's id only; the id of its source graph, which nsys has too, is missing.
-    values = {**common, "graphId": columns["graph"], "graphExecId": columns["graph"]}
-    file.insert_columns(schema.TABLE_GRAPH, values, len(columns["start"]))
-
-
-_WRITERS = {
-    cupti.KIND_CONCURRENT_KERNEL: ("kernels", _write_kernels),
-    cupti.KIND_MEMCPY: ("copies", _write_copies),
-    cupti.KIND_MEMCPY_PEER: ("peer copies", _write_copies),
-    cupti.KIND_MEMSET: ("memsets", _write_memsets),
-    cupti.KIND_GRAPH_TRACE: ("graph launches", _write_graphs),
+_OPERATIONS = {
+    cupti.KIND_CONCURRENT_KERNEL: ("kernels", schema.TABLE_KERNEL),
+    cupti.KIND_MEMCPY: ("copies", schema.TABLE_MEMCPY),
+    cupti.KIND_MEMCPY_PEER: ("peer copies", schema.TABLE_MEMCPY),
+    cupti.KIND_MEMSET: ("memsets", schema.TABLE_MEMSET),
+    cupti.KIND_GRAPH_TRACE: ("graph launches", schema.TABLE_GRAPH),
 }
 
 
@@ -228,19 +178,20 @@ def _write_api(
             continue
         cbids, which = np.unique(columns["cbid"], return_inverse=True)
         texts = [api_names.get((domain, cbid), f"cbid {cbid}") for cbid in cbids.tolist()]
-        keep = np.asarray([text != CANARY_FUNCTION and not cupti.is_inquiry(text) for text in texts])[which]
+        keep = np.asarray([text != CANARY and not cupti.is_inquiry(text) for text in texts])[which]
         columns = {name: values[keep] for name, values in columns.items()}
+        placed = _placed(columns, session)
         values = {
-            "start": columns["start"].astype(np.int64) - session.origin_ns,
-            "end": columns["end"].astype(np.int64) - session.origin_ns,
+            "start": placed["start"],
+            "end": placed["end"],
             "eventClass": event_class,
-            "globalTid": schema.global_tid(session.pid, 0) | columns["thread"].astype(np.int64) & schema.ID_MASK,
-            "correlationId": columns["correlation"],
+            "globalTid": placed["globalPid"] | columns["thread"].astype(np.int64) & schema.ID_MASK,
+            "correlationId": columns["correlationId"],
             "nameId": np.asarray([file.string_id(text) for text in texts])[which[keep]],
-            "returnValue": columns["return_value"],
+            "returnValue": columns["returnValue"],
         }
         file.insert_columns(schema.TABLE_API, values, len(columns["start"]))
-        found.append(columns["correlation"])
+        found.append(columns["correlationId"])
     return np.concatenate(found)
 
 
@@ -250,39 +201,26 @@ def _write_synchronizations(file: TraceFile, session: Session, records: dict[int
     if columns is None:
         return
     columns, _ = _timed(columns)
-    operations = [records[kind] for kind in _WRITERS if kind in records]
+    operations = [records[kind] for kind in _OPERATIONS if kind in records]
     device_of = {
         context: device
         for each in operations
-        for context, device in np.unique(np.stack([each["context"], each["device"]], axis=1), axis=0).tolist()
+        for context, device in np.unique(np.stack([each["contextId"], each["deviceId"]], axis=1), axis=0).tolist()
     }
-    contexts, which = np.unique(columns["context"], return_inverse=True)
+    contexts, which = np.unique(columns["contextId"], return_inverse=True)
     devices = np.asarray([device_of.get(context, -1) for context in contexts.tolist()], dtype=np.int64)[which]
-    values = {
-        "start": columns["start"].astype(np.int64) - session.origin_ns,
-        "end": columns["end"].astype(np.int64) - session.origin_ns,
-        "deviceId": np.ma.masked_equal(devices, -1),
-        "contextId": columns["context"],
-        "streamId": columns["stream"],
-        "correlationId": columns["correlation"],
-        "globalPid": schema.global_tid(session.pid, 0),
-        "syncType": columns["type"],
-        "eventId": columns["event"],
-    }
+    values = {**columns, **_placed(columns, session), "deviceId": np.ma.masked_equal(devices, -1)}
     file.insert_columns(schema.TABLE_SYNCHRONIZATION, values, len(columns["start"]))
 
 
-def _memory_kind(kinds: NDArray[Any]) -> NDArray[Any]:
-    """CUPTI's number of a memory kind as nsys's: one less, and unknown last."""
-    return np.where(kinds == 0, MEMORY_KIND_UNKNOWN, kinds.astype(np.int64) - 1)
+_demangler = Demangler()
 
 
-def _null_where_zero(values: NDArray[Any]) -> Any:
-    return np.ma.masked_equal(values, 0)
-
-
-def _text(pointer: int) -> str:
-    return ctypes.string_at(pointer).decode(errors="replace") if pointer else "unknown"
+def _kernel_names(pointer: int) -> tuple[str, str, str]:
+    """Demangled, short and mangled."""
+    mangled = ctypes.string_at(pointer).decode(errors="replace") if pointer else "unknown"
+    demangled = _demangler.demangled(mangled)
+    return demangled, short_name(demangled), mangled
 
 
 def short_name(demangled: str) -> str:

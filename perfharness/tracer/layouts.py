@@ -1,7 +1,7 @@
 """Offsets of the fields of CUPTI's activity records, and the length of a record of each kind, by CUPTI version.
 
 Taken from the headers of CUPTI 12.0 to 13.5 with a compiler (offsetof, sizeof). The fields that are read here have the
-same offsets in all of them; the length of a record changes, as fields are added at its end. No NumPy in here.
+same offsets in all of them; the length of a record changes, as fields are added at its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Layout:
     """One kind of record.
 
     Args:
-        fields: NumPy type and offset in bytes, by column name.
+        fields: NumPy type and offset in bytes, by column name: that of nsys's table, where there is one.
         lengths: `(first CUPTI version, length in bytes)`, oldest first.
     """
 
@@ -33,83 +33,77 @@ class Layout:
         return max((first, length) for first, length in self.lengths if first <= version)[1]
 
 
-_API = Layout(
-    {
-        "kind": ("<u4", 0), "cbid": ("<u4", 4), "start": ("<u8", 8), "end": ("<u8", 16), "thread": ("<u4", 28),
-        "correlation": ("<u4", 32), "return_value": ("<u4", 36),
-    },
-    ((_OLDEST, 40),),
-)  # fmt: skip
+def _layout(fields: str, *lengths: tuple[int, int]) -> Layout:
+    """A layout from words of `TYPE@OFFSET:NAME`."""
+    parsed = {}
+    for word in fields.split():
+        place, name = word.split(":")
+        type_name, offset = place.split("@")
+        parsed[name] = (f"<{type_name}", int(offset))
+    return Layout(parsed, lengths)
+
+
+_OPERATION = "u8@16:start u8@24:end"
+
+_API = _layout(
+    "u4@4:cbid u8@8:start u8@16:end u4@28:thread u4@32:correlationId u4@36:returnValue",
+    (_OLDEST, 40),
+)
 
 LAYOUTS = {
-    cupti.KIND_CONCURRENT_KERNEL: Layout(
-        {
-            "registers": ("<u2", 6), "start": ("<u8", 16), "end": ("<u8", 24), "device": ("<u4", 40),
-            "context": ("<u4", 44), "stream": ("<u4", 48), "grid_x": ("<i4", 52), "grid_y": ("<i4", 56),
-            "grid_z": ("<i4", 60), "block_x": ("<i4", 64), "block_y": ("<i4", 68), "block_z": ("<i4", 72),
-            "static_shared": ("<i4", 76), "dynamic_shared": ("<i4", 80), "local_per_thread": ("<u4", 84),
-            "correlation": ("<u4", 92), "grid_id": ("<i8", 96), "name": ("<u8", 104), "launch_type": ("<u1", 136),
-            "shared_executed": ("<u4", 140), "graph_node": ("<u8", 144), "local_total": ("<u8", 192),
-        },
-        ((_OLDEST, 208), (130000, 216), (130100, 224), (130300, 232), (130400, 248)),
+    cupti.KIND_CONCURRENT_KERNEL: _layout(
+        f"u2@6:registersPerThread {_OPERATION} u4@40:deviceId u4@44:contextId u4@48:streamId "
+        "i4@52:gridX i4@56:gridY i4@60:gridZ i4@64:blockX i4@68:blockY i4@72:blockZ "
+        "i4@76:staticSharedMemory i4@80:dynamicSharedMemory u4@84:localMemoryPerThread u4@92:correlationId "
+        "i8@96:gridId u8@104:name u1@136:launchType u4@140:sharedMemoryExecuted u8@144:graphNodeId "
+        "u8@192:localMemoryTotal",
+        (_OLDEST, 208),
+        (130000, 216),
+        (130100, 224),
+        (130300, 232),
+        (130400, 248),
     ),
-    cupti.KIND_MEMCPY: Layout(
-        {
-            "copy_kind": ("<u1", 4), "source_kind": ("<u1", 5), "target_kind": ("<u1", 6), "bytes": ("<u8", 8),
-            "start": ("<u8", 16), "end": ("<u8", 24), "device": ("<u4", 32), "context": ("<u4", 36),
-            "stream": ("<u4", 40), "correlation": ("<u4", 44), "graph_node": ("<u8", 64),
-        },
-        ((_OLDEST, 88), (26, 96), (130400, 112)),
+    cupti.KIND_MEMCPY: _layout(
+        f"u1@4:copyKind u1@5:srcKind u1@6:dstKind u8@8:bytes {_OPERATION} "
+        "u4@32:deviceId u4@36:contextId u4@40:streamId u4@44:correlationId u8@64:graphNodeId",
+        (_OLDEST, 88),
+        (26, 96),
+        (130400, 112),
     ),
-    cupti.KIND_MEMCPY_PEER: Layout(
-        {
-            "copy_kind": ("<u1", 4), "source_kind": ("<u1", 5), "target_kind": ("<u1", 6), "bytes": ("<u8", 8),
-            "start": ("<u8", 16), "end": ("<u8", 24), "device": ("<u4", 32), "context": ("<u4", 36),
-            "stream": ("<u4", 40), "source_device": ("<u4", 44), "source_context": ("<u4", 48),
-            "target_device": ("<u4", 52), "target_context": ("<u4", 56), "correlation": ("<u4", 60),
-            "graph_node": ("<u8", 72),
-        },
-        ((_OLDEST, 96),),
+    cupti.KIND_MEMCPY_PEER: _layout(
+        f"u1@4:copyKind u1@5:srcKind u1@6:dstKind u8@8:bytes {_OPERATION} "
+        "u4@32:deviceId u4@36:contextId u4@40:streamId u4@44:srcDeviceId u4@48:srcContextId "
+        "u4@52:dstDeviceId u4@56:dstContextId u4@60:correlationId u8@72:graphNodeId",
+        (_OLDEST, 96),
     ),
-    cupti.KIND_MEMSET: Layout(
-        {
-            "value": ("<u4", 4), "bytes": ("<u8", 8), "start": ("<u8", 16), "end": ("<u8", 24), "device": ("<u4", 32),
-            "context": ("<u4", 36), "stream": ("<u4", 40), "correlation": ("<u4", 44), "memory_kind": ("<u2", 50),
-            "graph_node": ("<u8", 64),
-        },
-        ((_OLDEST, 88), (130400, 104)),
+    cupti.KIND_MEMSET: _layout(
+        f"u4@4:value u8@8:bytes {_OPERATION} u4@32:deviceId u4@36:contextId u4@40:streamId u4@44:correlationId "
+        "u2@50:memKind u8@64:graphNodeId",
+        (_OLDEST, 88),
+        (130400, 104),
     ),
-    cupti.KIND_GRAPH_TRACE: Layout(
-        {
-            "correlation": ("<u4", 4), "start": ("<u8", 8), "end": ("<u8", 16), "device": ("<u4", 24),
-            "graph": ("<u4", 28), "context": ("<u4", 32), "stream": ("<u4", 36),
-        },
-        ((_OLDEST, 48), (21, 56)),
+    cupti.KIND_GRAPH_TRACE: _layout(
+        "u4@4:correlationId u8@8:start u8@16:end u4@24:deviceId u4@28:graphId u4@32:contextId u4@36:streamId",
+        (_OLDEST, 48),
+        (21, 56),
     ),
     cupti.KIND_RUNTIME: _API,
     cupti.KIND_DRIVER: _API,
-    cupti.KIND_MARKER: Layout(
-        {
-            "flags": ("<u4", 4), "timestamp": ("<u8", 8), "id": ("<u4", 16), "object_kind": ("<u4", 20),
-            "thread": ("<u4", 28), "name": ("<u8", 40), "domain": ("<u8", 48),
-        },
-        ((_OLDEST, 56),),
+    cupti.KIND_MARKER: _layout(
+        "u4@4:flags u8@8:timestamp u4@16:id u4@20:object_kind u4@28:thread u8@40:name u8@48:domain",
+        (_OLDEST, 56),
     ),
-    cupti.KIND_SYNCHRONIZATION: Layout(
-        {
-            "type": ("<u4", 4), "start": ("<u8", 8), "end": ("<u8", 16), "correlation": ("<u4", 24),
-            "context": ("<u4", 28), "stream": ("<u4", 32), "event": ("<u4", 36),
-        },
-        ((_OLDEST, 40), (26, 56)),
+    cupti.KIND_SYNCHRONIZATION: _layout(
+        "u4@4:syncType u8@8:start u8@16:end u4@24:correlationId u4@28:contextId u4@32:streamId u4@36:eventId",
+        (_OLDEST, 40),
+        (26, 56),
     ),
-    cupti.KIND_MARKER_DATA: Layout(
-        {
-            "flags": ("<u4", 4), "id": ("<u4", 8), "payload_kind": ("<u4", 12), "payload": ("<i8", 16),
-            "color": ("<u4", 24), "category": ("<u4", 28),
-        },
-        ((_OLDEST, 32), (130000, 40)),
+    cupti.KIND_MARKER_DATA: _layout(
+        "u4@4:flags u4@8:id u4@12:payload_kind i8@16:payload u4@24:color u4@28:category",
+        (_OLDEST, 32),
+        (130000, 40),
     ),
-}  # fmt: skip
+}
 
 
 def is_known(version: int) -> bool:

@@ -1,139 +1,81 @@
 """Python's `nvtx` package, recorded: its functions write to the process's `RangeLog` instead of calling NVTX.
 
-The package is changed as it is imported, so `from nvtx import …` gets the recording functions too.
-Known to fit nvtx 0.2.8 to 0.2.17; what is not recorded here (counters, profiles) goes to the real package.
+The package is changed as it is imported, so `from nvtx import …` gets the recording functions too. Fits nvtx 0.2.8 to
+0.2.17. Not recorded: counters, payloads other than integers, categories given by number.
 """
 
 from __future__ import annotations
 
 import functools
-import struct
+import operator
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from perfharness.import_hook import ImportHook
-from perfharness.model.range_log import (
-    HAS_PAYLOAD,
-    KEYS_REMEMBERED,
-    MARK,
-    OP_BITS,
-    POP,
-    PUSH,
-    START,
-    RangeAttributes,
-    RangeLog,
-)
-
-PACKAGE = "nvtx"
-DEFAULT_COLOR = "blue"
+from perfharness.tracer.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, START, RangeAttributes, RangeLog
 
 
 def install(log: RangeLog) -> None:
-    """Have `nvtx` record into `log` from its first import on; what cannot be recorded is a diagnostic of the log."""
-    ImportHook({PACKAGE}, lambda package, _: patch(package, log)).install()
+    """Record `nvtx` into `log` from its first import on."""
+    ImportHook({"nvtx"}, lambda package, _: _patch(package, log)).install()
 
 
-def patch(package: ModuleType, log: RangeLog) -> None:
+def _patch(package: ModuleType, log: RangeLog) -> None:
     """Replace the functions of an imported `nvtx` package; one that was disabled (NVTX_DISABLE) stays as it is."""
     enabled = getattr(package, "enabled", None)
     if enabled is not None and not enabled():
         return
-    recording = _Recording(log, getattr(package, "get_domain", None))
-    replacements = recording.replacements()
-    for module in (package, sys.modules.get(f"{PACKAGE}.{PACKAGE}")):
+    replacements = _replacements(log, getattr(package, "get_domain", None))
+    for module in (package, sys.modules.get("nvtx.nvtx")):
         for name, replacement in replacements.items():
             if module is not None and hasattr(module, name):
                 setattr(module, name, replacement)
 
 
-class _Recording:
-    """What all replaced functions share: the log and the domains by name."""
+def _replacements(log: RangeLog, real_domain: Callable[..., Any] | None) -> dict[str, Any]:
+    """The package's functions and classes that are replaced, by name."""
 
-    def __init__(self, log: RangeLog, real_domain: Callable[..., Any] | None) -> None:
-        self.log = log
-        self.real_domain = real_domain
-        self.domains: dict[str | None, RecordedDomain] = {}
+    @functools.cache
+    def domain_named(name: str | None = None) -> Domain:
+        return Domain(log, name, real_domain)
 
-    def domain(self, name: str | None = None) -> RecordedDomain:
-        """The domain of that name, always the same object."""
-        found = self.domains.get(name)
-        if found is None:
-            found = self.domains.setdefault(name, RecordedDomain(self, name))
-        return found
+    def recording(op: int, default_color: str | None) -> Callable[..., int | None]:
+        def record(
+            message: Any = None,
+            color: Any = default_color,
+            domain: str | None = None,
+            category: Any = None,
+            payload: Any = None,
+        ) -> int | None:
+            return domain_named(domain).record(op, message, color, category, payload)
 
-    def payload_bits(self, payload: Any) -> tuple[int, int, bool]:
-        """`(flag, 64 bits, whether they are a double)` of a payload; `(0, 0, False)` where it cannot be recorded."""
-        if isinstance(payload, float):
-            return HAS_PAYLOAD, struct.unpack("<q", struct.pack("<d", payload))[0], True
-        try:
-            return HAS_PAYLOAD, payload.__index__(), False
-        except (AttributeError, TypeError):
-            kind = f"nvtx payloads of type {type(payload).__name__}"
-            self.log.diagnose(f"{kind} are not recorded by the embedded tracer; the ranges themselves are")
-            return 0, 0, False
+        return record
 
-    def replacements(self) -> dict[str, Any]:
-        """The replacements of the package's own functions, by name."""
+    start = recording(START, None)
 
-        def recording(op: int, default_color: str | None) -> Callable[..., int | None]:
-            def record(
-                message: Any = None, color: Any = default_color, domain: Any = None, category: Any = None,
-                payload: Any = None,
-            ) -> int | None:  # fmt: skip
-                return self.domain(domain).record(op, message, color, category, payload)
+    def start_range(*args: Any, **kwargs: Any) -> tuple[int | None, None]:
+        return start(*args, **kwargs), None
 
-            return record
+    def end_range(range_id: Any, domain: str | None = None) -> None:
+        if range_id is not None:
+            log.writer().end(range_id[0])
 
-        start = recording(START, None)
+    def pop_range(domain: str | None = None) -> None:
+        domain_named(domain).pop_range()
 
-        def start_range(*args: Any, **kwargs: Any) -> tuple[int | None, None]:
-            """Mark the beginning of a process range."""
-            return start(*args, **kwargs), None
-
-        def end_range(range_id: Any, domain: Any = None) -> None:
-            """Mark the end of a code range that was started with `start_range`."""
-            if range_id is not None:
-                self.domain(None).end_range(range_id[0])
-
-        def pop_range(domain: Any = None) -> None:
-            """Mark the end of a code range that was started with `push_range`."""
-            self.domain(domain).pop_range()
-
-        # Known by the package's own name, so that a pickled one is the real one in a process that is not traced.
-        annotate = type("annotate", (_Annotate,), {"recording": self, "__module__": PACKAGE})
-        return {
-            "mark": recording(MARK, DEFAULT_COLOR), "push_range": recording(PUSH, DEFAULT_COLOR),
-            "pop_range": pop_range, "start_range": start_range, "end_range": end_range,
-            "annotate": annotate, "get_domain": self.domain, "Domain": _domain_type(self.domain),
-        }  # fmt: skip
-
-
-class _DomainType(type):
-    """Makes `nvtx.Domain(name)` the lookup that it is in the package, and `isinstance` still true."""
-
-    lookup: Callable[..., Any]
-
-    def __call__(cls, name: str | None = None) -> Any:
-        return cls.lookup(name)
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, RecordedDomain)
-
-
-def _domain_type(lookup: Callable[..., Any]) -> type:
-    return _DomainType("Domain", (), {"lookup": staticmethod(lookup), "__doc__": "A domain of NVTX events."})
-
-
-@dataclass(eq=False)
-class RegisteredString:
-    """Stands in for nvtx's registered string."""
-
-    domain: Any
-    string: str | None
-    handle: None = None
+    return {
+        "mark": recording(MARK, "blue"),
+        "push_range": recording(PUSH, "blue"),
+        "pop_range": pop_range,
+        "start_range": start_range,
+        "end_range": end_range,
+        # The package's own name: what is pickled is the real one in a process without a tracer.
+        "annotate": type("annotate", (_Annotate,), {"domain_named": domain_named, "__module__": "nvtx"}),
+        "get_domain": domain_named,
+        "Domain": domain_named,
+    }
 
 
 class EventAttributes:
@@ -145,95 +87,66 @@ class EventAttributes:
         self.message, self.color, self.category, self.payload = message, color, category, payload
 
 
-class RecordedDomain:
-    """Replaces `nvtx.Domain`; other attributes come from the real one."""
+class Domain:
+    """Stands in for `nvtx.Domain`; what is not recorded comes from the real one."""
 
-    def __init__(self, recording: _Recording, name: str | None) -> None:
+    get_event_attributes = EventAttributes
+
+    def __init__(self, log: RangeLog, name: str | None, real_domain: Callable[..., Any] | None) -> None:
         self.name = name
-        self.handle = self
-        self.categories: dict[str, int] = {}
-        self._recording = recording
-        self._log = recording.log
+        self.push_range = functools.partial(self._record, PUSH)
+        self.start_range = functools.partial(self._record, START)
+        self.mark = functools.partial(self._record, MARK)
+        self._log, self._real_domain = log, real_domain
         self._keys: dict[tuple[Any, ...], int] = {}
-        self._pop = self._log.key(RangeAttributes(name, "")) << OP_BITS | POP
+        self._pop = log.key(RangeAttributes(name, "")) << OP_BITS | POP
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or self._recording.real_domain is None:
+        if name.startswith("__") or self._real_domain is None:
             raise AttributeError(name)
-        return getattr(self._recording.real_domain(self.name), name)
+        return getattr(self._real_domain(self.name), name)
 
     def record(self, op: int, message: Any, color: Any, category: Any, payload: Any) -> int | None:
         """Write a push, a mark, or a start, whose id is returned; the clock is read last."""
         writer = self._log.writer()
-        flag, bits, is_double = self._recording.payload_bits(payload) if payload is not None else (0, 0, False)
         try:
-            key = self._keys[message, color, category, is_double]
+            head = self._keys[message, color, category] << OP_BITS | op
         except KeyError:
-            key = self._new_key(message, color, category, is_double)
-            if len(self._keys) >= KEYS_REMEMBERED:
-                self._keys.clear()
-            self._keys[message, color, category, is_double] = key
-        head = key << OP_BITS | op | flag
-        if op == START:
-            return writer.start_with_value(head, bits) if flag else writer.start(head)
-        return writer.event_with_value(head, bits) if flag else writer.event(head)
+            key = self._keys[message, color, category] = self._key(message, color, category)
+            head = key << OP_BITS | op
+        value = None if payload is None else _integer(payload)
+        if value is None:
+            return writer.start(head) if op == START else writer.event(head)
+        head |= HAS_PAYLOAD
+        return writer.start_with_value(head, value) if op == START else writer.event_with_value(head, value)
 
-    def _new_key(self, message: Any, color: Any, category: Any, is_double: bool) -> int:
+    def _key(self, message: Any, color: Any, category: Any) -> int:
         from nvtx.colors import color_to_hex
 
-        text = message.string if isinstance(message, RegisteredString) else message
-        if isinstance(category, int):
-            category = next((name for name, number in self.categories.items() if number == category), category)
-        named = isinstance(category, str)
-        attributes = RangeAttributes(
-            domain=self.name,
-            message="" if text is None else text.decode() if isinstance(text, bytes) else str(text),
-            category=category if named else None,
-            color=color_to_hex(color),
-            category_id=None if named or category is None else int(category),
-            double_payload=is_double,
-        )
-        return self._log.key(attributes)
-
-    def push_range(self, attributes: EventAttributes | None = None, **values: Any) -> None:
-        """Begin a range on this thread's stack of this domain."""
-        self._record(PUSH, attributes, values)
+        text = "" if message is None else message.decode() if isinstance(message, bytes) else str(message)
+        name = category if isinstance(category, str) else None
+        return self._log.key(RangeAttributes(self.name, text, name, color_to_hex(color)))
 
     def pop_range(self) -> None:
         """End the innermost range of this thread and domain."""
         self._log.writer().event(self._pop)
 
-    def start_range(self, attributes: EventAttributes | None = None, **values: Any) -> int | None:
-        """Begin a range that any thread may end; its id."""
-        return self._record(START, attributes, values)
-
     def end_range(self, range_id: int) -> None:
         """End the range of that id."""
         self._log.writer().end(range_id)
 
-    def mark(self, attributes: EventAttributes | None = None, **values: Any) -> None:
-        """Mark a moment."""
-        self._record(MARK, attributes, values)
-
-    def _record(self, op: int, attributes: EventAttributes | None, values: dict[str, Any]) -> int | None:
+    def _record(self, op: int, attributes: EventAttributes | None = None, **values: Any) -> int | None:
         event = EventAttributes() if attributes is None else attributes
-        if values:
-            self.set_event_attributes(event, **values)
+        self.set_event_attributes(event, **values)
         return self.record(op, event.message, event.color, event.category, event.payload)
 
-    def get_registered_string(self, string: str | None) -> RegisteredString:
+    def get_registered_string(self, string: str | None) -> str | None:
         """A message in the form that attributes accept."""
-        return RegisteredString(self, string)
+        return string
 
-    def get_category_id(self, name: str) -> int:
-        """The category's number. It is recorded by name; the number is valid in this process only."""
-        return self.categories.setdefault(name, len(self.categories) + 1)
-
-    def get_event_attributes(
-        self, message: Any = None, color: Any = None, category: Any = None, payload: Any = None
-    ) -> EventAttributes:
-        """Reusable attributes."""
-        return EventAttributes(message, color, category, payload)
+    def get_category_id(self, name: str) -> str:
+        """A category in the form that attributes accept."""
+        return name
 
     def set_event_attributes(self, attributes: EventAttributes, **values: Any) -> None:
         """Change some of the attributes in place."""
@@ -241,16 +154,23 @@ class RecordedDomain:
             setattr(attributes, name, value)
 
 
-class _Annotate:
-    """Replaces `nvtx.annotate`: a context manager and a decorator."""
+def _integer(payload: Any) -> int | None:
+    try:
+        return operator.index(payload)
+    except TypeError:
+        return None
 
-    recording: _Recording
+
+class _Annotate:
+    """Stands in for `nvtx.annotate`: a context manager and a decorator."""
+
+    domain_named: Callable[[str | None], Domain]
 
     def __init__(
         self, message: Any = None, color: Any = None, domain: Any = None, category: Any = None, payload: Any = None
     ) -> None:
         self.init_args = (message, color, domain, category, payload)
-        self.domain = self.recording.domain(domain)
+        self.domain = type(self).domain_named(domain)
         self.attributes = EventAttributes(message, color, category, payload)
 
     def __reduce__(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfharness.tracer import native
+from perfharness.tracer import callbacks
 from perfharness.tracer.cupti import Cupti
 from perfharness.tracer.layouts import LAYOUTS, record_lengths
 
@@ -73,7 +73,7 @@ def _walk(cupti: Cupti, address: int, valid: int) -> Iterable[tuple[int, int]]:
 
 def _offsets(cupti: Cupti, address: int, valid: int, lengths: dict[int, int]) -> dict[int, list[int]]:
     """Offsets of the records of each kind in the buffer, in words of eight bytes."""
-    kinds = native.view(address, valid - valid % _WORD_BYTES).cast("I")[::2]
+    kinds = callbacks.view(address, valid - valid % _WORD_BYTES).cast("I")[::2]
     word_lengths = {kind: length // _WORD_BYTES for kind, length in lengths.items()}
     found: dict[int, list[int]] = {kind: [] for kind in lengths}
     kind_list = kinds.tolist()
@@ -94,7 +94,7 @@ def _offsets(cupti: Cupti, address: int, valid: int, lengths: dict[int, int]) ->
 
 def _gather(address: int, valid: int, offsets: list[int], length: int) -> NDArray[Any]:
     """The records at these offsets, as a structured array."""
-    words = np.frombuffer(native.view(address, valid - valid % _WORD_BYTES), dtype=np.uint64)
+    words = np.frombuffer(callbacks.view(address, valid - valid % _WORD_BYTES), dtype=np.uint64)
     inside = np.arange(length // _WORD_BYTES)
     starts = np.asarray(offsets, dtype=np.int64)
     starts = starts[starts + len(inside) <= len(words)]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from perfharness.analysis.analysis import Analysis
+from perfharness.boot import FOLLOW
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import GpuOperationKind
 from perfharness.trace import open_trace
@@ -80,8 +81,13 @@ with nvtx.annotate("train"):
 """Two threads with a stream each, a graph, NVTX from C, and autograd, which launches from a thread of its own."""
 
 
-def environment(folder: Path) -> dict[str, str]:
-    return launches.in_a_launch(folder)
+def environment(folder: Path, *, traced: bool) -> dict[str, str]:
+    kept = {name: value for name, value in launches.environment().items() if not name.startswith("PERFHARNESS_")}
+    if not traced:
+        return kept
+    path = os.pathsep.join([str(FOLLOW), kept["PYTHONPATH"]])
+    given = {"PERFHARNESS_OUTPUT_DIR": str(folder), "PERFHARNESS_TRACER": "embedded"}
+    return {**kept, **given, "PYTHONPATH": path}
 
 
 def run(folder: Path, source: str, *prefix: str, traced: bool = True) -> subprocess.CompletedProcess[str]:
@@ -89,15 +95,9 @@ def run(folder: Path, source: str, *prefix: str, traced: bool = True) -> subproc
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "script.py"
     script.write_text(source)
-    done = subprocess.run(
-        [*prefix, sys.executable, str(script)],
-        cwd=folder,
-        env=environment(folder) if traced else launches.environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    command = [*prefix, sys.executable, str(script)]
+    env = environment(folder, traced=traced)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False)
     complete_traces(folder)
     return done
 
@@ -315,30 +315,44 @@ atexit.register(library.cuptiActivityFlushAll, 1)
     assert found[schema.META_CUDA_UNTRACED_REASON]
 
 
-def test_a_forked_child_may_still_use_cuda(tmp_path: Path) -> None:
+def test_forked_workers_record_what_they_do_unless_cuda_was_used_before(tmp_path: Path) -> None:
     """The tracer must not initialise CUDA before the script does: after that no forked child could use it."""
     source = """
 import os, sys
-child = os.fork()
-if child == 0:
-    import torch
-    print(int(torch.ones(5, device="cuda").sum()), flush=True)
-    os._exit(0)
-print(os.waitpid(child, 0)[1])
+import nvtx, torch
+def work(count):
+    with nvtx.annotate("work"):
+        x = torch.zeros(5, device="cuda")
+        for _ in range(count):
+            x.add_(1)
+        print(int(x[0]), flush=True)
+for count in (2, 3):
+    child = os.fork()
+    if child == 0:
+        work(count)
+        os._exit(0)
+    os.waitpid(child, 0)
+work(4)
 """
     process = run(tmp_path, source)
-    assert process.stdout == "5\n0\n", process.stderr
-    assert meta(tmp_path / "trace.sqlite")[schema.META_CUDA_USED] == "no"
+    assert process.stdout == "2\n3\n4\n", process.stderr
+    kernels = "SELECT count(*) FROM " + schema.TABLE_KERNEL
+    traces = complete_traces(tmp_path)
+    assert [meta(trace)[schema.META_CUDA_TRACED] for trace in traces] == ["yes"] * 3
+    first, *others = [query(trace, kernels)[0][0] for trace in traces]
+    assert others == [first - 2, first - 1]
+    assert len({tuple(operations_by_range(trace)["work", "all"]) for trace in traces}) == 3
 
 
-def test_terminated_while_the_gpu_works(tmp_path: Path) -> None:
+def test_a_process_that_is_terminated_says_that_gpu_work_is_missing(tmp_path: Path) -> None:
     source = """
-import os, signal, torch
-x = torch.zeros(1024, 1024, device="cuda")
-for _ in range(1000):
+import os, signal, nvtx, torch
+with nvtx.annotate("work"):
+    x = torch.zeros(1024, 1024, device="cuda")
     x.add_(1)
 os.kill(os.getpid(), signal.SIGTERM)
 """
     assert run(tmp_path, source).returncode == -signal.SIGTERM
-    counts = query(tmp_path / "trace.sqlite", f"SELECT count(*) FROM {schema.TABLE_KERNEL}")
-    assert counts[0][0] >= 1000
+    found = meta(tmp_path / "trace.sqlite")
+    assert (found[schema.META_CUDA_TRACED], found[schema.META_CUDA_USED]) == ("no", "yes")
+    assert [row[0] for row in operations_by_range(tmp_path / "trace.sqlite")] == ["work"]

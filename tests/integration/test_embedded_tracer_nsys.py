@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.model.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, RangeAttributes, RangeLog
 from perfharness.trace import open_trace
 from perfharness.tracer import cupti, output
 from perfharness.tracer.gpu import GpuTrace
 from perfharness.tracer.layouts import LAYOUTS
+from perfharness.tracer.range_log import HAS_PAYLOAD, MARK, OP_BITS, POP, PUSH, RangeAttributes, RangeLog
 from perfharness.tracer.records import Columns
 from perfharness.tracer.session import Session
 from tests.integration.launches import NSYS
@@ -57,7 +57,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     pre       110 [------] 300
     infer                    310 [---------] 800
     """
-    made = Session(str(tmp_path), output.write_trace)
+    made = Session(str(tmp_path), lambda _: None)
     now_ns = [0]
     made.log = log = RangeLog(str(tmp_path), lambda: made.origin_ns + now_ns[0])
     monkeypatch.setattr(threading, "get_native_id", lambda: THREAD)
@@ -92,24 +92,26 @@ def trace(session: Session, monkeypatch: pytest.MonkeyPatch) -> Path:
         cupti.KIND_RUNTIME: columns(
             cupti.KIND_RUNTIME,
             origin,
-            [dict(zip(("start", "end", "cbid", "correlation", "thread"), call, strict=True)) for call in calls],
+            [dict(zip(("start", "end", "cbid", "correlationId", "thread"), call, strict=True)) for call in calls],
         ),
         cupti.KIND_CONCURRENT_KERNEL: columns(
             cupti.KIND_CONCURRENT_KERNEL,
             origin,
-            [{"start": start, "end": end, "correlation": c, "name": name, "stream": 7} for start, end, c in kernels],
+            [
+                {"start": start, "end": end, "correlationId": c, "name": name, "streamId": 7}
+                for start, end, c in kernels
+            ],
         ),
         cupti.KIND_MEMCPY: columns(
-            cupti.KIND_MEMCPY, origin, [{"start": 200, "end": 250, "correlation": 1, "bytes": 4096, "copy_kind": 1}]
+            cupti.KIND_MEMCPY, origin, [{"start": 200, "end": 250, "correlationId": 1, "bytes": 4096, "copyKind": 1}]
         ),
         cupti.KIND_GRAPH_TRACE: columns(
-            cupti.KIND_GRAPH_TRACE, origin, [{"start": 1100, "end": 1300, "correlation": 5, "graph": 3}]
+            cupti.KIND_GRAPH_TRACE, origin, [{"start": 1100, "end": 1300, "correlationId": 5, "graphId": 3}]
         ),
     }
     meta = {"cuda_traced": "yes", "cuda_used": "no", "gpu_present": "yes", "dropped_records": "0"}
-    monkeypatch.setattr(output, "gpu_records", lambda _: (records, dict(meta)))
-    spool = SimpleNamespace(remove=lambda: None)
-    session.gpu = cast(GpuTrace, SimpleNamespace(api_names=API_NAMES, spool=spool))
+    monkeypatch.setattr(output, "gpu_records", lambda _: (records, dict(meta), []))
+    session.gpu = cast(GpuTrace, SimpleNamespace(api_names=API_NAMES))
     return output.write_trace(session)
 
 

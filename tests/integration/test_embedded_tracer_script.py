@@ -1,4 +1,4 @@
-"""A script under the embedded tracer is the script under Python: compared side by side, as processes."""
+"""A program under the embedded tracer is the program under Python, and what it recorded survives however it ends."""
 
 from __future__ import annotations
 
@@ -7,30 +7,28 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from perfharness.boot import FOLLOW
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer.output import complete_traces, log_paths
-from perfharness.tracer.ranges import read_log
-from perfharness.tracer.session import GPU_DEVICE_FILES
-from tests.integration.launches import in_a_launch
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
 
 RECORD = """
-from perfharness.model import range_log
-log = range_log.active()
-if log is not None:
-    key = log.key(range_log.RangeAttributes("perfharness", "stage")) << range_log.OP_BITS
-    log.writer().event(key | range_log.PUSH)
-    log.writer().event(key | range_log.POP)
+import os, signal, sys, threading, warnings
+from perfharness import PerfRecorder
+warnings.simplefilter("ignore", DeprecationWarning)
+perf = PerfRecorder("app")
+def record(name="stage"):
+    with perf.range(name):
+        pass
 """
-"""What a recorder does in a traced process, and nothing in any other."""
 
 
 @dataclass(frozen=True)
@@ -42,26 +40,23 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs a script plainly and traced, in one folder."""
+    """Runs a program plainly and traced, in one folder."""
 
     folder: Path
 
     @property
-    def trace(self) -> Path:
-        return self.folder / "out" / "trace.sqlite"
+    def out(self) -> Path:
+        return self.folder / "out"
 
-    def environment(self) -> dict[str, str]:
+    def run(self, source: str, *arguments: str, tracer: str = "embedded") -> Outcome:
+        (self.folder / "program.py").write_text(source)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "PYTHON"))}
-        return {**kept, "PYTHONPATH": PYTHONPATH, "PERFHARNESS_OUTPUT_DIR": str(self.folder / "out")}
-
-    def run(self, *command: str, tracer: str = "") -> Outcome:
-        out = self.folder / "out"
-        out.mkdir(exist_ok=True)
+        paths = [str(FOLLOW), str(ROOT), str(ROOT / "launcher")]
+        given = {"PYTHONPATH": os.pathsep.join(paths), "PERFHARNESS_OUTPUT_DIR": str(self.out)}
         process = subprocess.run(
-            [sys.executable, *command],
+            [sys.executable, "program.py", *arguments],
             cwd=self.folder,
-            env=in_a_launch(out, tracer) if tracer else self.environment(),
-            stdin=subprocess.DEVNULL,
+            env={**kept, **given, "PERFHARNESS_TRACER": tracer},
             capture_output=True,
             text=True,
             timeout=120,
@@ -69,40 +64,32 @@ class Runner:
         )
         return Outcome(process.stdout, process.stderr, process.returncode)
 
-    def both(self, *command: str) -> Outcome:
+    def both(self, source: str) -> Outcome:
         """The outcome, which must be the same plainly and traced."""
-        plain = self.run(*command)
-        assert self.run(*command, tracer="embedded") == plain
-        complete_traces(self.folder / "out")
+        plain = self.run(source, tracer="none")
+        assert self.run(source) == plain
         return plain
 
-    def write(self, source: str, name: str = "script.py") -> str:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source)
-        return name
+    def names(self) -> list[Counter[str]]:
+        """Names of the ranges in each trace, that of the program first; nothing else is left in the folder."""
+        traces = complete_traces(self.out)
+        assert {path.name for path in self.out.iterdir() if "recorder" not in path.name} == {one.name for one in traces}
+        return [range_names(trace) for trace in traces]
 
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
+    (tmp_path / "out").mkdir()
     return Runner(tmp_path)
 
 
-def meta(trace: Path) -> dict[str, str]:
+def range_names(trace: Path) -> Counter[str]:
     with closing(sqlite3.connect(trace)) as connection:
-        return dict(connection.execute(f"SELECT name, value FROM {schema.TABLE_PERFHARNESS}"))
-
-
-def range_names(trace: Path) -> list[str]:
-    with closing(sqlite3.connect(trace)) as connection:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        if schema.TABLE_NVTX not in tables:
-            return []
         query = (
             f"SELECT s.value FROM {schema.TABLE_NVTX} JOIN {schema.TABLE_STRINGS} s ON s.id = textId "
-            f"WHERE eventType IN (59, 60) ORDER BY start"
+            "WHERE eventType IN (59, 60)"
         )
-        return [name for (name,) in connection.execute(query)]
+        return Counter(name for (name,) in connection.execute(query))
 
 
 def pids(trace: Path) -> set[int]:
@@ -111,62 +98,50 @@ def pids(trace: Path) -> set[int]:
         return {process & schema.ID_MASK for (process,) in rows}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import sys; print(sys.argv, sys.path[:1], __name__, __file__, __spec__, __package__, __doc__)",
-        "import threading\nthreading.Timer(0.05, print, ['thread']).start()\nprint('main')",
-        "import atexit\natexit.register(print, 'bye')\nprint('main')\n1 / 0",
-        "import os; os._exit(5)",
-        "import sys; print('out', flush=True); sys.stdout.close()",
-    ],
-)  # fmt: skip
-def test_same_output_and_exit_code(runner: Runner, source: str) -> None:
-    runner.both(runner.write(source), "one", "--two", "-m", "three=4")
+STUCK_IN_C = """
+import ctypes
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+libc.pthread_mutex_lock(mutex), libc.pthread_mutex_lock(mutex)
+"""
 
 
 @pytest.mark.parametrize(
-    ("ending", "exit_code"),
+    ("end", "exit_code"),
     [
         ("", 0),
-        ("import sys; sys.exit(3)", 3),
+        ("sys.exit(3)", 3),
         ("1 / 0", 1),
+        ("os._exit(5)", 5),
         ("raise KeyboardInterrupt", -signal.SIGINT),
-        ("import os, signal, sys; signal.signal(15, lambda *a: sys.exit(9)); os.kill(os.getpid(), 15)", 9),
+        ("signal.signal(15, lambda *a: sys.exit(9)); os.kill(os.getpid(), 15)", 9),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        (STUCK_IN_C, -signal.SIGTERM),
+        ("import atexit; atexit.register(print, 'bye')\nthreading.Timer(0.05, print, ['thread']).start()", 0),
+        ("sys.excepthook = lambda *a: print('hook', a[0].__name__)\n1 / 0", 1),
+        ("print('out', flush=True); sys.stdout.close()", 0),
     ],
 )
-def test_the_trace_is_there_however_the_script_ends(runner: Runner, ending: str, exit_code: int) -> None:
-    assert runner.both(runner.write(f"{RECORD}\n{ending}")).exit_code == exit_code
-    assert range_names(runner.trace) == ["stage"]
-    assert [path.name for path in runner.trace.parent.iterdir()] == ["trace.sqlite"]
-    found = meta(runner.trace)
-    assert found[schema.META_CUDA_USED] == "no"
-    assert int(found[schema.META_CLOCK_ORIGIN_NS]) > 0
-    assert found[schema.META_TRACER_VERSION]
-    assert found[schema.META_CUDA_TRACED] == "no"
-    assert found[schema.META_CUDA_UNTRACED_REASON]
+def test_a_program_ends_as_without_a_tracer_and_its_ranges_are_kept(runner: Runner, end: str, exit_code: int) -> None:
+    assert runner.both(f"{RECORD}record()\n{end}").exit_code == exit_code
+    assert runner.names() == [{"stage": 1}]
 
 
 def test_threads_and_exit_functions_still_record(runner: Runner) -> None:
-    source = f"""
-import atexit, threading, time
-def record():
-    {RECORD.replace(chr(10), chr(10) + "    ")}
+    source = """
+import atexit, time
 threading.Thread(target=lambda: (time.sleep(0.1), record())).start()
 atexit.register(record)
 """
-    runner.both(runner.write(source))
-    assert range_names(runner.trace) == ["stage", "stage"]
+    runner.both(RECORD + source)
+    assert runner.names() == [{"stage": 2}]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_have_traces_of_their_own(runner: Runner, method: str) -> None:
-    """Four tasks in a pool, a process and the script itself record one range each."""
+    """Four tasks in a pool, a process and the program itself record one range each."""
     source = f"""
-import multiprocessing, os, sys, warnings
-warnings.simplefilter("ignore", DeprecationWarning)
-def record():
-    {RECORD.replace(chr(10), chr(10) + "    ")}
+import multiprocessing
 def work(value):
     record()
     return value * 2
@@ -180,25 +155,18 @@ if __name__ == "__main__":
     print(process.exitcode)
     record()
 """
-    plain = runner.run(runner.write(source))
-    assert runner.run("script.py", tracer="embedded") == plain
-    assert plain.stdout == "[0, 2, 4, 6]\n0\n"
-    own, *traces = complete_traces(runner.trace.parent)
-    assert own == runner.trace
-    assert range_names(runner.trace) == ["stage"]
+    assert runner.both(RECORD + source).stdout == "[0, 2, 4, 6]\n0\n"
+    own, *others = runner.names()
+    assert own == {"stage": 1}
+    assert sum(others, Counter()) == {"stage": 5}
+    traces = [path for path in runner.out.glob("trace_*.sqlite") if range_names(path)]
     assert [pids(path) for path in traces] == [{int(path.name.split("_")[1])} for path in traces]
-    assert [name for path in traces for name in range_names(path)] == ["stage"] * 5
-    assert sorted(runner.trace.parent.iterdir()) == sorted([runner.trace, *traces])
 
 
 def test_a_forked_child_that_is_terminated_at_once_ends(runner: Runner) -> None:
     """As a worker of a pool that is closed before the worker begins: the pool would wait for it for ever."""
-    source = f"""
-import os, signal, time
-{RECORD}
-if log is not None:
-    from perfharness.tracer.session import Session
-    Session.current._handle_sigterm()  # as where the GPU is traced
+    source = """
+import time
 ends = set()
 for _ in range(20):
     child = os.fork()
@@ -208,112 +176,125 @@ for _ in range(20):
         os._exit(0)
     os.kill(child, signal.SIGTERM)
     ends.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-print(ends, signal.pthread_sigmask(signal.SIG_BLOCK, []))
+print(ends)
 """
-    assert runner.both(runner.write(source)).stdout == "{-15} set()\n"
+    assert runner.both(RECORD + source).stdout == "{-15}\n"
 
 
-@pytest.mark.skipif(any(map(os.path.exists, GPU_DEVICE_FILES)), reason="the process itself writes what the GPU did")
-def test_sigterm_ends_a_process_that_never_comes_back_from_c(runner: Runner) -> None:
-    """A handler would never be called: a program that is to end would not. What it recorded and said is kept."""
-    source = f"""
-import ctypes, os, signal, threading
-{RECORD}
-signal.alarm(100)
-threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
-mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
-libc.pthread_mutex_lock(mutex), libc.pthread_mutex_lock(mutex)
-"""
-    assert runner.both(runner.write(source)).exit_code == -signal.SIGTERM
-    assert range_names(runner.trace) == ["stage"]
-
-
-@pytest.mark.parametrize("daemon", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_program_that_closes_all_descriptors(runner: Runner, daemon: bool) -> None:
-    """As daemons do. The numbers are then those of its own files, which the tracer neither writes nor closes."""
-    source = f"""
-import os, sys, warnings
-warnings.simplefilter("ignore", DeprecationWarning)
-{RECORD}
-child = os.fork() if {daemon} else 0
-if child:
-    os.waitpid(child, 0)
-    sys.exit()
-os.closerange(3, 100)
-files = [open(f"file_{{number}}", "w") for number in range(8)]
-{RECORD.replace('"stage"', '"new"')}
-if log is not None:
-    writer = log.writer()
-    for _ in range(range_log.REGION_BYTES // range_log.RECORD_BYTES // 2):
-        writer.event(key | range_log.PUSH), writer.event(key | range_log.POP)
-for file in files:
-    file.write("its own"), file.flush()
-    print(os.fstat(file.fileno()).st_size, open(file.name).read())
-sys.stdout.flush()
-"""
-    assert runner.both(runner.write(source)).stdout == "7 its own\n" * 8
-    complete_traces(runner.trace.parent)
-    names = [set(range_names(path)) for path in sorted(runner.trace.parent.glob("*.sqlite"))]
-    assert sorted(names, key=sorted) == ([{"new"}, {"stage"}] if daemon else [{"stage", "new"}])
-
-
-@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_a_process_that_is_killed_leaves_what_it_recorded(runner: Runner, end: str) -> None:
-    runner.run(runner.write(f"import os, signal\n{RECORD}\n{end}"), tracer="embedded")
-    assert not runner.trace.exists()
-    (runner.trace.parent / ".gpu_4194305.records").write_bytes(b"of no process")
-    assert complete_traces(runner.trace.parent) == [runner.trace]
-    assert [path.name for path in runner.trace.parent.iterdir()] == ["trace.sqlite"]
-    assert range_names(runner.trace) == ["stage"]
-    assert meta(runner.trace)[schema.META_CUDA_TRACED] == "no"
-
-
-def test_a_child_that_outlives_the_script_is_taken_in_once(runner: Runner) -> None:
-    source = f"""
-import os, sys, warnings
-warnings.simplefilter("ignore", DeprecationWarning)
+def test_a_child_that_outlives_the_program_is_taken_in_once(runner: Runner) -> None:
+    source = """
+import time
 reader, writer = os.pipe()
-{RECORD}
+record()
 if os.fork() == 0:
     os.setsid()
     os.close(1), os.close(2)
-    {RECORD.replace(chr(10), chr(10) + "    ")}
+    record("child")
     os.write(writer, b"x")
-    import time
     time.sleep(60)
 os.read(reader, 1)
 """
-    runner.run(runner.write(source), tracer="embedded")
-    complete_traces(runner.trace.parent, of_running=False)
-    assert range_names(runner.trace) == ["stage"]
-    (left,) = log_paths(runner.trace.parent)
+    runner.run(RECORD + source)
+    (own,) = complete_traces(runner.out, of_running=False)
+    assert range_names(own) == {"stage": 1}
+    (left,) = log_paths(runner.out)
     names = left.with_suffix(".names")
     kept = left.read_bytes(), names.read_bytes()
-    pid = read_log(left).facts.pid
-    assert complete_traces(runner.trace.parent, of_running=False) == []
+    pid = int(left.name.split("_")[1])
     os.kill(pid, signal.SIGKILL)
-    (trace,) = complete_traces(runner.trace.parent)
-    assert pids(trace) == {pid}
-    assert range_names(trace) == ["stage"]
+    child = complete_traces(runner.out)[-1]
+    assert pids(child) == {pid}
     left.write_bytes(kept[0])  # as if it had been killed before it could remove them
     names.write_bytes(kept[1])
-    assert complete_traces(runner.trace.parent) == [trace]
-    assert range_names(trace) == ["stage"]
-    assert range_names(runner.trace) == ["stage"]
-    assert log_paths(runner.trace.parent) == []
+    assert child in complete_traces(runner.out)
+    assert range_names(child) == {"child": 1}
+    assert range_names(own) == {"stage": 1}
+    assert log_paths(runner.out) == []
 
 
-def test_a_forked_child_that_exits_normally_writes_nothing(runner: Runner) -> None:
-    source = f"""
-import os, sys, warnings
-warnings.simplefilter("ignore", DeprecationWarning)
-child = os.fork()
-if child == 0:
-    sys.exit(0)
-os.waitpid(child, 0)
-print(os.path.exists(os.path.join(os.environ["PERFHARNESS_OUTPUT_DIR"], "trace.sqlite")))
-{RECORD}
+def test_functions_of_nvtx(runner: Runner) -> None:
+    source = """
+import contextlib, pickle
+import nvtx
+nvtx.push_range("push", color="red", domain="d", category="c", payload=7)
+nvtx.mark("mark", payload=2.5)
+nvtx.pop_range(domain="d")
+nvtx.end_range(nvtx.start_range("start"))
+
+@nvtx.annotate(domain="d")
+def call(depth):
+    with contextlib.suppress(ValueError):
+        if depth:
+            call(depth - 1)
+        raise ValueError
+
+threads = [threading.Thread(target=call, args=(3,)) for _ in range(4)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+with pickle.loads(pickle.dumps(nvtx.annotate("pickled"))):
+    pass
+domain = nvtx.get_domain("d")
+assert domain is nvtx.get_domain("d")
+attributes = domain.get_event_attributes(message="reused", category="c", payload=1)
+domain.push_range(attributes)
+domain.push_range(message=domain.get_registered_string("registered"), category=domain.get_category_id("k"), payload=2)
+domain.pop_range()
+domain.pop_range()
+domain.end_range(domain.start_range(attributes))
+domain.mark(attributes)
 """
-    assert runner.run(runner.write(source), tracer="embedded").stdout == "False\n"
-    complete_traces(runner.trace.parent)
-    assert range_names(runner.trace) == ["stage"]
+    assert runner.run(RECORD + source).stderr == ""
+    (trace,) = complete_traces(runner.out)
+    with closing(sqlite3.connect(trace)) as connection:
+        names = f"SELECT domainId, category, text FROM {schema.TABLE_NVTX} WHERE eventType IN (33, 75)"
+        categories = {(domain, category): text for domain, category, text in connection.execute(names)}
+        events = connection.execute(
+            "SELECT s.value, eventType, end >= start, domainId, category, color, int64Value "
+            f"FROM {schema.TABLE_NVTX} LEFT JOIN {schema.TABLE_STRINGS} s ON s.id = textId "
+            "WHERE eventType NOT IN (33, 75) AND s.value NOT LIKE 'perfharness.%' ORDER BY start"
+        ).fetchall()
+    found = [
+        (
+            name,
+            kind,
+            is_closed,
+            categories.get((domain, None)),
+            categories.get((domain, category)) if category else None,
+            payload,
+        )
+        for name, kind, is_closed, domain, category, _, payload in events
+    ]
+    nested, numbered, mark = schema.NVTX_PUSH_POP_RANGE, schema.NVTX_START_END_RANGE, schema.NVTX_MARK_EVENT
+    calls = [one for one in found if one[0] == "call"]
+    assert calls == [("call", nested, 1, "d", None, None)] * 16
+    assert [one for one in found if one not in calls] == [
+        ("push", nested, 1, "d", "c", 7),
+        ("mark", mark, None, None, None, None),
+        ("start", numbered, 1, None, None, None),
+        ("pickled", nested, 1, None, None, None),
+        ("reused", nested, 1, "d", "c", 1),
+        ("registered", nested, 1, "d", "k", 2),
+        ("reused", numbered, 1, "d", "c", 1),
+        ("reused", mark, None, "d", "c", 1),
+    ]
+    assert events[0][5] & 0xFFFFFF == 0xFF0000
+
+
+def test_a_disabled_nvtx_stays_as_it_is(runner: Runner) -> None:
+    source = f"import os\nos.environ['NVTX_DISABLE'] = '1'\nimport nvtx\n{RECORD}record()\nnvtx.mark('m')"
+    assert runner.run(source).exit_code == 0
+    assert runner.names() == [{"stage": 1}]
+
+
+def test_an_output_folder_that_cannot_be_written_to_does_not_stop_the_program(runner: Runner) -> None:
+    runner.out.rmdir()
+    runner.out.write_text("a file where the folder should be")
+    assert runner.run(f"{RECORD}record()\nprint('ran')").stdout == "ran\n"
+
+
+def test_start_up_is_light(runner: Runner) -> None:
+    heavy = ["numpy", "sqlite3", "pyarrow", "rich", "typer", "perfharness.tracer.output", "nvtx"]
+    source = f"import sys\nimport perfharness.recorder\nprint([name for name in {heavy!r} if name in sys.modules])"
+    assert runner.both(source).stdout == "[]\n"

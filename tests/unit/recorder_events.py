@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfharness.model import range_log
 from perfharness.model.conventions import MARK_CLOCK
-from perfharness.model.range_log import HAS_PAYLOAD, LOG_SUFFIX, NAMES_SUFFIX, OP_BITS, RangeAttributes, RangeLog
-from perfharness.tracer.ranges import LoggedRanges, read_log, records_by_thread
+from perfharness.tracer import range_log
+from perfharness.tracer.log_reader import LoggedRanges, read_log, records_by_thread
+from perfharness.tracer.range_log import HAS_PAYLOAD, LOG_SUFFIX, NAMES_SUFFIX, OP_BITS, RangeAttributes, RangeLog
 from tests.recorder_marks import READING_MARKS
 
 OP_NAMES = {

@@ -19,7 +19,7 @@ from pathlib import Path
 from perfharness.errors import LaunchError, ToolNotFoundError, TraceFormatError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.nsys_schema import TRACE_NAME
-from perfharness.model.range_log import LOG_PREFIX, LOG_SUFFIX
+from perfharness.tracer.range_log import LOG_PREFIX, LOG_SUFFIX
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys.command_line import (
     REPORT_STEM,

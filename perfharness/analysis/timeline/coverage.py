@@ -29,7 +29,7 @@ CUDA_OF_NSYS = (((2025, 3), 13), ((2022, 4), 12))
 _UNTRACED = {
     ONLY_RANGES: (Severity.NOTE, ""),
     CUPTI_FORKED: (Severity.ERROR, "Start the workers by `spawn` or `forkserver`, or measure with `--tracer nsys`."),
-    CUPTI_NOT_STARTED: (Severity.ERROR, "Leave CUDA_INJECTION64_PATH as it is in the script, or use `--tracer nsys`."),
+    CUPTI_NOT_STARTED: (Severity.ERROR, "Measure with `--tracer nsys`."),
     CUPTI_STALLED: (Severity.ERROR, "Measure again; where it happens again, use `--tracer nsys`."),
 }
 """How bad it is and what to do, by the reason."""

@@ -40,15 +40,12 @@ class Follow:
         """Start; then what the other finders find, of which the tracer may have added one."""
         if name not in self.names or self not in sys.meta_path:
             return None
-        if name in GPU or not any(one in self.names for one in GPU):
-            sys.meta_path.remove(self)
-        else:
-            self.names = tuple(one for one in self.names if one in GPU)
-        self.start(uses_gpu=name in GPU)
+        sys.meta_path.remove(self)
+        self.start()
         others = [finder for finder in sys.meta_path if finder is not self]
         return next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
 
-    def start(self, *, uses_gpu: bool, launched: bool = False) -> None:
+    def start(self, *, launched: bool = False) -> None:
         """Start the tracer and the host probe, and note the rank, as far as the launch asks for them."""
         tracer = os.environ.get("PERFHARNESS_TRACER")
         if not tracer or not os.environ.get("PERFHARNESS_OUTPUT_DIR"):
@@ -59,7 +56,7 @@ class Follow:
             from perfharness import tracer as embedded
             from perfharness.model import ranks
 
-            embedded.start(uses_gpu=uses_gpu, launched=launched)
+            embedded.start(GPU, leave_log=launched)
             host_probe.start()
             if tracer == "nsys" and ranks.rank_facts() is not None:
                 from perfharness.recorder import journal
@@ -88,8 +85,9 @@ def main() -> None:
     follow = Follow((*RANGES, *(GPU if has_gpu else ())), output_dir)
     launched = os.environ.pop("PERFHARNESS_LAUNCHED", None) is not None
     if launched and (tracer != "nsys" or os.environ.get("PERFHARNESS_EXPLAIN") == "1"):
-        follow.start(uses_gpu=False, launched=True)
-    sys.meta_path.insert(0, follow)
+        follow.start(launched=True)
+    else:
+        sys.meta_path.insert(0, follow)
     if os.environ.get("PERFHARNESS_ANNOTATIONS"):
         try:
             from perfharness import annotate

@@ -10,7 +10,7 @@ import pytest
 
 from perfharness import PerfRecorder
 from perfharness.load.middleware import AsgiMiddleware, Scope, WsgiMiddleware
-from perfharness.model.range_log import RangeLog
+from perfharness.tracer.range_log import RangeLog
 from tests.unit.recorder_events import events, recording
 
 

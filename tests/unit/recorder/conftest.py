@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from perfharness import PerfRecorder
-from perfharness.model.range_log import RangeLog
+from perfharness.tracer.range_log import RangeLog
 from tests.unit.recorder_events import recording
 
 

@@ -20,7 +20,7 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
-from perfharness.model.range_log import RangeLog
+from perfharness.tracer.range_log import RangeLog
 from tests.support.recorder_programs import PROGRAMS
 from tests.unit.recorder_events import drawn, events, recording
 

@@ -16,8 +16,8 @@ import pytest
 
 from perfharness import PerfRecorder
 from perfharness.model import conventions, environment
-from perfharness.model.range_log import RangeLog
 from perfharness.recorder import barrier as recorder_barrier
+from perfharness.tracer.range_log import RangeLog
 from perfharness_launcher.processes.barrier import StartBarrier, start_barrier
 from tests.unit.recorder_events import drawn, events
 

@@ -24,12 +24,12 @@ from perfharness.model.manifest import (
     TracerRecord,
 )
 from perfharness.model.measured import MeasuredProcess
-from perfharness.model.range_log import OP_BITS, POP, RangeAttributes, RangeLog
 from perfharness.runs.files import json_files as files
 from perfharness.runs.files import process_traces
 from perfharness.runs.files.run_folder import analyze_run, analyze_trace, read_manifest
 from perfharness.runs.run import open_run
 from perfharness.trace import open_trace
+from perfharness.tracer.range_log import OP_BITS, POP, RangeAttributes, RangeLog
 from tests.schemas import valid
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.file_faults import fault

@@ -1,4 +1,4 @@
-"""How processes are followed, and what of the probe's samples is a worker's own."""
+"""How children are followed, and what of the probe's samples is a worker's own."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Ranges of every source (recorders, Python's nvtx, NVTX in C and C++ libraries) into nsys's NVTX_EVENTS.
 
-Of a library's events CUPTI has marker records: a push or a start is one, its end another with the same id; color,
+CUPTI has marker records of the events of a library: a push or a start is one, its end another with the same id; color,
 category and payload are in a third. CUPTI 13.0 does not separate the two kinds of range: one that ended on another
 thread, or not as the innermost, is taken as start/end, the others as push/pop. Nor does it record an end that has a
-payload of NVTX's extension, as NCCL makes them (`ncclCommInitRankConfig`, of PyTorch 2.11): what a library with a
-domain of its own began and, by the records, never ended is left out and counted.
+payload of NVTX's extension, as those of NCCL (`ncclCommInitRankConfig`, PyTorch 2.11). So ranges without an end of a
+library with a domain of its own are left out and counted.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfharness.model import nsys_schema as schema
-from perfharness.model.range_log import LogFacts
-from perfharness.tracer import cupti, ranges
-from perfharness.tracer.ranges import NO_END, LoggedRanges, Table
+from perfharness.tracer import cupti, log_reader
+from perfharness.tracer.log_reader import NO_END, LoggedRanges, Table
+from perfharness.tracer.range_log import LogFacts
 from perfharness.tracer.records import Columns
-from perfharness.tracer.sqlite_file import TraceFile
+from perfharness.tracer.trace_file import TraceFile
 
 if TYPE_CHECKING:
     from perfharness.tracer.session import Session
 
 FIRST_DOMAIN_OF_LIBRARIES = 1 << 20
+"""Apart from the ids of the log's domains, which are assigned when the log is written."""
 
 FLAG_INSTANTANEOUS, FLAG_START, FLAG_END = 1, 2, 4
 FLAG_COLOR_ARGB = 2
@@ -44,63 +45,48 @@ class Naming:
 
     first: int = 1
     domains: dict[str | None, int] = field(default_factory=lambda: {None: 0})
-    categories: dict[tuple[int, str], int] = field(default_factory=dict)
-    taken: set[tuple[int, int]] = field(default_factory=set)
+    categories: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def domain(self, name: str | None) -> int:
         """Id of a domain; the default one is 0."""
         return self.domains.setdefault(name, len(self.domains) - 1 + self.first)
 
-    def category(self, domain: int, name: str) -> int:
-        """Id of a named category; numbers that are used without a name are skipped."""
-        found = self.categories.get((domain, name))
-        if found is None:
-            found = 1
-            while (domain, found) in self.taken:
-                found += 1
-            self.taken.add((domain, found))
-            self.categories[domain, name] = found
-        return found
+    def category(self, domain: int, name: str | None) -> int:
+        """Id of a category in its domain, from 1 on; 0: none."""
+        if name is None:
+            return 0
+        named = self.categories.setdefault(domain, {})
+        return named.setdefault(name, len(named) + 1)
 
 
-def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int, naming: Naming) -> None:
-    """Write the names of domains and categories of one process, then its events.
+def write_log(file: TraceFile, log: LoggedRanges, origin_ns: int, naming: Naming) -> int:
+    """Write the names of domains and categories of one process, then its events; the number of unusable records.
 
     Args:
         origin_ns: time 0 of the trace, `perf_counter_ns`.
-        naming: of the process, which has several logs where it became another program.
+        naming: ids of the process, which has several logs where it became another program.
     """
-    entries = log.attributes
-    domain = [naming.domain(entry.domain) for entry in entries]
-    naming.taken.update(
-        (number, entry.category_id)
-        for number, entry in zip(domain, entries, strict=True)
-        if entry.category_id is not None
-    )
-    category = [
-        naming.category(number, entry.category) if entry.category is not None else entry.category_id or 0
-        for number, entry in zip(domain, entries, strict=True)
-    ]
-    of_keys = {
-        "domain": np.asarray(domain, dtype=np.int64),
-        "category": np.asarray(category, dtype=np.int64),
-        "color": np.asarray([NO_END if entry.color is None else entry.color for entry in entries], dtype=np.int64),
-        "text": np.asarray([file.string_id(entry.message) for entry in entries], dtype=np.int64),
-        "double": np.asarray([entry.double_payload for entry in entries], dtype=np.bool_),
-    }
+    rows = []
+    for entry in log.attributes:
+        domain = naming.domain(entry.domain)
+        color = NO_END if entry.color is None else entry.color
+        rows.append((domain, naming.category(domain, entry.category), color, file.string_id(entry.message)))
+    by_key = np.asarray(rows, dtype=np.int64)
     _write_names(file, log.facts, naming, log.facts.started_ns - origin_ns)
-    table = ranges.decode(log)
-    table.update((name, values[table["key"]]) for name, values in of_keys.items())
+    table, unusable = log_reader.decode(log)
+    for column, name in enumerate(("domain", "category", "color", "text")):
+        table[name] = by_key[table["key"], column]
+    table["double"] = np.zeros(len(table["key"]), dtype=np.bool_)
     _write_events(file, log.facts.pid, table, origin_ns)
+    return unusable
 
 
 def write_markers(file: TraceFile, session: Session, records: dict[int, Columns]) -> dict[str, int]:
-    """Write the NVTX events of other libraries, which CUPTI recorded; how often which range had no end."""
+    """Write the NVTX events of other libraries, which CUPTI recorded; returns how often which range had no end."""
     if cupti.KIND_MARKER not in records:
         return {}
-    # Separate ids: those of the log's domains are assigned when it is written.
     naming = Naming(first=FIRST_DOMAIN_OF_LIBRARIES)
-    rows = marker_rows(file, records, naming.domain)
+    rows = _marker_rows(file, records, naming.domain)
     endless = (rows["end"] == NO_END) & (rows["event_type"] != schema.NVTX_MARK_EVENT) & (rows["domain"] != 0)
     marker = records[cupti.KIND_MARKER]
     begins = np.flatnonzero((marker["flags"] & (FLAG_START | FLAG_INSTANTANEOUS)) != 0)[endless]
@@ -136,7 +122,7 @@ def _write_events(file: TraceFile, pid: int, table: Table, origin_ns: int) -> No
 
 
 def _write_names(file: TraceFile, facts: LogFacts, naming: Naming, at_ns: int) -> None:
-    """Domains (event 75) and categories (event 33) of a process."""
+    """Write the domains and categories of a process, which are events too."""
     thread = schema.global_tid(facts.pid, facts.pid)
     rows: list[tuple[object, ...]] = [
         (at_ns, schema.NVTX_DOMAIN_CREATE, None, name, thread, number)
@@ -145,7 +131,8 @@ def _write_names(file: TraceFile, facts: LogFacts, naming: Naming, at_ns: int) -
     ]
     rows += [
         (at_ns, schema.NVTX_CATEGORY_EVENT, number, name, thread, domain)
-        for (domain, name), number in naming.categories.items()
+        for domain, named in naming.categories.items()
+        for name, number in named.items()
     ]
     file.insert(schema.TABLE_NVTX, ("start", "eventType", "category", "text", "globalTid", "domainId"), rows)
 
@@ -154,7 +141,7 @@ def _nullable(values: Any, valid: Any) -> Any:
     return values if valid.all() else np.ma.masked_array(values, ~valid)
 
 
-def marker_rows(file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str | None], int]) -> dict[str, Any]:
+def _marker_rows(file: TraceFile, records: dict[int, Columns], domain_id: Callable[[str | None], int]) -> Table:
     """CUPTI's marker records as rows; times are `perf_counter_ns`."""
     marker = records[cupti.KIND_MARKER]
     begins = np.flatnonzero((marker["flags"] & (FLAG_START | FLAG_INSTANTANEOUS)) != 0)
@@ -219,7 +206,8 @@ def _crossing(start: Any, end: Any, thread: Any, domain: Any, among: Any) -> Any
     return crossing
 
 
-def _data(ids: Any, data: Columns | None) -> dict[str, Any]:
+def _data(ids: Any, data: Columns | None) -> Table:
+    """Category, color and payload of the events of these ids."""
     if data is None or len(data["id"]) == 0:
         nothing = np.zeros(len(ids), dtype=np.int64)
         none = np.zeros(len(ids), dtype=np.bool_)

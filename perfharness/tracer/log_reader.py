@@ -1,0 +1,232 @@
+"""Range logs into columns: every push with its pop, every start with its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfharness.model import nsys_schema as schema
+from perfharness.model.conventions import printable
+from perfharness.tracer.range_log import (
+    CHUNK,
+    END,
+    FIRST_CHUNK_BYTES,
+    HAS_PAYLOAD,
+    HEADER,
+    ID,
+    MAGIC,
+    MARK,
+    NAMES_SUFFIX,
+    OP_BITS,
+    POP,
+    PUSH,
+    RECORD_BYTES,
+    REGION_BYTES,
+    START,
+    VALUE,
+    LogFacts,
+    RangeAttributes,
+)
+
+Int64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+Table = dict[str, NDArray[Any]]
+
+NO_END = -1
+"""The end of a range that was never closed."""
+
+UNWRITTEN_KEYS = 1000
+"""Keys that may be missing before the last one: a process was killed, or forked, before it wrote them."""
+
+_OP_MASK = (1 << OP_BITS) - 1
+_REGION_RECORDS = REGION_BYTES // RECORD_BYTES
+_NO_NAME = RangeAttributes(None, "(unnamed)")
+_EVENT_TYPES = {
+    PUSH: schema.NVTX_PUSH_POP_RANGE,
+    START: schema.NVTX_START_END_RANGE,
+    MARK: schema.NVTX_MARK_EVENT,
+}
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """What a process noted at its end; None: nothing."""
+
+    cuda_used: bool | None = None
+    gpu_reason: str | None = None
+    rank: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class LoggedRanges:
+    """The log of one process.
+
+    Args:
+        attributes: by key; keys that could not be written have no name.
+        lost_events: number of events for which the disk had no room.
+        records: the file of records, as two columns.
+    """
+
+    facts: LogFacts
+    attributes: list[RangeAttributes]
+    lost_events: int
+    records: Int64
+
+
+def read_log(path: Path) -> LoggedRanges:
+    """Read the log at that path. Raises OSError, and ValueError for another file."""
+    facts, _, attributes = read_names(path)
+    values = np.fromfile(path, dtype=np.int64)
+    lost_events = 0
+    if values.nbytes >= HEADER.size:
+        magic, lost_events = HEADER.unpack(values[: HEADER.size // 8].tobytes())
+        if magic not in (MAGIC, bytes(len(MAGIC))):
+            raise ValueError(f"{path} is not a log of ranges")
+    records = values[: len(values) // 2 * 2].reshape(-1, 2)
+    return LoggedRanges(facts, attributes, lost_events, records)
+
+
+def read_names(path: Path) -> tuple[LogFacts, LogEnd, list[RangeAttributes]]:
+    """The process of the log at that path, its end, and attributes by key.
+
+    Raises OSError, and ValueError for another file.
+    """
+    names = path.with_suffix(NAMES_SUFFIX)
+    if names.is_symlink():
+        raise ValueError(f"{names} is a link")
+    first, *lines = names.read_bytes().splitlines(keepends=True) or [b""]
+    try:
+        facts = LogFacts(**json.loads(first))
+        written = [json.loads(line) for line in lines if line.endswith(b"\n")]
+        named = dict(_attributes(line) for line in written if isinstance(line, list))
+    except (TypeError, RecursionError, OverflowError) as error:
+        raise ValueError(f"{names} has no names of ranges: {error}") from error
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in (facts.pid, facts.started_ns)):
+        raise ValueError(f"{names} does not name its process")
+    last = max(named, default=0)
+    if last > len(lines) + UNWRITTEN_KEYS:
+        raise ValueError(f"{names} has a name that is number {last} of {len(lines)}")
+    ends = [line for line in written if isinstance(line, dict)]
+    end = _end(ends[-1]) if ends else LogEnd()
+    attributes = [named.get(key, _NO_NAME) for key in range(last + 1)]
+    return replace(facts, rank=facts.rank or end.rank), end, attributes
+
+
+def _end(note: dict[str, Any]) -> LogEnd:
+    used, reason, rank = note.get("cuda_used"), note.get("gpu_reason"), note.get("rank")
+    return LogEnd(
+        used if isinstance(used, bool) else None,
+        printable(reason) if isinstance(reason, str) else None,
+        rank if isinstance(rank, dict) else None,
+    )
+
+
+def _attributes(line: list[Any]) -> tuple[int, RangeAttributes]:
+    """Key and attributes of a line; their texts are valid UTF-8."""
+    texts: list[Any] = [printable(value) if isinstance(value, str) else value for value in line]
+    try:
+        key, domain, message, category, color = texts
+    except ValueError:
+        raise ValueError(f"{str(line)[:80]} does not describe a range") from None
+    is_named = all(value is None or type(value) is str for value in (domain, category))
+    is_colored = color is None or (type(color) is int and abs(color) < 1 << 63)
+    if not (is_named and is_colored and type(message) is str and type(key) is int and key > 0):
+        raise ValueError(f"{str(line)[:80]} does not describe a range")
+    return key, RangeAttributes(domain, message, category, color)
+
+
+def decode(log: LoggedRanges) -> tuple[Table, int]:
+    """All events of a log, one row each, in no particular order, and the number of starts and ends without their id.
+
+    Pops and ends without a begin are dropped, as by nsys.
+
+    Columns: `event_type`; `key`, an index into the log's `attributes`; `start`, `end` (`perf_counter_ns`), where
+    `NO_END` is that of a mark or of a range that was never closed; `thread`; `end_thread`, `NO_END` unless another
+    thread ended it; `payload`, valid where `has_payload`.
+    """
+    numbers: dict[str | None, int] = {}
+    stack_of_key = np.asarray([numbers.setdefault(entry.domain, len(numbers)) for entry in log.attributes])
+    parts = [_thread_events(thread, records, stack_of_key) for thread, records in records_by_thread(log.records)]
+    if not parts:
+        parts = [_thread_events(0, np.empty((0, 2), dtype=np.int64), stack_of_key)]
+    table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    op, range_id, thread = table.pop("op"), table.pop("range_id"), table["thread"]
+    is_lost = ((op == START) | (op == END)) & (range_id == 0)
+    starts, ends = np.flatnonzero((op == START) & ~is_lost), np.flatnonzero((op == END) & ~is_lost)
+    _, paired_starts, paired_ends = np.intersect1d(range_id[starts], range_id[ends], return_indices=True)
+    starts, ends = starts[paired_starts], ends[paired_ends]
+    table["end"][starts] = table["start"][ends]
+    table["end_thread"] = np.full(len(op), NO_END, dtype=np.int64)
+    table["end_thread"][starts] = np.where(thread[ends] != thread[starts], thread[ends], NO_END)
+    kept = (op != END) & ~is_lost
+    table = {name: table.pop(name)[kept] for name in list(table)}
+    table["event_type"] = np.select([op[kept] == code for code in _EVENT_TYPES], list(_EVENT_TYPES.values()))
+    return table, int(is_lost.sum())
+
+
+def records_by_thread(records: Int64) -> Iterator[tuple[int, Int64]]:
+    """The records of each thread, in order, without unwritten ones."""
+    parts: dict[int, list[Int64]] = {}
+    for region in range(0, len(records), _REGION_RECORDS):
+        at = region or FIRST_CHUNK_BYTES // RECORD_BYTES
+        end = min(region + _REGION_RECORDS, len(records))
+        while at < end:
+            head, thread = records[at].tolist()
+            length = head >> OP_BITS
+            if head & _OP_MASK != CHUNK or length < RECORD_BYTES:
+                break  # the rest of the region was not used
+            stop = min(at + length // RECORD_BYTES, end)
+            chunk = records[at + 1 : stop]
+            parts.setdefault(thread, []).append(chunk[(chunk != 0).any(axis=1)])
+            at = stop
+    for thread, found in parts.items():
+        yield thread, np.concatenate(found)
+
+
+def _thread_events(thread: int, records: Int64, stack_of_key: Int64) -> Table:
+    """The events of one thread, each with the payload and the id recorded before it; a push has its pop's time."""
+    value, op = records[:, 1], records[:, 0] & _OP_MASK
+    kind = op & ~HAS_PAYLOAD
+    rows = np.flatnonzero((kind != VALUE) & (kind != ID) & (value != 0))  # 0: killed while it was written
+    key = records[rows, 0] >> OP_BITS
+    payload_at = rows - 1 - (kind[rows] == START)
+    has_payload = ((op[rows] & HAS_PAYLOAD) != 0) & (payload_at >= 0) & (op[payload_at] == VALUE)
+    has_id = (rows > 0) & (op[rows - 1] == ID)
+    table = {
+        "op": kind[rows],
+        "key": np.where(key < len(stack_of_key), key, 0),
+        "start": value[rows],
+        "end": np.full(len(rows), NO_END, dtype=np.int64),
+        "thread": np.full(len(rows), thread, dtype=np.int64),
+        "has_payload": has_payload,
+        "payload": np.where(has_payload, value[payload_at], 0),
+        "range_id": np.where(has_id, value[rows - 1], 0),
+    }
+    on_stack = (table["op"] == PUSH) | (table["op"] == POP)
+    stack = np.where(on_stack, stack_of_key[table["key"]], -1)
+    for number in np.unique(stack[on_stack]).tolist():
+        places = np.flatnonzero(stack == number)
+        pushes, pops = _pairs(table["op"][places] == PUSH)
+        table["end"][places[pushes]] = table["start"][places[pops]]
+    return {name: values[table["op"] != POP] for name, values in table.items()}
+
+
+def _pairs(is_push: Bool) -> tuple[Int64, Int64]:
+    """Positions of the pushes that were popped, on one stack, and of their pops.
+
+    The depth after a push equals the depth before its pop; at one depth pushes and pops alternate.
+    """
+    level = np.cumsum(np.where(is_push, 1, -1))
+    lowest = np.minimum.accumulate(np.minimum(level, 0))
+    places = np.flatnonzero(is_push | (lowest == np.concatenate(([0], lowest[:-1]))))  # drops a pop of nothing
+    is_push = is_push[places]
+    level = np.cumsum(np.where(is_push, 1, -1))
+    order = np.argsort(np.where(is_push, level, level + 1), kind="stable")
+    popped = np.flatnonzero(is_push[order][:-1] & ~is_push[order][1:])
+    return places[order[popped]], places[order[popped + 1]]
