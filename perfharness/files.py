@@ -5,11 +5,9 @@ Standard library only.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
-import re
 import shutil
 import stat
 import sys
@@ -30,8 +28,6 @@ STDOUT = Path("-")
 
 NOT_REGULAR = "it is not a regular file"
 LOCK_PERIOD_S = 0.05
-_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
-_STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 
 
 def read_regular(path: Path, *, follow: bool = True) -> bytes:
@@ -106,21 +102,36 @@ def write_model(path: Path, model: BaseModel) -> None:
 def replacing(path: Path, *, follow: bool = True) -> Iterator[Path]:
     """A temporary path to write to; it replaces `path` at the end, and is removed on an error.
 
-    `-` is standard output. Where `path` is a symbolic link, the file that it points to is replaced and the link stays.
-    A device, a FIFO or a descriptor (`/dev/stdout`) is written to, never replaced.
+    `-` is standard output. The mode of the file is kept.
 
     Args:
-        follow: False in an untrusted folder: a link there is replaced, never followed, and anything else that is no
-            regular file is refused.
+        follow: where `path` is a symbolic link, replace the file that it points to. False in an untrusted folder: the
+            link itself is replaced.
 
-    Raises `ResultError` where it cannot be written.
+    Raises `ResultError` where it cannot be written, as where it is not a regular file.
     """
     try:
-        target = _target(path) if follow else path
-        with (
-            _renamed_over(target, follow=follow) if isinstance(target, Path) else _copied_to(target, path) as temporary
-        ):
+        if is_stdout(path):
+            with tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
+                temporary = Path(folder) / "output"
+                yield temporary
+                sys.stdout.flush()
+                with temporary.open("rb") as source, os.fdopen(os.dup(1), "wb") as sink:
+                    shutil.copyfileobj(source, sink)
+            return
+        target = Path(os.path.realpath(path)) if follow else path
+        if os.path.lexists(target) and not is_plain(target) and (follow or not target.is_symlink()):
+            raise OSError(errno.EINVAL, NOT_REGULAR)
+        temporary = target.parent / f".perfharness-{os.urandom(8).hex()}.new"
+        temporary.touch()
+        try:
             yield temporary
+            if is_plain(target) and follow:
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            sync(temporary)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise ResultError(f"{path} cannot be written ({reason_of(error)}); check the folder and the disk.") from error
 
@@ -130,62 +141,9 @@ def reason_of(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-@contextmanager
-def _renamed_over(target: Path, *, follow: bool) -> Iterator[Path]:
-    """A new file in the folder of the target, which is renamed over it; its mode is the target's, else the umask's."""
-    before = target.stat() if follow and target.exists() else None
-    if not follow and not is_plain(target) and not target.is_symlink() and os.path.lexists(target):
-        raise OSError(errno.EINVAL, NOT_REGULAR)
-    temporary = target.parent / f".perfharness-{os.urandom(8).hex()}.new"
-    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-    try:
-        yield temporary
-        if before is not None:
-            temporary.chmod(stat.S_IMODE(before.st_mode))
-        sync(temporary)
-        temporary.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-@contextmanager
-def _copied_to(descriptor: int | None, path: Path) -> Iterator[Path]:
-    """A temporary file, which is copied at the end to an open descriptor, or to `path` where that is None."""
-    with tempfile.TemporaryDirectory(prefix="perfharness-", ignore_cleanup_errors=True) as folder:
-        temporary = Path(folder) / "output"
-        temporary.touch()
-        yield temporary
-        if descriptor == 1:
-            sys.stdout.flush()
-        opened = os.open(path, os.O_WRONLY | os.O_CLOEXEC) if descriptor is None else os.dup(descriptor)
-        with temporary.open("rb") as source, os.fdopen(opened, "wb") as sink:
-            shutil.copyfileobj(source, sink)
-
-
 def is_stdout(path: Path) -> bool:
-    """Whether an output is standard output, by any name."""
-    try:
-        return _target(path) == 1
-    except OSError:  # such as a folder: writing to it reports the error
-        return False
-
-
-def _target(path: Path) -> Path | int | None:
-    """The regular file to replace or make; the descriptor to write to; or None: write to `path` itself."""
-    name = os.path.normpath(path.absolute())
-    if path == STDOUT or name in _STANDARD:
-        return _STANDARD.get(name, 1)
-    if found := _DESCRIPTOR.fullmatch(name):
-        return int(found[1])
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return Path(os.path.realpath(path))
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "it is a folder")
-    return Path(os.path.realpath(path)) if stat.S_ISREG(mode) else None
+    """Whether an output is standard output."""
+    return path == STDOUT
 
 
 def sync(path: Path) -> None:

@@ -1,5 +1,25 @@
-"""Annotation from the outside: functions named in a file become ranges as they are imported, in the measured process.
+"""Annotation from outside: functions that a file names become ranges, in every process of a launch.
 
-`python -m perfharness.annotate SCRIPT ARGUMENTS…` runs the script as Python itself would, under the embedded tracer
-where the environment requests it. Standard library and the recorder only, imported before any function is annotated.
+The start-up hook calls `start`. Standard library only; the recorder is imported with the first range.
 """
+
+from __future__ import annotations
+
+import os
+
+from perfharness.model import environment
+
+
+def start() -> None:
+    """Annotate what the launch asks for, as it is imported from now on."""
+    text, folder = os.environ.get(environment.ANNOTATIONS), os.environ.get(environment.OUTPUT_DIR)
+    if not text or not folder:
+        return
+    from perfharness.annotate.imports import follow_imports
+    from perfharness.annotate.runtime import Runtime
+    from perfharness.annotate.script_functions import follow_script
+    from perfharness.model.annotations import Annotations
+
+    runtime = Runtime(Annotations.from_json(text), os.path.abspath(folder))  # noqa: PTH100 - start-up time
+    follow_imports(runtime)
+    follow_script(runtime)

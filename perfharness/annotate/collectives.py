@@ -1,7 +1,7 @@
 """Calls of `torch.distributed` as ranges of the category `communication`, in which ranks wait for each other.
 
 Nothing here imports torch. The functions are replaced in the module that defines them, before `torch.distributed` takes
-them over.
+them over. Of calls inside each other the outermost is a range.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from perfharness import compiled_code
-from perfharness.annotate.dispatched import DispatchedCollectives
+from perfharness.annotate.expressions import Function
+from perfharness.annotate.functions import MARK
 from perfharness.annotate.runtime import Runtime
-from perfharness.annotate.wrappers import MARK
 from perfharness.model.conventions import collective_name
 
 DISTRIBUTED_MODULE = "torch.distributed.distributed_c10d"
@@ -31,8 +31,7 @@ OPERATIONS = (
 )  # fmt: skip
 """Functions of PyTorch that communicate; which of them there are depends on its version."""
 
-WAIT = "wait"
-"""The range of waiting for a call that was asynchronous."""
+Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
 
 
 def follow_collectives(distributed: ModuleType, runtime: Runtime) -> None:
@@ -40,98 +39,65 @@ def follow_collectives(distributed: ModuleType, runtime: Runtime) -> None:
     note = runtime.collectives_note
     assert note is not None
     note.imported = True
-    calls = _Calls(distributed, runtime)
-    replaced = 0
+    ranks = _GroupRanks(distributed)
+    inside = threading.local()
     for name in OPERATIONS:
         function = getattr(distributed, name, None)
         if inspect.isfunction(function) and not hasattr(function, MARK):
-            setattr(distributed, name, calls.annotated(name, function))
-            replaced += 1
-    if not replaced:
+            setattr(distributed, name, _in_range(function, _naming(name, function, ranks), inside, runtime))
+            note.found = True
+    if not note.found:
         note.problem = "this PyTorch has no function that communicates; it was built without distributed support"
         return
-    note.found = True
     work: Any = getattr(distributed, "Work", None)
     if work is not None and not hasattr(work.wait, MARK):
-        work.wait = calls.annotated_wait(work.wait)
-    initialize = getattr(distributed, "init_process_group", None)
-    if initialize is not None and not hasattr(initialize, MARK):
-        dispatched = DispatchedCollectives(runtime, calls.is_inside, calls.ranks_of)
-        vars(distributed)["init_process_group"] = _first(dispatched.install, initialize)
+        waiting = collective_name("wait", is_async=True)
+        work.wait = _in_range(work.wait, lambda args, kwargs: waiting, inside, runtime)
 
 
-def _first(install: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+def _naming(operation: str, function: Function, ranks: _GroupRanks) -> Name:
+    signature = inspect.signature(function)
+
+    def name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        try:
+            given = signature.bind_partial(*args, **kwargs).arguments
+        except TypeError:
+            given = {}  # the function itself will complain
+        return collective_name(operation, ranks.of(given.get("group")), is_async=bool(given.get("async_op")))
+
+    return name
+
+
+def _in_range(function: Function, name: Name, inside: threading.local, runtime: Runtime) -> Function:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        install()
-        return function(*args, **kwargs)
+        if (compiled_code.tracing or compiled_code.find_tracing())() or getattr(inside, "call", False):
+            return function(*args, **kwargs)
+        inside.call = True
+        try:
+            with runtime.open_collective(name(args, kwargs)):
+                return function(*args, **kwargs)
+        finally:
+            inside.call = False
 
-    setattr(call, MARK, install)
+    setattr(call, MARK, name)
     return call
 
 
-class _Calls:
-    """What the calls of one process share. Only the outermost of nested calls is a range."""
+class _GroupRanks:
+    """The ranks of process groups; None for all ranks, and where they cannot be known."""
 
-    def __init__(self, distributed: ModuleType, runtime: Runtime) -> None:
+    def __init__(self, distributed: Any) -> None:
         self._distributed = distributed
-        self._runtime = runtime
-        self._local = threading.local()  # inside: a call is open
-        self._members: weakref.WeakKeyDictionary[Any, tuple[int, ...] | None] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Any, tuple[int, ...] | None] = weakref.WeakKeyDictionary()
 
-    def is_inside(self) -> bool:
-        """Whether a call of this thread is open."""
-        return getattr(self._local, "inside", False)
-
-    def annotated(self, operation: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, each call of which is a range."""
-        signature = inspect.signature(function)
-
-        def name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-            try:
-                given = signature.bind_partial(*args, **kwargs).arguments
-            except TypeError:
-                given = {}  # the function itself will complain
-            return collective_name(operation, self.ranks_of(given.get("group")), is_async=bool(given.get("async_op")))
-
-        return self._in_range(function, name)
-
-    def annotated_wait(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`Work.wait`, each call of which is a range."""
-        waiting = collective_name(WAIT, is_async=True)
-        return self._in_range(function, lambda args, kwargs: waiting)
-
-    def _in_range(
-        self, function: Callable[..., Any], name: Callable[[tuple[Any, ...], dict[str, Any]], str]
-    ) -> Callable[..., Any]:
-        local, runtime = self._local, self._runtime
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if (compiled_code.tracing or compiled_code.find_tracing())() or self.is_inside():
-                return function(*args, **kwargs)
-            local.inside = True
-            try:
-                scope = runtime.open_collective(name(args, kwargs))
-                if scope is None:
-                    return function(*args, **kwargs)
-                with scope:
-                    return function(*args, **kwargs)
-            finally:
-                local.inside = False
-
-        setattr(call, MARK, name)
-        return call
-
-    def ranks_of(self, group: Any) -> tuple[int, ...] | None:
-        """The ranks of a group; None for all, and where they cannot be known."""
+    def of(self, group: Any) -> tuple[int, ...] | None:
         if group is None:
             return None
         try:
-            if group not in self._members:
-                distributed: Any = self._distributed
-                ranks = tuple(distributed.get_process_group_ranks(group))
-                self._members[group] = None if len(ranks) == distributed.get_world_size() else ranks
-            return self._members[group]
+            if group not in self._known:
+                ranks = tuple(self._distributed.get_process_group_ranks(group))
+                self._known[group] = None if len(ranks) == self._distributed.get_world_size() else ranks
+            return self._known[group]
         except Exception:  # whatever is wrong with the group, PyTorch itself will say
             return None

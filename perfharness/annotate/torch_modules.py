@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from perfharness import compiled_code
-from perfharness.annotate.runtime import Runtime
-from perfharness.annotate.scopes import Scope
+from perfharness.annotate.runtime import Call, Runtime
+
+TORCH_MODULE = "torch.nn.modules.module"
+"""The module with `nn.Module` and the global hooks."""
 
 COMPILED = "_orig_mod."
 """The prefix that torch.compile adds to the names of its model."""
@@ -25,7 +26,7 @@ def follow_modules(torch_module: ModuleType, runtime: Runtime) -> None:
     assert note is not None
     assert depth is not None
     note.imported = True
-    tracker = ModuleTracker(runtime, depth)
+    tracker = _Tracker(runtime, depth)
     try:
         torch_module.register_module_forward_pre_hook(tracker.before)
         torch_module.register_module_forward_hook(tracker.after, always_call=True)
@@ -35,11 +36,7 @@ def follow_modules(torch_module: ModuleType, runtime: Runtime) -> None:
     note.found = True
 
 
-Call = tuple[Any, "Scope | None"]
-"""A module in its forward call, and its range if it has one."""
-
-
-class ModuleTracker:
+class _Tracker:
     """Follows the forward calls of each thread. A range is open exactly while its module's call is.
 
     PyTorch calls both hooks for every module, most of which are below the depth: those have to be fast.
@@ -47,40 +44,39 @@ class ModuleTracker:
 
     def __init__(self, runtime: Runtime, depth: int) -> None:
         self._runtime = runtime
-        self._names = StageNames(depth)
-        self._local = threading.local()  # calls: the outermost module's, and those of its stages
+        self._names = _StageNames(depth)
+        self._local = threading.local()  # calls: modules in their forward calls, outermost first
 
     def before(self, module: Any, _args: Any) -> None:
         """A forward call begins."""
         if (compiled_code.tracing or compiled_code.find_tracing())():
             return  # torch.compile traces this function with the model; the compiled code has no modules
         try:
-            calls: list[Call] = self._local.calls
+            calls: list[tuple[Any, Call]] = self._local.calls
         except AttributeError:
             calls = self._local.calls = []
         if calls and calls[0][0] is module:
-            _leave(calls, 0)  # ended by an interrupt, which calls no hook
-        name = self._names.name(calls[0][0], module) if calls else _class_name(module)
-        if name is None:
-            return
-        calls.append((module, self._runtime.open_module(name)))
+            _leave(calls, 0)  # an interrupt ended it without calling a hook
+        name = self._names.find(calls[0][0], module) if calls else _class_name(module)
+        if name is not None:
+            call = self._runtime.open_module(name)
+            call.__enter__()
+            calls.append((module, call))
 
     def after(self, module: Any, _args: Any, _result: Any) -> None:
-        """A forward call ends, also by an exception; so do those inside it whose end called no hook."""
+        """A forward call ends, also by an exception; so do calls inside it that ended without calling a hook."""
         if (compiled_code.tracing or compiled_code.find_tracing())():
             return
-        calls: list[Call] = getattr(self._local, "calls", [])
+        calls: list[tuple[Any, Call]] = getattr(self._local, "calls", [])
         for position in range(len(calls) - 1, -1, -1):
             if calls[position][0] is module:
                 _leave(calls, position)
                 return
 
 
-def _leave(calls: list[Call], position: int) -> None:
+def _leave(calls: list[tuple[Any, Call]], position: int) -> None:
     while len(calls) > position:
-        _, scope = calls.pop()
-        if scope is not None:
-            scope.__exit__(None, None, None)
+        calls.pop()[1].__exit__(None, None, None)
 
 
 def _class_name(outermost: Any) -> str:
@@ -88,42 +84,24 @@ def _class_name(outermost: Any) -> str:
     return type(getattr(outermost, COMPILED.rstrip("."), outermost)).__name__
 
 
-class StageNames:
+class _StageNames:
     """The dotted names of the modules inside the outermost one, down to a depth.
 
-    Walking a model is slow, so each is walked once, and again for a module that was added since.
+    Walking a model is slow, so it is done once, and again for a module that was added since.
     """
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._of_outermost: dict[int, tuple[Any, dict[int, tuple[Any, str | None]]]] = {}
+        self._inside: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, str | None]]
+        self._inside = weakref.WeakKeyDictionary()
 
-    def name(self, outermost: Any, module: Any) -> str | None:
+    def find(self, outermost: Any, module: Any) -> str | None:
         """The name; None where the module is deeper, or not in the outermost one."""
-        reference, names = self._of_outermost.get(id(outermost), _NOT_WALKED)
-        if reference() is not outermost:  # the address was another module's
-            names = {}
-            self._of_outermost[id(outermost)] = (weakref.ref(outermost), names)
-        found, name = names.get(id(module), _NOT_FOUND)
-        if found() is module:
-            return name
-        names.update(self._walk(outermost))
-        found, name = names.get(id(module), _NOT_FOUND)
-        if found() is not module:
-            name = None
-            names[id(module)] = (weakref.ref(module), None)
-        return name
-
-    def _walk(self, outermost: Any) -> Iterator[tuple[int, tuple[Any, str | None]]]:
-        for dotted, module in outermost.named_modules():
+        try:
+            return self._inside[outermost][module]
+        except KeyError:
+            names = self._inside.setdefault(outermost, weakref.WeakKeyDictionary())
+        for dotted, inner in outermost.named_modules():
             name = dotted.removeprefix(COMPILED)
-            wanted = name and name.count(".") < self._depth
-            yield id(module), (weakref.ref(module), name if wanted else None)
-
-
-def _no_module() -> None:
-    """Like a dead weak reference."""
-
-
-_NOT_FOUND: tuple[Any, str | None] = (_no_module, None)
-_NOT_WALKED: tuple[Any, dict[int, tuple[Any, str | None]]] = (_no_module, {})
+            names[inner] = name if name and name.count(".") < self._depth else None
+        return names.setdefault(module, None)

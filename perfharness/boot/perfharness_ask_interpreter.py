@@ -1,6 +1,7 @@
-"""The modules that an interpreter would import, as JSON; run by that interpreter, which need not have perfharness.
+"""What an interpreter would import, as JSON; run by that interpreter, which need not have perfharness.
 
-An argument is the name of a module that it is to run: where that is, without importing any part of it.
+The argument is JSON: `module`, the name of a module to run; `functions`, names to find (`module:function`, or dotted);
+`path`, the folder of the script. Modules are found but not imported.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from typing import Any
 
 PACKAGES = (
     "accelerate", "cuda-python", "cupti-python", "cupy-cuda12x", "cupy-cuda13x", "cvcuda-cu12", "diffusers",
@@ -25,46 +27,68 @@ PACKAGES = (
 
 
 def version(package: str) -> str | None:
-    """Of a package; None where it is not installed."""
+    """The version of a package; None: it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def find_module(name: str) -> tuple[str | None, str | None]:
-    """The file that `python -m NAME` runs, and why there is none."""
-    if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
-        sys.path[0] = os.getcwd()  # noqa: PTH109
+def find(name: str) -> tuple[ModuleSpec | None, str]:
+    """The spec of the innermost module of a dotted name that there is, and its name."""
+    found, found_name = None, ""
     path: Sequence[str] | None = None
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
         here = ".".join(parts[:count])
-        spec = _find(here, path)
+        specs = (finder.find_spec(here, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next((one for one in specs if one is not None), None)
         if spec is None:
-            return None, f"there is no module {here}"
-        path = spec.submodule_search_locations
-        if path is None and count < len(parts):
-            return None, f"{here} is a module and no package, so there is no {name}"
-    if path is not None:
-        spec = _find(f"{name}.__main__", path)
-    return (spec.origin, None) if spec else (None, f"{name} is a package without a __main__, so it cannot be run")
+            break
+        found, found_name, path = spec, here, spec.submodule_search_locations
+        if path is None:
+            break
+    return found, found_name
 
 
-def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """The spec; of `importlib.util.find_spec`, the packages around it would be imported."""
-    found = (finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-    return next((spec for spec in found if spec is not None), None)
+def find_module(name: str) -> tuple[str | None, str | None]:
+    """The file that `python -m NAME` runs, and why there is none."""
+    spec, found = find(name)
+    if spec is not None and found == name:
+        if spec.submodule_search_locations is None:
+            return spec.origin, None
+        main, found = find(f"{name}.__main__")
+        if main is not None and found != name:
+            return main.origin, None
+        return None, f"{name} is a package without a __main__, so it cannot be run"
+    if spec is not None and spec.submodule_search_locations is None:
+        return None, f"{found} is a module and no package, so there is no {name}"
+    missing = ".".join(name.split(".")[: found.count(".") + 2]) if found else name.partition(".")[0]
+    return None, f"there is no module {missing}"
+
+
+def find_function(function: str) -> dict[str, Any]:
+    """The module of a function and the file of its source, and whether a name may be a module that its parent makes."""
+    module, colon, qualname = function.partition(":")
+    spec, found = find(module)
+    if not colon:
+        module, qualname = found, function[len(found) + 1 :] if found else function
+    is_missing = spec is None or (found != module and spec.submodule_search_locations is not None)
+    source = spec.origin if spec is not None and found == module and (spec.origin or "").endswith(".py") else None
+    return {"module": module, "qualname": qualname, "source": source, "is_missing": is_missing}
 
 
 if __name__ == "__main__":
-    module_path, module_problem = find_module(sys.argv[1]) if len(sys.argv) > 1 else (None, None)
-    answer = {
+    asked = json.loads(sys.argv[1])
+    answer: dict[str, Any] = {
         "version": platform.python_version(),
         "nvtx": version("nvtx"),
         "packages": {package: found for package in PACKAGES if (found := version(package)) is not None},
         "has_perfharness": importlib.util.find_spec("perfharness") is not None,
-        "module_path": module_path,
-        "module_problem": module_problem,
     }
+    if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
+        sys.path[0] = asked.get("path") or os.getcwd()  # noqa: PTH109
+    if "module" in asked:
+        answer["module_path"], answer["module_problem"] = find_module(asked["module"])
+    answer["functions"] = [find_function(function) for function in asked.get("functions", ())]
     print(json.dumps(answer))

@@ -16,8 +16,6 @@ from typing import IO, Any
 
 from perfharness.host_probe import layout as layouts
 from perfharness.host_probe import reader, spool
-from perfharness.own_files import Identity, identity_of
-from perfharness.own_work import own_work
 
 SAMPLER = os.path.join(os.path.dirname(__file__), "run_sampler.py")  # noqa: PTH118, PTH120
 """A file of its own: `-m` would need perfharness on the path of an isolated interpreter."""
@@ -43,7 +41,6 @@ class HostProbe:
         self._folder = folder
         self._pid = os.getpid()
         self._connection: socket.socket | None = None
-        self._identity: Identity | None = None
         self._slots: dict[str, int] = {}
         self._followed: dict[tuple[int, str, int], int] = {}
         self._layout: dict[str, Any] = {}
@@ -53,12 +50,11 @@ class HostProbe:
 
     def start(self) -> None:
         """Start the sampler; where that is not possible, the file says why."""
-        with own_work.thread:
-            try:
-                with _own_memory() as memory:
-                    self._start(memory.fileno())
-            except (OSError, layouts.LayoutError) as error:
-                self._give_up(f"Python stacks: {error}")
+        try:
+            with _own_memory() as memory:
+                self._start(memory.fileno())
+        except (OSError, layouts.LayoutError) as error:
+            self._give_up(f"Python stacks: {error}")
 
     def _start(self, memory: int) -> None:
         layout = layouts.find_layout(memory)
@@ -76,7 +72,7 @@ class HostProbe:
         sampler = int(ours.recv(64) or 0)
         if not sampler:
             raise OSError("the sampler did not start")
-        self._connection, self._identity = ours, identity_of(ours.fileno())
+        self._connection = ours
         _allow(sampler)
         self._introduce(memory, forked=False)
         gc.callbacks.append(self._on_collection)
@@ -85,26 +81,25 @@ class HostProbe:
 
     def follow(self, stack: Any, recorder: str) -> None:
         """Have a recorder's stack of the calling thread (a `Stack`) followed."""
-        if self._open_connection() is None:
+        if self._connection is None:
             return
-        with own_work.thread:
-            try:
-                if not self._slots:
-                    self._slots = _slots_of(stack)
-                    self._send({"kind": "slots", "slots": self._slots})
-            except (OSError, layouts.LayoutError) as error:
-                self._send({"kind": "missing", "sentences": [f"the recorder's open ranges: {error}"]})
-                return
-            key = threading.get_ident(), recorder, stack.lane
-            self._followed[key] = id(stack)
-            self._send_stack(key)
+        try:
+            if not self._slots:
+                self._slots = _slots_of(stack)
+                self._send({"kind": "slots", "slots": self._slots})
+        except (OSError, layouts.LayoutError) as error:
+            self._send({"kind": "missing", "sentences": [f"the recorder's open ranges: {error}"]})
+            return
+        key = threading.get_ident(), recorder, stack.lane
+        self._followed[key] = id(stack)
+        self._send_stack(key)
 
     def end(self) -> None:
         """Have the file completed."""
         if self._pid != os.getpid():
             return
         self._send_collections()
-        connection, self._connection = self._open_connection(), None
+        connection, self._connection = self._connection, None
         if connection is None:
             return
         with connection, contextlib.suppress(OSError):
@@ -113,14 +108,6 @@ class HostProbe:
             connection.recv(64)
 
     # ---- messages ----
-
-    def _open_connection(self) -> socket.socket | None:
-        """None where there is none, or the program has closed it: its number may be that of a file of the program."""
-        connection = self._connection
-        if connection is not None and identity_of(connection.fileno()) != self._identity:
-            connection.detach()
-            self._connection = None
-        return self._connection
 
     def _introduce(self, memory: int, *, forked: bool) -> None:
         message = {
@@ -133,7 +120,7 @@ class HostProbe:
             "monotonic_ns": time.monotonic_ns(),
             "unix_ns": time.time_ns(),
         }
-        connection = self._open_connection()
+        connection = self._connection
         assert connection is not None
         socket.send_fds(connection, [json.dumps(message).encode()], [memory], socket.MSG_NOSIGNAL)
 
@@ -145,7 +132,7 @@ class HostProbe:
     def _send(self, message: dict[str, Any]) -> None:
         """Never waits: what the sampler does not take in time is lost."""
         with contextlib.suppress(OSError):
-            connection = self._open_connection()
+            connection = self._connection
             if connection is not None:
                 text = json.dumps({**message, "pid": self._pid})
                 connection.send(text.encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -165,20 +152,19 @@ class HostProbe:
         self._sent_ns = time.monotonic_ns()
         rows, self._collections = self._collections, []
         if rows:
-            with own_work.thread:
-                self._send({"kind": "collections", "rows": rows})
+            self._send({"kind": "collections", "rows": rows})
 
     # ---- forks and faults ----
 
     def _after_fork(self) -> None:
         """In a forked child: it has the same addresses, a memory of its own, and one thread."""
         self._collections, self._collecting_since_ns = [], {}
-        if self._open_connection() is None:
+        if self._connection is None:
             return
         ident = threading.get_ident()
         self._pid = os.getpid()
         self._followed = {key: address for key, address in self._followed.items() if key[0] == ident}
-        with own_work.thread, contextlib.suppress(OSError, ctypes.ArgumentError):
+        with contextlib.suppress(OSError, ctypes.ArgumentError):
             self._layout["thread"] = layouts.current_thread_state()
             _allow(PR_SET_PTRACER_ANY)
             with _own_memory() as memory:

@@ -7,18 +7,22 @@ Standard library only: the measured process reads and writes these.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 MAIN = "__main__"
 """The module name of the script itself."""
 
-NOTES_NAME = "annotations.json"
-"""File in the folder of the process: a list of `FunctionNote`."""
+NOTES = "annotations_*.json"
+"""Files in the folder of the launched process, one per process: a list of `FunctionNote`."""
 
-NOTES_OF_CHILDREN = "annotations_*.json"
-"""The same of processes that it forked."""
+OWN_MODULES = ("gc", "io", "json", "os", "threading", "time")
+"""Modules that perfharness itself calls while it makes a range, so that their functions cannot be annotated."""
+
+
+def notes_name(pid: int) -> str:
+    """The file of one process."""
+    return NOTES.replace("*", str(pid))
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,6 @@ class FunctionNote:
         compiled: torch.compile compiled a call of it, and nothing records that.
         problem: why it was not found or could not be replaced.
         items_problem: what went wrong when items were counted or an index was asked for, the first time.
-        unseen_problem: why some of its calls are not seen, such as those of C++ code.
     """
 
     function: str
@@ -102,14 +105,7 @@ class FunctionNote:
     compiled: bool = False
     problem: str | None = None
     items_problem: str | None = None
-    unseen_problem: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the file."""
         return asdict(self)
-
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> FunctionNote:
-        """The inverse; keys of later versions are left out."""
-        known = FunctionNote.__dataclass_fields__
-        return FunctionNote(**{name: value for name, value in content.items() if name in known})

@@ -31,11 +31,11 @@ WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
 CAPTURE_BATCHES = "PERFHARNESS_CAPTURE_BATCHES"
 """`--capture-batches`, as `FIRST:LAST`; unset or empty: all batches are recorded."""
 
+LAUNCHED = "PERFHARNESS_LAUNCHED"
+"""`1` for the launched process; the start-up hook removes it, so that no process which that one starts has it."""
+
 OUTER_RANK = "PERFHARNESS_OUTER_RANK"
 """The variables of a rank that the launch was given itself, `NAME=VALUE` with semicolons: no rank of what it starts."""
-
-CHILD_PID = "PERFHARNESS_CHILD_PID"
-"""Pid of a process that a launched one started, which perfharness has run its script for annotations of it."""
 
 LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
 """`--log-level`, for the script to use."""

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from perfharness.boot import FOLLOW
 from tests.integration import forked_command
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -41,6 +42,12 @@ def environment(*sites: str, **more: str) -> dict[str, str]:
     """This one's, with the checkout importable, after the folders that are named, and a wide terminal."""
     path = [*sites, str(CHECKOUT), str(CHECKOUT / "launcher"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in path if part), "COLUMNS": "200", **more}
+
+
+def in_a_launch(out: Path, tracer: str = "embedded", **more: str) -> dict[str, str]:
+    """The environment of a launched process whose folder is `out`."""
+    own = {"PERFHARNESS_OUTPUT_DIR": str(out), "PERFHARNESS_TRACER": tracer, "PERFHARNESS_LAUNCHED": "1"}
+    return environment(str(FOLLOW), **own, **more)
 
 
 def tracing(tracer: str) -> tuple[tuple[str, ...], list[str]]:

@@ -54,7 +54,14 @@ from torch import nn
 def run(model):
     return model(torch.ones(4, 8))
 
-net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+def inner(x):
+    return x + 1
+
+class Net(nn.Sequential):
+    def forward(self, x):
+        return inner(super().forward(x))
+
+net = Net(nn.Linear(8, 8), nn.ReLU())
 net = torch.compile(net, backend="eager", fullgraph=True)  # which raises where it is not one graph
 for _ in range(2):
     run(net)
@@ -135,7 +142,9 @@ def test_modules_come_under_the_stages_that_the_script_annotated_itself(tmp_path
 def test_a_model_is_compiled_as_a_whole_although_its_modules_are_followed(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "net.py").write_text(COMPILED)
-    (tmp_path / "net.toml").write_text('[[batch]]\nfunction = "__main__:run"\n')
+    (tmp_path / "net.toml").write_text('[[batch]]\nfunction = "__main__:run"\n[[range]]\nfunction = "__main__:inner"\n')
     process = launch(tmp_path, "--annotate", "net.toml", "--annotate-torch", "3", "net.py")
     tree = shape(read(process / "benchmark.json")["data"])["annotated"]
-    assert [tree[f"run_{index}"]["Sequential"] for index in range(2)] == [{"count": 1}] * 2
+    assert [tree[f"run_{index}"]["Net"] for index in range(2)] == [{"count": 1}] * 2
+    found = read(process.parent / "manifest.json")["findings"]
+    assert "ranges-in-compiled-code" in [one["code"] for one in found]

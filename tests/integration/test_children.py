@@ -262,31 +262,6 @@ def test_ranges_of_nvtx_in_a_child_without_a_recorder(tmp_path: Path) -> None:
     assert [one.table("ranges")["name"].to_pylist() for one in run.processes] == [["batch 0"], ["batch 0"]]
 
 
-ANNOTATED = """
-import subprocess, sys, multiprocessing as mp
-def decode(value):
-    return value
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        decode(1), decode(2)
-    else:
-        subprocess.run([sys.executable, __file__, "child"], check=True)
-        worker = mp.get_context("spawn").Process(target=decode, args=(3,))
-        worker.start(), worker.join()
-        decode(4)
-"""
-
-
-def test_functions_are_annotated_in_children_too(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(ANNOTATED)
-    (tmp_path / "stages.toml").write_text('[[range]]\nfunction = "__main__:decode"\n')
-    command = ("--tracer", "embedded", "--annotate", tmp_path / "stages.toml", "-o", tmp_path / "out")
-    done = run_to_the_end((*command, tmp_path / "script.py"), environment())
-    assert done.returncode == 0, done.stdout + done.stderr
-    counts = [one.table("ranges").num_rows for one in open_run(tmp_path / "out").processes]
-    assert counts == [1, 2, 1]
-
-
 def test_without_a_tracer_the_counts_of_all_are_kept(tmp_path: Path) -> None:
     tree = launch(tmp_path, "none", POOLS["subprocess"])
     assert tree.folders == ["", "child_0", "child_1"]

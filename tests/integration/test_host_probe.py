@@ -17,7 +17,7 @@ import pytest
 from perfharness.model.host_samples import HostEventKind, HostProbe, HostSamples, HostState
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import read_host_probe
-from tests.integration.launches import NSYS, NVTX_SITE, wait_for
+from tests.integration.launches import NSYS, NVTX_SITE, in_a_launch, wait_for
 from tests.integration.nsys_profile import nsys_profile
 
 SPLIT = """
@@ -126,7 +126,7 @@ def run(
     """What the probe recorded of a script, and what the script itself wrote; nsys leaves `report` in the folder."""
     path, said, out = tmp_path / "script.py", tmp_path / "said.json", tmp_path / "out"
     path.write_text(script)
-    command = [sys.executable, *(["-m", "perfharness.tracer"] if tracer == "embedded" else []), str(path), str(said)]
+    command = [sys.executable, str(path), str(said)]
     environ = explained(out) | {"PERFHARNESS_TRACER": tracer}
     if tracer == "nsys":
         environ |= {"PYTHONPATH": NVTX_SITE}
@@ -140,7 +140,7 @@ def run(
 
 
 def explained(out: Path) -> dict[str, str]:
-    return {**os.environ, "PERFHARNESS_EXPLAIN": "1", "PERFHARNESS_OUTPUT_DIR": str(out), "PERFHARNESS_TRACER": "none"}
+    return in_a_launch(out, "none", PERFHARNESS_EXPLAIN="1")
 
 
 def of_stage(samples: HostSamples, name: str) -> np.ndarray:
@@ -427,7 +427,7 @@ def test_a_script_without_a_recorder_is_run_with_the_probe(tmp_path: Path) -> No
     path, said, out = tmp_path / "script.py", tmp_path / "said.json", tmp_path / "out"
     path.write_text(PLAIN)
     out.mkdir()
-    command = [sys.executable, "-m", "perfharness.host_probe", str(path), str(said)]
+    command = [sys.executable, str(path), str(said)]
     assert subprocess.run(command, env=explained(out), check=False, timeout=60).returncode == 7
     assert json.loads(said.read_text()) == {"name": "__main__"}
     recorded = read_host_probe(out)

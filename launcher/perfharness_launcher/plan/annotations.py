@@ -1,27 +1,36 @@
-"""An annotation file -> `Annotations`, with every mistake reported before anything starts."""
+"""An annotation file -> `Annotations`, with every mistake that can be known reported before anything starts."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, ValidationError
 
 from perfharness.annotate.expressions import Expression
-from perfharness.boot import without_current_folder
+from perfharness.annotate.script_functions import definitions
 from perfharness.errors import UsageError
 from perfharness.files import read_toml
-from perfharness.model.annotations import Annotations, FunctionAnnotation
+from perfharness.model.annotations import MAIN, OWN_MODULES, Annotations, FunctionAnnotation
+from perfharness.model.conventions import printable
+from perfharness_launcher.plan.ask import ask
 
-LOOKUP = "perfharness.annotate.lookup"
-LOOKUP_TIMEOUT_S = 60
 MAX_BYTES = 100_000
 """Linux takes 128 KiB in one environment variable."""
 
-TABLES = {"recorder": {"name", "within"}, "range": {"function", "name"}}
-TABLES["batch"] = TABLES["range"] | {"items", "index", "loop"}
+CHANGES_PATH = ("sys.path", "addsitedir")
+"""A script with one of these may import modules that cannot be found before it runs."""
+
+WORDS = {
+    "list_type": "is a list: write double brackets, [[range]] or [[batch]]",
+    "extra_forbidden": "is not known",
+    "missing": "is missing",
+}
 
 
 @dataclass(frozen=True)
@@ -32,12 +41,90 @@ class AnnotationFacts:
     problems: tuple[str, ...] = ()
 
 
+# ---- the form of the file ----
+
+
+def _function(name: str) -> str:
+    parts = name.replace(":", ".", 1).split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise ValueError("must be module:function, module:Class.method or dotted names")
+    if parts[0] in OWN_MODULES:
+        raise ValueError(f"perfharness itself uses {parts[0]} while it makes a range; name the function that calls it")
+    return name
+
+
+def _name(name: str) -> str:
+    if not name or "\0" in name:
+        raise ValueError("must be a name in quotes")
+    return name
+
+
+def _expression(text: str) -> str:
+    try:
+        Expression(text)
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"is not a Python expression ({getattr(error, 'msg', error)}): {text!r}") from error
+    return text
+
+
+def _index(text: str) -> str:
+    if Expression(text).uses_result:
+        raise ValueError("is evaluated before the call, so it cannot use `result`")
+    return text
+
+
+def _items(items: object) -> object:
+    if isinstance(items, str):
+        return _expression(items)
+    if not isinstance(items, int) or isinstance(items, bool) or items < 0:
+        raise ValueError('must be a number from 0, or an expression in quotes like "len(args[0])"')
+    return items
+
+
+Name = Annotated[StrictStr, AfterValidator(_name)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Range(_Table):
+    function: Annotated[StrictStr, AfterValidator(_function)]
+    name: Name | None = None
+
+
+class _Batch(_Range):
+    items: Annotated[int | str | None, BeforeValidator(_items)] = None
+    index: Annotated[StrictStr, AfterValidator(_expression), AfterValidator(_index)] | None = None
+    loop: StrictBool = False
+
+
+class _Recorder(_Table):
+    name: Name | None = None
+    within: Name | None = None
+
+
+class _File(_Table):
+    recorder: _Recorder = _Recorder()
+    range: list[_Range] = []
+    batch: list[_Batch] = []
+
+
+def problems_of_form(error: ValidationError) -> Iterator[str]:
+    """One sentence for each mistake."""
+    for one in error.errors():
+        table, *place = one["loc"]
+        number = "".join(f" number {part + 1}" for part in place if isinstance(part, int))
+        key = next((f" `{part}`" for part in place if isinstance(part, str)), "")
+        reason = WORDS.get(one["type"]) or one["msg"].removeprefix("Value error, ")
+        yield printable(f"[{table}]{number}{key}: {reason}").replace("\n", " ")
+
+
 def read_annotations(
     path: Path | None,
     torch_depth: int | None,
     script: Path,
-    executable: str,
-    options: Sequence[str] = (),
+    python: Sequence[str],
     *,
     is_module: bool = False,
     collectives: bool = False,
@@ -48,7 +135,7 @@ def read_annotations(
         path: the TOML file; None: there is none.
         torch_depth: of `--annotate-torch`.
         script: the file that will be `__main__`.
-        executable, options: the interpreter, and its own options.
+        python: the interpreter and its own options.
         is_module: whether the script runs as a module, which imports what is in the current folder, not next to it.
         collectives: `--annotate-collectives`.
     """
@@ -56,175 +143,89 @@ def read_annotations(
         asked = Annotations(torch_depth=torch_depth, collectives=collectives)
         return AnnotationFacts(None if asked == Annotations() else asked)
     try:
-        content = read_toml(path, "--annotate")
+        file = _File.model_validate(read_toml(path, "--annotate"))
     except UsageError as error:
         return AnnotationFacts(problems=(str(error),))
-    problems = [f"{path}: {problem}" for problem in problems_of_form(content)]
-    if not problems and torch_depth is None and not any(content.get(kind) for kind in ("range", "batch")):
-        problems.append(f'{path} names no function; add [[range]] or [[batch]] with function = "module:function"')
-    if problems:
-        return AnnotationFacts(problems=tuple(problems))
-    entries = [(entry, kind == "batch") for kind in ("range", "batch") for entry in content.get(kind, ())]
-    lookup = [executable, *options, "-m", LOOKUP, str(script), *(["-m"] if is_module else [])]
-    functions, problems = _find([*entries], lookup)
-    problems = [f"{path}: {problem}" for problem in (*problems, *_clashes(functions, content))]
-    recorder = content.get("recorder", {})
-    made = Annotations(tuple(functions), recorder.get("name"), recorder.get("within"), torch_depth, collectives)
+    except ValidationError as error:
+        return AnnotationFacts(problems=tuple(f"{path}: {problem}" for problem in problems_of_form(error)))
+    entries = [*file.range, *file.batch]
+    if torch_depth is None and not entries:
+        problem = f'{path} names no function; add [[range]] or [[batch]] with function = "module:function"'
+        return AnnotationFacts(problems=(problem,))
+    folder = "" if is_module else str(script.resolve().parent)
+    answer = ask(python, {"path": folder, "functions": [entry.function for entry in entries]})
+    if answer is None:
+        return AnnotationFacts(problems=(f"{python[0]} could not look the functions up",))
+    functions, problems = [], []
+    for entry, found in zip(entries, answer["functions"], strict=True):
+        if entry.function.startswith((f"{MAIN}:", f"{MAIN}.")):
+            found = {"module": MAIN, "qualname": entry.function[len(MAIN) + 1 :], "source": str(script)}
+        functions.append(_annotation(entry, found["module"], found["qualname"]))
+        if reason := _problem(found, script, python[0]):
+            problems.append(f"{entry.function}: {reason}")
+    problems = [f"{path}: {problem}" for problem in (*problems, *_clashes(functions, file))]
+    made = Annotations(tuple(functions), file.recorder.name, file.recorder.within, torch_depth, collectives)
     if len(made.to_json()) > MAX_BYTES:
         problems.append(f"{path}: {len(functions)} functions are more than fit into the environment of a process")
     return AnnotationFacts(made, tuple(problems))
 
 
-# ---- the form of the file ----
-
-
-def problems_of_form(content: Mapping[str, Any]) -> Iterator[str]:
-    """Problems of the file itself, independent of the script."""
-    for table in sorted(set(content) - set(TABLES)):
-        yield f"there is no table [{_printable(table)}]; there are [recorder], [[range]] and [[batch]]"
-    recorder = content.get("recorder", {})
-    if not isinstance(recorder, dict):
-        yield "[recorder] is a table, with `name` and `within`"
-    else:
-        yield from _problems_of_keys("[recorder]", recorder, "recorder")
-        for key in ("name", "within"):
-            yield from _problem_of_name("[recorder]", key, recorder.get(key, "-"))
-    for kind in ("range", "batch"):
-        found = content.get(kind, [])
-        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-            yield f"[{kind}] is a list: write [[{kind}]], with double brackets"
-            continue
-        for number, entry in enumerate(found, 1):
-            yield from _problems_of_entry(f"[[{kind}]] number {number}", entry, kind)
-
-
-def _problems_of_entry(where: str, entry: Mapping[str, Any], kind: str) -> Iterator[str]:
-    yield from _problems_of_keys(where, entry, kind)
-    function = entry.get("function")
-    if not isinstance(function, str):
-        yield f'{where} has no `function`, the name of what is to be a range: "module:function"'
-        return
-    where = f"{where} ({_printable(function)})"
-    module, colon, qualname = function.partition(":")
-    parts = [*module.split("."), *qualname.split(".")] if colon else function.split(".")
-    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        yield f"{where}: `function` is to be module:function, module:Class.method or dotted names"
-    yield from _problem_of_name(where, "name", entry.get("name", "-"))
-    yield from _problem_of_items(where, entry.get("items"))
-    if not isinstance(entry.get("index", ""), str):
-        yield f'{where}: `index` is to be an expression in quotes, like "args[0]"'
-    elif "index" in entry:
-        yield from _problem_of_expression(where, "index", entry["index"])
-    if not isinstance(entry.get("loop", False), bool):
-        yield f"{where}: `loop` is to be true or false"
-
-
-def _printable(name: str) -> str:
-    """A name as it is, where it fits a line; TOML takes any text in quotes."""
-    return name if name.isprintable() else ascii(name)
-
-
-def _problems_of_keys(where: str, table: Mapping[str, Any], kind: str) -> Iterator[str]:
-    for key in sorted(set(table) - TABLES[kind]):
-        if kind == "range" and key in TABLES["batch"]:
-            yield f"{where} has `{key}`, which belongs to a [[batch]]"
-        else:
-            yield f"{where} has an unknown key `{_printable(key)}`; known are {', '.join(sorted(TABLES[kind]))}"
-
-
-def _problem_of_name(where: str, key: str, name: object) -> Iterator[str]:
-    if not isinstance(name, str) or not name or "\0" in name:
-        yield f"{where}: `{key}` is to be a name in quotes, not {name!r}"
-
-
-def _problem_of_items(where: str, items: object) -> Iterator[str]:
-    if isinstance(items, str):
-        yield from _problem_of_expression(where, "items", items)
-    elif items is not None and (not isinstance(items, int) or isinstance(items, bool) or items < 0):
-        yield f'{where}: `items` is to be a number from 0, or an expression in quotes like "len(args[0])"'
-
-
-def _problem_of_expression(where: str, key: str, text: str) -> Iterator[str]:
-    try:
-        expression = Expression(text)
-    except (SyntaxError, ValueError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        yield f"{where}: `{key}` is no Python expression ({reason}): {text!r}"
-        return
-    if key == "index" and expression.uses_result:
-        yield f"{where}: `index` is asked for before the call, so it cannot use `result`"
-
-
 # ---- its functions ----
 
 
-def _find(
-    entries: Sequence[tuple[Mapping[str, Any], bool]], lookup: Sequence[str]
-) -> tuple[list[FunctionAnnotation], list[str]]:
-    names = [entry["function"] for entry, _ in entries]
-    answers = look_up(names, lookup)
-    if answers is None:
-        return [], [f"{lookup[0]} could not look the functions up; does it import this perfharness?"]
-    functions, problems = [], []
-    for (entry, is_batch), answer in zip(entries, answers, strict=True):
-        qualname: str = answer["qualname"]
-        functions.append(
-            FunctionAnnotation(
-                module=answer["module"],
-                qualname=qualname,
-                name=entry.get("name") or default_name(qualname),
-                is_batch=is_batch,
-                items=entry.get("items"),
-                index=entry.get("index"),
-                loop=entry.get("loop", False),
-            )
-        )
-        if answer["problem"]:
-            problems.append(f"{entry['function']}: {answer['problem']}")
-        elif answer["parameters"] is not None:
-            problems += _unknown_names(functions[-1], answer["parameters"])
-    return functions, problems
-
-
-def look_up(names: Sequence[str], lookup: Sequence[str]) -> list[dict[str, Any]] | None:
-    """The report of `perfharness.annotate.lookup` on each, by its command line; None where there is none."""
-    try:
-        done = subprocess.run(
-            without_current_folder(lookup),
-            input=json.dumps(names),
-            capture_output=True,
-            text=True,
-            timeout=LOOKUP_TIMEOUT_S,
-            check=True,
-        )
-        answers: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None
-    return answers
-
-
-def default_name(qualname: str) -> str:
-    """The function's own name; the class's, where the method is one of Python's (`__call__`)."""
+def _annotation(entry: _Range, module: str, qualname: str) -> FunctionAnnotation:
+    """A range is called as its function; as the class, where the method is one of Python's (`__call__`)."""
     *path, name = qualname.split(".")
-    return path[-1] if path and name.startswith("__") and name.endswith("__") else name
+    name = path[-1] if path and name.startswith("__") and name.endswith("__") else name
+    batch = entry.model_dump(exclude={"function", "name"}) if isinstance(entry, _Batch) else {}
+    return FunctionAnnotation(module, qualname, entry.name or name, isinstance(entry, _Batch), **batch)
 
 
-def _unknown_names(function: FunctionAnnotation, parameters: Sequence[str]) -> Iterator[str]:
-    for key, text in (("items", function.items), ("index", function.index)):
-        unknown = sorted(Expression(text).parameters - set(parameters)) if isinstance(text, str) else []
-        if unknown:
-            known = ", ".join(["args", "kwargs", "self", "result", *parameters])
-            yield f"{function.target}: `{key}` uses {', '.join(unknown)}, which is none of {known}"
+def _problem(found: dict[str, Any], script: Path, python: str) -> str | None:
+    """Why there is no such function; None: there is one, or only the run can tell."""
+    module, qualname, source = found["module"], found["qualname"], found["source"]
+    if source is None:
+        text = script.read_text(encoding="utf-8", errors="replace")
+        if not found["is_missing"] or any(word in text for word in CHANGES_PATH):
+            return None
+        return f"{python} finds no module {module or qualname.partition('.')[0]}, nor is it next to the script"
+    if module != MAIN and Path(source).samefile(script):
+        return f"{module} is the script itself; write {MAIN}:{qualname}"
+    try:
+        text = Path(source).read_text(encoding="utf-8", errors="replace")
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError):
+        return None  # Python itself will report it
+    if not qualname:
+        return f"{module} is a module; name a function of it"
+    if definitions(tree.body, qualname.split(".")):
+        return None
+    first, *rest = qualname.split(".")
+    owner = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == first), None)
+    if owner is not None and not rest:
+        return f"{first} is a class; name one of its methods (__init__, __call__)"
+    given = owner is None or owner.bases or owner.keywords or owner.decorator_list or _mentions(text, rest[-1])
+    if module != MAIN and given and _mentions(text, first):
+        return None  # assigned, imported or inherited
+    names = [node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    close = difflib.get_close_matches(qualname.rpartition(".")[2], names, n=1)
+    where = "; name an imported one in the module that defines it" if module == MAIN else ""
+    return f"{source} defines no {qualname}{where}" + (f"; did you mean {close[0]}?" if close else "")
 
 
-def _clashes(functions: Sequence[FunctionAnnotation], content: Mapping[str, Any]) -> Iterator[str]:
+def _mentions(source: str, name: str) -> bool:
+    """Whether a source has the name in any form, or may have names that it does not show."""
+    return re.search(rf"\b{name}\b|import \*|__getattr__", source) is not None
+
+
+def _clashes(functions: Sequence[FunctionAnnotation], file: _File) -> Iterator[str]:
     """Entries that do not go together."""
-    given = {entry["name"] for kind in ("range", "batch") for entry in content.get(kind, ()) if "name" in entry}
+    given = {entry.name for entry in (*file.range, *file.batch)}
     by_target: dict[str, FunctionAnnotation] = {}
     by_name: dict[str, FunctionAnnotation] = {}
     for function in functions:
         if function.target in by_target:
-            yield f"{function.target} is annotated twice; leave one of the two away"
+            yield f"{function.target} is annotated twice; leave one of the two out"
             continue
         by_target[function.target] = function
         other = by_name.setdefault(function.name, function)
@@ -233,6 +234,5 @@ def _clashes(functions: Sequence[FunctionAnnotation], content: Mapping[str, Any]
                 f"{other.target} and {function.target} both get the name {function.name!r}; give each a `name`"
                 " (two ranges may share one that is given to both, and are then one stage)"
             )
-    within = content.get("recorder", {}).get("within")
-    if within is not None and within not in by_name:
-        yield f"[recorder] within = {within!r}: no range of the file has that name"
+    if file.recorder.within is not None and file.recorder.within not in by_name:
+        yield f"[recorder] within = {file.recorder.within!r}: no range of the file has that name"

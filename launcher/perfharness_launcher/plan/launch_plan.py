@@ -19,7 +19,7 @@ from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import Placed, place
 from perfharness_launcher.plan.program import Program
-from perfharness_launcher.plan.tracers import TracerDecision, choose_tracer
+from perfharness_launcher.plan.tracers import TracerDecision, choose_tracer, ignored_hook
 from perfharness_launcher.processes.spawn import Placement, ProcessGroup, ProcessSpec
 
 MOST_PROCESSES = 4096
@@ -128,17 +128,7 @@ def explaining_pass(plan: LaunchPlan, measured_s: float | None = None) -> Launch
             "require_exclusive": False,
         }
     )
-    with_probe = plan.interpreter.has_perfharness  # the script may have no recorder, which would start it
-    runner = _runner_of(plan.tracer.kind, plan.annotations, with_probe=with_probe)
-    command = _command(plan.options, plan.program, plan.interpreter, runner)
-    processes = (
-        replace(
-            spec,
-            command=command,
-            environment={**spec.environment, environment.EXPLAIN: "1"},
-        )
-        for spec in plan.processes
-    )
+    processes = (replace(spec, environment={**spec.environment, environment.EXPLAIN: "1"}) for spec in plan.processes)
     nsys = None if plan.nsys is None else replace(plan.nsys, explain=True)
     return replace(
         plan, options=options, nsys=nsys, processes=tuple(processes), findings=(), explaining=True,
@@ -245,6 +235,8 @@ def _annotation_conflicts(options: LaunchOptions, facts: MachineFacts) -> Iterat
             f"{asked[0]} works inside {facts.interpreter.executable}, which cannot import perfharness; install"
             " perfharness there"
         )
+    if ignored := ignored_hook(facts.program):
+        yield f"{asked[0]}: {ignored}"
     if options.annotate_torch is not None and options.annotate_torch < 0:
         yield f"--annotate-torch {options.annotate_torch}: the depth cannot be negative; 0 is the outermost module"
     yield from facts.annotation_problems
@@ -328,7 +320,7 @@ def _processes(
     placements: Sequence[Placement],
 ) -> Iterator[ProcessSpec]:
     on_gpus: Counter[str] = Counter()  # MIG instances of one GPU share its index
-    command = _command(options, facts.program, facts.interpreter, _runner_of(tracer, facts.annotations))
+    command = _command(options, facts.program, facts.interpreter)
     for index, (gpus, placement) in enumerate(zip(groups, placements, strict=True)):
         indices = [str(gpu.index) for gpu in gpus] or ["0"]
         name = "-".join(indices)
@@ -354,19 +346,7 @@ def _processes(
         on_gpus[name] += 1
 
 
-def _runner_of(tracer: str, annotations: Annotations | None, *, with_probe: bool = False) -> str | None:
-    """The module of perfharness that runs a Python script; None: Python itself runs it."""
-    if annotations is not None:
-        return "perfharness.annotate"  # which takes the embedded tracer and the host probe in, where they are to run
-    if tracer in environment.LOGGING_TRACERS:
-        return "perfharness.tracer"  # the same
-    return "perfharness.host_probe" if with_probe else None
-
-
-def _command(
-    options: LaunchOptions, program: Program, interpreter: InterpreterFacts, runner: str | None
-) -> tuple[str, ...]:
+def _command(options: LaunchOptions, program: Program, interpreter: InterpreterFacts) -> tuple[str, ...]:
     if not program.is_python:
         return (program.path or program.name, *options.script_arguments)
-    through = () if runner is None else ("-m", runner)
-    return (interpreter.executable, *program.interpreter_options, *through, *program.target, *options.script_arguments)
+    return (interpreter.executable, *program.interpreter_options, *program.target, *options.script_arguments)

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shlex
 import shutil
 import socket
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perfharness.boot import ASK_INTERPRETER
 from perfharness.model.annotations import Annotations
 from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord
 from perfharness.model.version import VERSION
 from perfharness_launcher.nsys.command_line import NsysInstall
 from perfharness_launcher.nsys.probe import Pair, dotted, find_nsys, pair, try_nsys
 from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotations
+from perfharness_launcher.plan.ask import ask
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import CpuTopology, GpuLocality, gpu_localities, read_topology
 from perfharness_launcher.plan.program import Program, find_program
 from perfharness_launcher.plan.source import file_of_target, find_source
 from perfharness_launcher.staging import is_run
-
-INTERPRETER_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
@@ -145,15 +141,14 @@ def _annotations(
 ) -> AnnotationFacts:
     """The annotations of the script; not checked where script or interpreter have another problem."""
     if options.annotate is None:
-        return read_annotations(None, options.annotate_torch, Path(), "", collectives=options.annotate_collectives)
+        return read_annotations(None, options.annotate_torch, Path(), [], collectives=options.annotate_collectives)
     if source is None or not interpreter.has_perfharness or program.problem is not None:
         return AnnotationFacts()
     return read_annotations(
         options.annotate,
         options.annotate_torch,
         Path(source),
-        interpreter.executable,
-        program.script.interpreter_options,
+        [interpreter.executable, *program.script.interpreter_options],
         is_module=program.script.module is not None,
         collectives=options.annotate_collectives,
     )
@@ -181,17 +176,8 @@ def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None
     executable = shutil.which(python)
     if executable is None:
         return InterpreterFacts(python, problem=f"the interpreter {python}: no such program")
-    try:
-        done = subprocess.run(
-            [executable, *options, str(ASK_INTERPRETER), *(() if module is None else (module,))],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=INTERPRETER_TIMEOUT_S,
-            check=True,
-        )
-        answer = json.loads(done.stdout.strip().splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+    answer = ask([executable, *options], {} if module is None else {"module": module})
+    if answer is None:
         problem = f"{shlex.join([python, *options])} does not behave like a Python interpreter"
         return InterpreterFacts(executable, problem=problem)
     return InterpreterFacts(
@@ -200,8 +186,8 @@ def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None
         answer["nvtx"],
         answer["has_perfharness"],
         packages=answer["packages"],
-        module_path=answer["module_path"],
-        module_problem=answer["module_problem"] and f"{python}: {answer['module_problem']}",
+        module_path=answer.get("module_path"),
+        module_problem=answer.get("module_problem") and f"{python}: {answer['module_problem']}",
     )
 
 

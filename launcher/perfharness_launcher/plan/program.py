@@ -68,7 +68,7 @@ class Program:
 
     @property
     def target(self) -> tuple[str, ...]:
-        """What follows the interpreter, or a module of perfharness that runs scripts as the interpreter does."""
+        """What follows the interpreter."""
         return ("-m", self.module) if self.module is not None else (self.path or self.name,)
 
 

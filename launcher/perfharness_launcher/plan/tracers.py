@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from perfharness_launcher.nsys.probe import (
 )
 from perfharness_launcher.plan.machine import MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.plan.program import Program
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ def _embedded(
 ) -> TracerDecision:
     if not facts.program.is_python:  # the tracer follows each Python that it starts
         return TracerDecision(TracerRecord(kind=kind, version=VERSION, reason=reason))
+    if ignored := ignored_hook(facts.program):
+        return _refused(UsageError(f"the embedded tracer: {ignored}, or take --tracer nsys"))
     if not facts.interpreter.has_perfharness and facts.interpreter.problem is None:
         return _refused(
             UsageError(
@@ -109,6 +113,12 @@ def _embedded(
             )
         )
     return TracerDecision(TracerRecord(kind=kind, version=VERSION, reason=reason))
+
+
+def ignored_hook(program: Program) -> str | None:
+    """Why the start-up hook is not imported; None: it is, as far as is known."""
+    options = [word for word in program.interpreter_options if re.fullmatch("-[bBdEiIOPqRsSuv]*[EIS][a-zA-Z]*", word)]
+    return f"Python with {options[0]} does not import the start-up hook; leave {options[0]} out" if options else None
 
 
 def _refused(problem: PerfHarnessError) -> TracerDecision:

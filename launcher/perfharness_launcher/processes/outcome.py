@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -11,9 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from perfharness.analysis.stages.stage_findings import without_consequences
-from perfharness.boot import without_current_folder
 from perfharness.model import environment
-from perfharness.model.annotations import NOTES_NAME, NOTES_OF_CHILDREN, Annotations, FunctionNote
+from perfharness.model.annotations import NOTES, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
 from perfharness.python_command import PYTHON_NAME
@@ -166,8 +166,7 @@ def process_findings(
 
 def _hint_without_trace(command: Sequence[str], tracer: TracerRecord) -> str:
     """The next step where a program ended well and left no trace."""
-    is_ours = without_current_folder(command) != list(command)  # the script is run by a module of perfharness
-    if tracer.kind == "nsys" or is_ours:
+    if tracer.kind == "nsys":
         return "perfharness doctor says what is missing"
     name = Path(command[0]).name
     if PYTHON_NAME.fullmatch(name):
@@ -346,31 +345,22 @@ def annotation_findings(folder: Path, record: ProcessRecord, annotations: Annota
 
 
 def read_notes(folder: Path) -> list[FunctionNote] | None:
-    """The notes of the process, with what its children found and called; None where there are none."""
-    of_children = sorted(folder.glob(NOTES_OF_CHILDREN))
-    paths = [folder / NOTES_NAME, *of_children]  # a program that is no Python has none of its own
-    notes = next((found for path in paths if (found := _read(path)) is not None), None)
-    if notes is None:
-        return None
-    for path in of_children:
-        for note, childs in zip(notes, _read(path) or [], strict=False):
-            if childs.found and not note.found:
-                note.problem = None
-            note.imported |= childs.imported
-            note.found |= childs.found
-            note.called |= childs.called
-            note.recorded |= childs.recorded
-            note.compiled |= childs.compiled
-            note.items_problem = note.items_problem or childs.items_problem
-            note.unseen_problem = note.unseen_problem or childs.unseen_problem
-    return notes
+    """The notes of a launched process and those that it started, merged and removed; None: there are none."""
+    merged: list[FunctionNote] | None = None
+    for path in sorted(folder.glob(NOTES)):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            notes = [FunctionNote(**content) for content in json.loads(path.read_text(encoding="utf-8"))]
+            merged = notes if merged is None else list(map(_merged, merged, notes))
+            path.unlink()
+    return merged
 
 
-def _read(path: Path) -> list[FunctionNote] | None:
-    try:
-        return [FunctionNote.from_json(content) for content in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError):
-        return None
+def _merged(one: FunctionNote, other: FunctionNote) -> FunctionNote:
+    """What two processes found and called; where one has the function, it is no problem that the other has not."""
+    both = {name: value or getattr(other, name) for name, value in vars(one).items()}
+    if one.problem != other.problem and (one.found or other.found):
+        both["problem"] = None
+    return FunctionNote(**both)
 
 
 def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Finding]:
@@ -401,15 +391,6 @@ def _findings_of(note: FunctionNote, annotations: Annotations) -> Iterator[Findi
             _severity(note, annotations),
             f"{what} {has} no ranges: it was called only while no range {annotations.within!r} was open.",
             "Let [recorder] within name a range around all that is to be measured.",
-        )
-    if note.unseen_problem is not None:
-        yield Finding(
-            "collectives-unseen",
-            Severity.WARNING,
-            f"Collectives that C++ code calls on the host (DDP, functional collectives) are not in the results, should "
-            f"there be any: this PyTorch does not show them ({note.unseen_problem}).",
-            "Communication and waiting are those of the calls from Python; put a range of the category communication "
-            "around others.",
         )
     if note.items_problem is not None:
         yield Finding(

@@ -19,13 +19,15 @@ from typing import Any, BinaryIO
 
 import psutil
 
-from perfharness.boot import FOLLOW, without_current_folder
+from perfharness.boot import FOLLOW
 from perfharness.errors import LaunchError
 from perfharness.model.environment import (
+    ANNOTATIONS,
     CAPTURE_BATCHES,
     EXPLAIN,
     HISTORY,
     HISTORY_OFF,
+    LAUNCHED,
     OUTER_RANK,
     OUTPUT_DIR,
     START_BARRIER,
@@ -85,7 +87,7 @@ class ProcessSpec:
         index: over all GPUs.
         gpus: that it sees, in this order; empty on a machine without one.
         folder: its name inside the run folder, `proc_X_gpu_Y`, of several GPUs `proc_X_gpu_A-B`.
-        command: the measured command, the embedded tracer included.
+        command: the measured command.
         environment: what is added to, or set over, the launcher's own environment.
         placement: CPUs and memory of the measured process, without its tracer's own processes.
     """
@@ -284,8 +286,7 @@ def start(
     command = _watched(spec, folder, control_path, status_path)
     environment = {
         **os.environ,
-        EXPLAIN: "",  # not that of a launch around this one
-        CAPTURE_BATCHES: "",  # the same
+        **dict.fromkeys((ANNOTATIONS, CAPTURE_BATCHES, EXPLAIN), ""),  # not those of a launch around this one
         HISTORY: HISTORY_OFF,
         OUTER_RANK: outer_rank(os.environ),
         **spec.environment_in(run_dir),
@@ -293,9 +294,10 @@ def start(
         START_BARRIER: str(barrier_dir or ""),  # empty: not that of a launch around this one
         START_BARRIER_LIMIT: str(math.ceil(group.barrier_timeout_s or 0) + LIMIT_MARGIN_S),
     }
-    if environment.get(TRACER, "none") != "none":
+    if environment.get(TRACER, "none") != "none" or environment[ANNOTATIONS] or environment[EXPLAIN]:
         path = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([str(FOLLOW), *([path] if path else [])])
+        environment[LAUNCHED] = "1"
     tmp_dir = None
     if group.nsys is not None:
         command = profile_command(group.nsys, folder, command)
@@ -357,7 +359,7 @@ def _watched(spec: ProcessSpec, folder: Path, control_path: Path, status_path: P
         str(folder / STDERR_LOG),
         f"{_umask():o}",
         json.dumps(spec.placement.cpus) if spec.placement.cpus else "",
-        *without_current_folder(spec.command),
+        *spec.command,
     ]
 
 

@@ -1,7 +1,7 @@
-"""Imported by each Python that a launched process starts: the tracer follows it, once it can make ranges or GPU work.
+"""The start-up hook: the one way of a launch into every Python process, the launched one and those that it starts.
 
 A launch puts this folder first on PYTHONPATH. The user's own `sitecustomize` is imported afterwards, as without it.
-What costs time is imported only with the first module that makes ranges or uses the GPU.
+In the launched process perfharness starts at once, in others with the first module that makes ranges or uses the GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/nvhost-ctrl-gpu
 
 
 class Follow:
-    """A finder that finds nothing itself: it starts the tracer before one of these modules is found."""
+    """A finder that finds nothing itself: it starts perfharness before one of these modules is found."""
 
     def __init__(self, names: tuple[str, ...], output_dir: str) -> None:
         self.names = names
@@ -37,7 +37,7 @@ class Follow:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Start the tracer; then what the other finders find, of which the tracer may have added one."""
+        """Start; then what the other finders find, of which the tracer may have added one."""
         if name not in self.names or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
@@ -45,17 +45,20 @@ class Follow:
         others = [finder for finder in sys.meta_path if finder is not self]
         return next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
 
-    def start(self) -> None:
-        """Start the tracer."""
+    def start(self, *, launched: bool = False) -> None:
+        """Start the tracer and the host probe, and note the rank, as far as the launch asks for them."""
         tracer = os.environ.get("PERFHARNESS_TRACER")
         if not tracer or not os.environ.get("PERFHARNESS_OUTPUT_DIR"):
             note(self.output_dir, "the program has taken the variables of the launch out of its environment")
             return
         try:
-            from perfharness.tracer import follow
+            from perfharness import host_probe
+            from perfharness import tracer as embedded
+            from perfharness.model import ranks
 
-            follow.start(GPU)
-            if tracer == "nsys":
+            embedded.start(GPU, leave_log=launched)
+            host_probe.start()
+            if tracer == "nsys" and ranks.rank_facts() is not None:
                 from perfharness.recorder import journal
 
                 journal.leave_rank()
@@ -76,16 +79,22 @@ def main() -> None:
     """Watch for the modules, where this process is part of a launch."""
     sys.path[:] = [one for one in sys.path if os.path.abspath(one) != FOLDER]  # noqa: PTH100
     tracer, output_dir = os.environ.get("PERFHARNESS_TRACER"), os.environ.get("PERFHARNESS_OUTPUT_DIR")
-    if output_dir and tracer:
-        has_gpu = tracer == "embedded" and any(map(os.path.exists, GPU_FILES))
-        sys.meta_path.insert(0, Follow((*RANGES, *(GPU if has_gpu else ())), output_dir))
-        if os.environ.get("PERFHARNESS_ANNOTATIONS"):
-            try:
-                from perfharness.annotate import follow
-            except ImportError as error:
-                note(output_dir, f"this Python cannot import perfharness ({error})")
-            else:
-                follow.start()
+    if not output_dir or not tracer:
+        return
+    has_gpu = tracer == "embedded" and any(map(os.path.exists, GPU_FILES))
+    follow = Follow((*RANGES, *(GPU if has_gpu else ())), output_dir)
+    launched = os.environ.pop("PERFHARNESS_LAUNCHED", None) is not None
+    if launched and (tracer != "nsys" or os.environ.get("PERFHARNESS_EXPLAIN") == "1"):
+        follow.start(launched=True)
+    else:
+        sys.meta_path.insert(0, follow)
+    if os.environ.get("PERFHARNESS_ANNOTATIONS"):
+        try:
+            from perfharness import annotate
+        except ImportError as error:
+            note(output_dir, f"this Python cannot import perfharness ({error})")
+        else:
+            annotate.start()
 
 
 def users_own() -> None:

@@ -151,14 +151,14 @@ def test_the_explaining_pass_is_the_same_plan_in_a_folder_inside() -> None:
     for before, after in zip(first.processes, second.processes, strict=True):
         assert {**after.environment, EXPLAIN: None} == {**before.environment, EXPLAIN: None}
         assert (after.folder, after.placement) == (before.folder, before.placement)
-        assert after.command == (before.command[0], "-m", "perfharness.host_probe", *before.command[1:])
+        assert after.command == before.command
     assert second.nsys is not None
     assert (first.nsys, second.nsys.explain) == (replace(second.nsys, explain=False), True)
 
 
-def test_embedded_runs_the_script_through_the_tracer() -> None:
+def test_python_runs_the_script_itself() -> None:
     spec = plan(tracer="embedded", script_arguments=("-b", "4")).processes[0]
-    assert spec.command == ("/usr/bin/python3", "-m", "perfharness.tracer", "pipeline.py", "-b", "4")
+    assert spec.command == ("/usr/bin/python3", "pipeline.py", "-b", "4")
 
 
 def test_a_script_that_is_no_python_runs_as_a_program() -> None:
@@ -167,9 +167,9 @@ def test_a_script_that_is_no_python_runs_as_a_program() -> None:
     assert made.processes[0].command == ("/bin/ls", "-l")
 
 
-def test_options_of_python_and_modules_go_through_the_tracer_too() -> None:
+def test_options_of_python_and_modules() -> None:
     made = plan(script="package.part", module=True, python_command=("python", "-X", "dev"), script_arguments=("-b",))
-    expected = ("/usr/bin/python3", "-X", "dev", "-m", "perfharness.tracer", "-m", "package.part", "-b")
+    expected = ("/usr/bin/python3", "-X", "dev", "-m", "package.part", "-b")
     assert (made.tracer.kind, made.processes[0].command) == ("embedded", expected)
 
 
@@ -281,17 +281,3 @@ def test_unlike_gpus_chosen_by_number_are_pointed_out() -> None:
         "gpu-order-ambiguous"
     ]
     assert plan({"gpus": TWO_GPUS, "visible_devices": "1"}).findings == ()
-
-
-@pytest.mark.parametrize(
-    ("has_perfharness", "runner"), [(True, ("-m", "perfharness.host_probe")), (False, ())], ids=["with", "without"]
-)
-def test_the_explaining_pass_of_nsys_starts_the_probe_where_it_can(
-    has_perfharness: bool, runner: tuple[str, ...]
-) -> None:
-    interpreter = replace(PYTHON, has_perfharness=has_perfharness)
-    made = plan({"nsys": (NSYS,), "interpreter": interpreter}, tracer="nsys", script_arguments=("-b", "4"))
-    [spec] = made.processes
-    assert spec.command == ("/usr/bin/python3", "pipeline.py", "-b", "4")
-    [explained] = explaining_pass(made).processes
-    assert explained.command == ("/usr/bin/python3", *runner, "pipeline.py", "-b", "4")

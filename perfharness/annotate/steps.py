@@ -1,0 +1,71 @@
+"""Generators with each step inside a block; values, sent values and exceptions are unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import Any
+
+from perfharness.annotate.runtime import Call
+
+Open = Callable[[tuple[Any, ...], dict[str, Any]], Call]
+"""Gives the block of a call, or of one step, with these arguments."""
+
+
+def generator_in_steps(
+    function: Callable[..., Generator[Any, Any, Any]], open_block: Open
+) -> Callable[..., Generator[Any, Any, Any]]:
+    """A generator function each step of which runs in a block."""
+
+    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        generator = function(*args, **kwargs)
+        advance: Callable[[Any], Any] = generator.send
+        value = None
+        try:
+            while True:
+                try:
+                    block = open_block(args, kwargs)
+                    with block:
+                        element = advance(value)
+                        block.set_result(element)
+                except StopIteration as end:
+                    return end.value
+                try:
+                    advance, value = generator.send, (yield element)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    advance, value = generator.throw, error
+        finally:
+            generator.close()
+
+    return generate
+
+
+def async_generator_in_steps(
+    function: Callable[..., AsyncGenerator[Any, Any]], open_block: Open
+) -> Callable[..., AsyncGenerator[Any, Any]]:
+    """The same for an asynchronous generator function."""
+
+    async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        generator = function(*args, **kwargs)
+        advance: Callable[[Any], Awaitable[Any]] = generator.asend
+        value = None
+        try:
+            while True:
+                try:
+                    block = open_block(args, kwargs)
+                    with block:
+                        element = await advance(value)
+                        block.set_result(element)
+                except StopAsyncIteration:
+                    return
+                try:
+                    advance, value = generator.asend, (yield element)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    advance, value = generator.athrow, error
+        finally:
+            await generator.aclose()
+
+    return generate
