@@ -150,66 +150,6 @@ def test_ranks_of_mpirun(tmp_path: Path, tracer: str) -> None:
     assert [(one["rank"], one["stage"][-1]) for one in group["delays"]] == [(1, "prepare")]
 
 
-DDP = """
-import os, time, torch, torch.distributed as dist
-import torch.distributed._functional_collectives as functional
-from perfharness import PerfRecorder
-if "BESIDE_GPU" in os.environ:
-    torch.cuda.is_available = lambda: True
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-for _ in range(2):  # every call does what it does without us
-    whole, parts, part = torch.full((2,), rank + 1.0), [torch.zeros(2), torch.zeros(2)], torch.zeros(1)
-    dist.all_reduce(whole)
-    dist.all_gather(parts, torch.full((2,), float(rank)))
-    dist.reduce_scatter_tensor(part, torch.ones(2))
-    dist.all_to_all_single(torch.zeros(2), torch.ones(2))
-    dist.barrier()
-    with torch.inference_mode():
-        more = functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD) + 0
-    assert (whole.tolist(), parts[1].tolist(), part.tolist(), more.tolist()) == ([3, 3], [1, 1], [2], [2])
-net = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)]),
-                                                bucket_cap_mb=0.02)
-perf = PerfRecorder("train")
-for index in range(12):
-    with perf.batch(2 * index + rank, total_items=8):
-        with perf.range("load"):
-            time.sleep(0.06 if rank == 1 else 0.002)
-            data = torch.ones(8, 64)
-        with perf.range("backward"):
-            net(data).square().mean().backward()
-perf.finalize()
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tracer", "beside_gpu"), [("embedded", True), pytest.param("nsys", False, marks=pytest.mark.nsys)]
-)
-def test_collectives_of_ddp_in_the_backward_pass(tmp_path: Path, tracer: str, beside_gpu: bool) -> None:
-    """C++ code calls them: no Python function, and without a GPU no kernel."""
-    (tmp_path / "ddp.py").write_text(DDP)
-    run, (options, sites) = tmp_path / "out", tracing(tracer)
-    environ = environment(*sites, **({"BESIDE_GPU": "1"} if beside_gpu else {}))
-    done = run_to_the_end(
-        ("-w", "1", *options, "--annotate-collectives", "-o", run, *RANKS, "ddp.py"), environ, tmp_path
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for process in open_run(run).processes:
-        counted = json.loads((process.folder / "recorder.json").read_text())["recorders"]
-        rows = Counter(process.table("ranges")["name"].to_pylist())
-        assert sum(rows.values()) == sum(one["ranges"] for one in counted)
-        assert rows["all_reduce"] >= 2 + 12 + (0 if beside_gpu else 2)
-    (group,) = mean(run)["ranks"]["groups"]
-    assert (group["source"], group["parallel"], group["batches"]) == ("host", "data", 10)
-    zero, one = group["ranks"]
-    assert zero["waiting_ms"] > 20 > one["waiting_ms"]
-    assert zero["waiting_ms"] <= zero["communication_ms"] <= zero["batch_ms"]
-    delay = group["delays"][0]
-    assert (delay["rank"], delay["stage"][-1], delay["at_stage"][-1]) == (1, "load", "backward")
-
-
 PLAIN = """
 import os, sys, time
 os.environ.update(WORLD_SIZE="2", GLOO_SOCKET_IFNAME="lo", RANK="0")
