@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from perfharness import compiled_code
 from perfharness.annotate.expressions import Function, Target
-from perfharness.annotate.runtime import Runtime
-from perfharness.annotate.steps import Open, async_generator_in_steps, generator_in_steps
+from perfharness.annotate.runtime import Call, Runtime
+from perfharness.steps import async_generator_in_steps, generator_in_steps
+
+Open = Callable[[tuple[Any, ...], dict[str, Any]], Call]
+"""Gives the range of a call with these arguments."""
 
 MARK = "__perfharness_annotation__"
 """Attribute of each wrapper: the annotation."""
@@ -34,9 +37,9 @@ def annotated(function: Any, target: Target, runtime: Runtime) -> Any:
     if target.annotation.loop:
         wrapper = _loop(function, open_call)
     elif inspect.isasyncgenfunction(function):
-        wrapper = async_generator_in_steps(function, open_call)
+        wrapper = async_generator_in_steps(function, open_call, Call.set_result)
     elif inspect.isgeneratorfunction(function):
-        wrapper = generator_in_steps(function, open_call)
+        wrapper = generator_in_steps(function, open_call, Call.set_result)
     elif inspect.iscoroutinefunction(function):
         wrapper = _coroutine_function(function, open_call)
     else:

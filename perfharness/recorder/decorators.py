@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from perfharness import compiled_code
+from perfharness.steps import async_generator_in_steps, generator_in_steps
 
 Function = Callable[..., Any]
 Block = AbstractContextManager[object]
@@ -16,10 +17,11 @@ Block = AbstractContextManager[object]
 
 def annotated(function: Function, name: str, block: Block) -> Function:
     """Wrap a function of any kind, each call or step in the block."""
+    wrapper: Function
     if inspect.isasyncgenfunction(function):
-        wrapper = _in_async_steps(function, block)
+        wrapper = async_generator_in_steps(function, lambda args, kwargs: block)
     elif inspect.isgeneratorfunction(function):
-        wrapper = _in_steps(function, block)
+        wrapper = generator_in_steps(function, lambda args, kwargs: block)
     elif inspect.iscoroutinefunction(function):
         wrapper = _in_coroutine(function, block)
     else:
@@ -44,49 +46,3 @@ def _in_coroutine(function: Function, block: Block) -> Function:
             return await function(*args, **kwargs)
 
     return call
-
-
-def _in_steps(function: Function, block: Block) -> Function:
-    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        generator = function(*args, **kwargs)
-        advance: Callable[[], Any] = functools.partial(next, generator)
-        try:
-            while True:
-                with block:
-                    try:
-                        value = advance()
-                    except StopIteration as end:
-                        return end.value
-                try:
-                    advance = functools.partial(generator.send, (yield value))
-                except GeneratorExit:
-                    raise
-                except BaseException as error:
-                    advance = functools.partial(generator.throw, error)
-        finally:
-            generator.close()
-
-    return generate
-
-
-def _in_async_steps(function: Function, block: Block) -> Function:
-    async def generate(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        generator = function(*args, **kwargs)
-        advance: Callable[[], Awaitable[Any]] = generator.__anext__
-        try:
-            while True:
-                with block:
-                    try:
-                        value = await advance()
-                    except StopAsyncIteration:
-                        return
-                try:
-                    advance = functools.partial(generator.asend, (yield value))
-                except GeneratorExit:
-                    raise
-                except BaseException as error:
-                    advance = functools.partial(generator.athrow, error)
-        finally:
-            await generator.aclose()
-
-    return generate

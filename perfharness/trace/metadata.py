@@ -52,7 +52,7 @@ def read_meta(file: TraceFile, has_cuda_rows: bool) -> TraceMeta:
         gpu_coverage=coverage,
         gpu_coverage_reason=reason,
         has_all_calls=_first(own, schema.META_ALL_CALLS) == "yes" if own else True,
-        session_start_unix_ns=_session_start(file),
+        session_start_unix_ns=read_session_start(file),
         monotonic_origin_ns=int(origin) if origin and origin.isdigit() else None,
         device_names=device_names,
         devices=read_devices(file),
@@ -78,7 +78,7 @@ def _first(values: Values, name: str) -> str | None:
     return values.get(name, [None])[0]
 
 
-def _session_start(file: TraceFile) -> int | None:
+def read_session_start(file: TraceFile) -> int | None:
     """UTC time of the trace's time 0; None where the trace does not have it."""
     times = file.integers(TABLE_SESSION, ["utcEpochNs"])["utcEpochNs"]
     return int(times[0]) if len(times) and times[0] != MISSING else None

@@ -14,11 +14,14 @@ from perfharness.model import conventions
 from perfharness.model import nsys_schema as schema
 from perfharness.model.measured import ProcessFacts
 from perfharness.model.trace import ID_MASK, Bool, Int64, Trace, pid_of
-from perfharness.trace.columns import rows_of
+from perfharness.trace.columns import check_events, rows_of
+from perfharness.trace.devices import read_devices
+from perfharness.trace.events import OPERATION_TABLES
 from perfharness.trace.interpreter_lock import DOMAIN as LOCK_DOMAIN
-from perfharness.trace.nvtx import closed, known_ends
-from perfharness.trace.reader import open_trace
-from perfharness.trace.sqlite import TraceFile
+from perfharness.trace.metadata import read_session_start
+from perfharness.trace.names import NameTable
+from perfharness.trace.nvtx import NVTX_COLUMNS, PAYLOADS, closed, known_ends, make_nvtx
+from perfharness.trace.sqlite import ROW_ID, TraceFile
 
 NOT_MEASURED = (conventions.STARTUP_DOMAIN, conventions.CAPTURE_RANGE, LOCK_DOMAIN)
 """Domains whose ranges are in no result."""
@@ -47,16 +50,21 @@ def find_processes(path: Path) -> list[TracedProcess]:
 
     Raises `TraceNotFoundError` without a file, `TraceFormatError` if it is not a whole trace.
     """
-    trace = open_trace(path, with_details=False)
-    facts, has_lost_events = _facts(path)
-    ranges, operations = trace.ranges, trace.operations
-    left_out = [code for code, name in enumerate(trace.names) if name in NOT_MEASURED]
-    measured = ~np.isin(ranges.domain, left_out)
-    pid = np.r_[pid_of(ranges.thread[measured]), pid_of(operations.process)]
-    start_ns = np.r_[ranges.start_ns[measured], operations.start_ns]
+    with TraceFile(path) as file:  # read before each trace is analysed, so only what this takes
+        names = NameTable.read(file)
+        events = file.integers(schema.TABLE_NVTX, NVTX_COLUMNS, PAYLOADS)
+        texts = file.strings(schema.TABLE_NVTX, ROW_ID, "text", unless="textId")
+        ranges = make_nvtx(events, texts, path, names, {}).ranges
+        tables = [file.integers(table, ["start", "globalPid", "deviceId"]) for table in OPERATION_TABLES.values()]
+        devices, origin_ns = read_devices(file), read_session_start(file)
+        facts, has_lost_events = _facts(file)
+    work = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    check_events(path, "GPU operations", work["start"], work["start"], work["globalPid"])
+    measured = ~np.isin(ranges.domain, [code for code, name in enumerate(names.values) if name in NOT_MEASURED])
+    pid = np.r_[pid_of(ranges.thread[measured]), pid_of(work["globalPid"])]
+    start_ns = np.r_[ranges.start_ns[measured], work["start"]]
     first = {one: int(start_ns[pid == one].min()) for one in np.unique(pid).tolist()}
-    used = set(zip(pid_of(operations.process).tolist(), operations.device.tolist(), strict=True))
-    origin_ns = trace.meta.session_start_unix_ns
+    used = set(zip(pid_of(work["globalPid"]).tolist(), work["deviceId"].tolist(), strict=True))
     return [
         TracedProcess(one, None, facts=facts[one]) for one in sorted(facts) if has_lost_events and one not in first
     ] + [
@@ -65,7 +73,7 @@ def find_processes(path: Path) -> list[TracedProcess]:
             None if origin_ns is None else origin_ns + first[one],
             tuple(
                 f"GPU-{device.uuid}"
-                for device in trace.meta.devices
+                for device in devices
                 if device.uuid is not None and device.pid in (None, one) and (one, device.number) in used
             ),
             facts.get(one),
@@ -74,17 +82,16 @@ def find_processes(path: Path) -> list[TracedProcess]:
     ]
 
 
-def _facts(path: Path) -> tuple[dict[int, ProcessFacts], bool]:
+def _facts(file: TraceFile) -> tuple[dict[int, ProcessFacts], bool]:
     """What processes said of themselves, by pid, and whether the disk had no room for events of any of them."""
     facts: dict[int, ProcessFacts] = {}
     has_lost_events = False
-    with TraceFile(path) as file:
-        for name, value in file.texts(schema.TABLE_PERFHARNESS, "name", "value"):
-            has_lost_events |= name == schema.META_LOST_EVENTS and value != "0"
-            if name == schema.META_PROCESS:
-                with suppress(ValidationError):
-                    one = ProcessFacts.model_validate_json(value)
-                    facts.setdefault(one.pid & ID_MASK, one)
+    for name, value in file.texts(schema.TABLE_PERFHARNESS, "name", "value"):
+        has_lost_events |= name == schema.META_LOST_EVENTS and value != "0"
+        if name == schema.META_PROCESS:
+            with suppress(ValidationError):
+                one = ProcessFacts.model_validate_json(value)
+                facts.setdefault(one.pid & ID_MASK, one)
     return facts, has_lost_events
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AbstractContextManager
 from typing import Any
 
-from perfharness.annotate.runtime import Call
+Open = Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
+"""Gives the block of a step of a call with these arguments; the end of the generator passes it as `StopIteration`."""
 
-Open = Callable[[tuple[Any, ...], dict[str, Any]], Call]
-"""Gives the block of a call, or of one step, with these arguments."""
+Note = Callable[[Any, Any], object]
+"""Takes the block of a step and what the step yields."""
 
 
 def generator_in_steps(
-    function: Callable[..., Generator[Any, Any, Any]], open_block: Open
+    function: Callable[..., Generator[Any, Any, Any]], open_block: Open, note: Note = lambda block, element: None
 ) -> Callable[..., Generator[Any, Any, Any]]:
     """A generator function each step of which runs in a block."""
 
@@ -26,7 +28,7 @@ def generator_in_steps(
                     block = open_block(args, kwargs)
                     with block:
                         element = advance(value)
-                        block.set_result(element)
+                        note(block, element)
                 except StopIteration as end:
                     return end.value
                 try:
@@ -42,7 +44,7 @@ def generator_in_steps(
 
 
 def async_generator_in_steps(
-    function: Callable[..., AsyncGenerator[Any, Any]], open_block: Open
+    function: Callable[..., AsyncGenerator[Any, Any]], open_block: Open, note: Note = lambda block, element: None
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
     """The same for an asynchronous generator function."""
 
@@ -56,7 +58,7 @@ def async_generator_in_steps(
                     block = open_block(args, kwargs)
                     with block:
                         element = await advance(value)
-                        block.set_result(element)
+                        note(block, element)
                 except StopAsyncIteration:
                     return
                 try:
