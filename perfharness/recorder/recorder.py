@@ -333,26 +333,6 @@ class PerfRecorder:
 
         return decorate(message) if callable(message) else decorate
 
-    def start_range(
-        self, message: str, color: Color = None, domain: Domain = None, category: Category = None
-    ) -> Callable[[], None]:
-        """Start a range that may overlap others; what is returned ends it, on any thread."""
-        own = self._local.stack
-        while own.ended:
-            own.ended.popleft().release()
-        lane, key = self._take_lane(own, object()), range_key(message, color, domain, category)
-        node = lane.root.children.get(key) or self._prepare(lane, key)
-        lane.ranges += 1
-        sink = node.sink if self._capture is None or self._capture.loop is not None else None
-        range_id = None if sink is None else sink.start(node.attributes)
-
-        def end() -> None:
-            if sink is not None and (own_sink := self._sink_of(self._local.stack, self.domain)) is not None:
-                own_sink.end(range_id)
-            own.ended.append(lane)
-
-        return end
-
     def call_at_end(self, hook: RangeEnd) -> None:
         """Have a function called at the end of every range from now on. Costs nothing where it is not used."""
         self._hook, self._follows_ends = hook, True

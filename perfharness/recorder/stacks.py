@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappush
@@ -69,8 +68,7 @@ class Stack:
     A task has a lane while it has ranges open. Lanes are used again, and keep what they have prepared.
 
     Attributes:
-        own: of a lane, the thread's own stack, which has its `lanes`, those that are `free`, and those whose range was
-            `ended` by another thread.
+        own: of a lane, the thread's own stack, which has its `lanes`, and those that are `free`.
         task: of a lane, its holder.
         prepared: ranges made since the last `forget_prepared`.
     """
@@ -92,7 +90,6 @@ class Stack:
     lanes: list[Stack] = field(default_factory=list)
     of_task: dict[object, Stack] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
-    ended: deque[Stack] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.node = self.root

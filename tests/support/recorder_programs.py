@@ -337,17 +337,6 @@ def an_asynchronous_generator_that_the_loop_closes(perf: PerfRecorder) -> None:
     asyncio.run(main())
 
 
-@program("<sent#1 inside() sent#1> after()", 3, 0, 0, 0, 0)
-def a_range_that_another_thread_ends(perf: PerfRecorder) -> None:
-    """Its end is on the thread that called it, so on this one here."""
-    end = perf.start_range("sent", category="io")
-    with perf.range("inside"):
-        pass
-    end()
-    with perf.range("after"):
-        pass
-
-
 @program("main()", 21, 20, 40, 0, 0)
 def threads_that_end(perf: PerfRecorder) -> None:
     def work() -> None:
