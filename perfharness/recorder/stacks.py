@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heappush
 from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
 
 from perfharness.recorder.cpu_marks import CpuMarks
 
@@ -22,29 +22,29 @@ class Range:
     """A path on a stack; open at most once at a time.
 
     Attributes:
-        children, batches: the ranges below, by key or by the block that owns them.
         owner: the block that closes it, or None.
+        is_plain: pop_range has nothing to check or to do but to pop.
         is_inherited: begun before a fork; the events and counts are the parent process's.
-        has_end: its end has more to do than to pop: a batch, the first range of a task, or one with a hook.
-        is_checked: the same for `pop_range`, which must not end a block's range, nor one of another domain.
+        children, batches: the ranges below, by key or by the block that owns them.
         push, pop, attributes, write_items: calls of the sink and what they take; None where nothing records.
     """
 
     parent: Range
     message: str
     domain: str | None = None
-    is_batch: bool = False
-    has_end: bool = False
-    is_checked: bool = False
-    is_inherited: bool = False
     owner: object = None
+    is_batch: bool = False
+    is_plain: bool = False
+    is_inherited: bool = False
     category: str = ""
     index: int = 0
+    items: int | None = None
+    is_deleted: bool = False
     begin_ns: int = 0
     children: dict[Any, Range] = field(default_factory=dict)
     batches: dict[Any, Range] = field(default_factory=dict)
     sink: Sink | None = None
-    push: Callable[..., object] | None = None
+    push: Callable[[Any], object] | None = None
     pop: Callable[[], object] | None = None
     attributes: Any = None
     write_items: Callable[[int], object] | None = None
@@ -54,9 +54,12 @@ class Range:
         """Name of the open range: `batch_3`, `stage`."""
         return f"{self.message}_{self.index}" if self.is_batch else self.message
 
+    def __str__(self) -> str:
+        return f"{'batch' if self.is_batch else 'range'} {self.label!r}"
+
 
 def _root() -> Range:
-    root = Range(cast("Range", None), "", is_checked=True)
+    root = Range(cast("Range", None), "")
     root.parent = root
     return root
 
@@ -65,15 +68,13 @@ def _root() -> Range:
 class Stack:
     """The open ranges of a thread (lane 0) or of one of its asyncio tasks (lane 1, 2, …), and what was counted.
 
-    A task has a lane while it has ranges open. Lanes are used again, and keep what they have prepared.
-
     Attributes:
-        own: of a lane, the thread's own stack, which has its `lanes`, and those that are `free`.
-        task: of a lane, its holder.
+        lanes: the stacks for tasks of the thread's own stack.
+        of_task: those that have a task, by its id.
+        task: of a lane, its task. It keeps the lane until another task needs one and it has nothing open.
         prepared: ranges made since the last `forget_prepared`.
     """
 
-    own: Stack | None = None
     lane: int = 0
     marks: CpuMarks = field(default_factory=CpuMarks)
     thread: threading.Thread = field(default_factory=threading.current_thread)
@@ -86,10 +87,9 @@ class Stack:
     items: int = 0
     deleted_ranges: int = 0
     failed_batches: int = 0
-    task: object = None
     lanes: list[Stack] = field(default_factory=list)
-    of_task: dict[object, Stack] = field(default_factory=dict)
-    free: list[int] = field(default_factory=list)
+    of_task: dict[int, Stack] = field(default_factory=dict)
+    task: ref[Any] | None = None
 
     def __post_init__(self) -> None:
         self.node = self.root
@@ -101,6 +101,20 @@ class Stack:
             found.append(node)
             node = node.parent
         return found
+
+    def take_lane(self, task: object) -> tuple[Stack, bool]:
+        """Give a task the first lane with nothing open; return also whether the lane is new."""
+        lane = next((one for one in self.lanes if one.node is one.root), None)
+        is_new = lane is None
+        if lane is None:
+            lane = Stack(len(self.lanes) + 1, self.marks)
+            self.lanes.append(lane)
+        elif lane.task is not None and (former := lane.task()) is not None:
+            self.of_task.pop(id(former), None)
+        of_task, key = self.of_task, id(task)
+        lane.task = ref(task, lambda _: of_task.pop(key, None))
+        of_task[key] = lane
+        return lane, is_new
 
     def forget_prepared(self) -> None:
         """Have every range prepared again; those that are open stay."""
@@ -117,10 +131,3 @@ class Stack:
         for node in self.open_ranges():
             node.push = node.pop = node.sink = None
             node.is_inherited = True
-
-    def release(self) -> None:
-        """Free the lane of a task with nothing open."""
-        if self.own is not None and self.task is not None and self.node is self.root:
-            del self.own.of_task[self.task]
-            self.task = None
-            heappush(self.own.free, self.lane)
