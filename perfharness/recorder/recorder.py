@@ -105,7 +105,7 @@ class PerfRecorder:
         self.domain = _claim_domain(domain, name)
         self.output = events.Output()
         self._users = 0
-        self._running = tasks.follow_asyncio()
+        self._running, self._current_task = tasks.follow_asyncio()
         self._journal = journal.active()
         self._barrier, self._capture = barrier.active(), capture.active()
         self._hook: RangeEnd | None = None
@@ -395,7 +395,7 @@ class PerfRecorder:
 
     def _stack_of_task(self, own: Stack) -> Stack:
         """The stack of the running task; the thread's own where none runs."""
-        task = tasks.current()
+        task = self._current_task()
         return own if task is None else own.of_task.get(id(task)) or self._take_lane(own, task)
 
     def _take_lane(self, own: Stack, task: object) -> Stack:
