@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import itertools
 import os
@@ -25,6 +24,7 @@ from tests.support.recorder_programs import PROGRAMS
 from tests.unit.recorder_events import drawn, events, recording
 
 ROOT = Path(__file__).parents[3]
+BLUE = 0x0000FF
 COUNTS = ("ranges", "batches", "items", "deleted_ranges", "failed_batches")
 
 
@@ -49,33 +49,27 @@ def test_programs(name: str, sink: str) -> None:
 
 
 def test_what_an_event_carries(perf: PerfRecorder, log: RangeLog) -> None:
-    """Its domain, its category after the recorder's name, a payload, and a time that grows."""
+    """Its domain, its category after the recorder's name, a payload, a colour, and a time that grows."""
     perf.push_range("batch", domain="mine", category="io", batch_idx=7)
     perf.pop_range(domain="mine", total_items=3, delete_range=True)
     other = PerfRecorder("other", domain="elsewhere")
-    other.push_range("stage", "#0a0B0c", category=0)
-    other.pop_range()
+    for color in ("#0a0B0c", "red", -1):
+        with other.range("stage", color, category=0):
+            pass
     written = events(log)
-    assert [(e.op, e.message, e.domain, e.category, e.payload) for e in written if e.op != "pop"] == [
-        ("mark", "perfharness.recorder", "perfharness", "rec", None),
-        ("mark", "perfharness.recorder", "mine", "rec", None),
-        ("push", "batch", "mine", "rec/io", 7),
-        ("mark", "perfharness.items", "mine", "rec/io", 3),
-        ("mark", "perfharness.delete", "mine", "rec/io", None),
-        ("mark", "perfharness.recorder", "elsewhere", "other", None),
-        ("push", "stage", "elsewhere", "other/0", None),
+    assert [(e.op, e.message, e.domain, e.category, e.payload, e.color) for e in written if e.op != "pop"] == [
+        ("mark", "perfharness.recorder", "perfharness", "rec", None, BLUE),
+        ("mark", "perfharness.recorder", "mine", "rec", None, BLUE),
+        ("push", "batch", "mine", "rec/io", 7, BLUE),
+        ("mark", "perfharness.items", "mine", "rec/io", 3, BLUE),
+        ("mark", "perfharness.delete", "mine", "rec/io", None, BLUE),
+        ("mark", "perfharness.recorder", "elsewhere", "other", None, BLUE),
+        ("push", "stage", "elsewhere", "other/0", None, 0x0A0B0C),
+        ("push", "stage", "elsewhere", "other/0", None, 0xFF0000),
+        ("push", "stage", "elsewhere", "other/0", None, 2**32 - 1),
     ]
     times = [e.time_ns for e in written]
     assert times == sorted(times)
-
-
-@pytest.mark.parametrize(
-    ("color", "argb"), [(None, 0x0000FF), ("red", 0xFF0000), ("#0a0B0c", 0x0A0B0C), (-1, 2**32 - 1)]
-)
-def test_colours(perf: PerfRecorder, log: RangeLog, color: Any, argb: int) -> None:
-    with perf.range("stage", color):
-        pass
-    assert events(log)[1].color == argb
 
 
 # ---- what is refused ----
@@ -103,6 +97,7 @@ REFUSED: list[tuple[list[Push], str, dict[str, Any], str]] = [
     ([], "push_range", {"message": "a", "category": "gpu#1"}, "gpu#1"),
     ([], "push_range", {"message": "a", "color": "no such"}, "'no such'"),
     ([], "batches", {"iterable": [1], "items": -1}, "total_items"),
+    ([], "__new__", {"cls": PerfRecorder, "name": "a#12"}, "a#12"),
     ([MINE], "pop_range", {}, "'mine'.*'perfharness'"),
     ([STAGE], "pop_range", {"domain": "mine"}, "'perfharness'.*'mine'"),
     ([BATCH], "finalize", {}, "batch_2"),
@@ -129,8 +124,6 @@ def test_a_pop_in_a_block_is_refused(perf: PerfRecorder, log: RangeLog) -> None:
         perf.pop_range()
     with perf.batch(5), pytest.raises(RecorderError, match="'batch_5'"):
         perf.pop_range(total_items=1)
-    with pytest.raises(RecorderError, match="a#12"):
-        PerfRecorder("a#12")
     assert drawn(log) == "!recorder stage() batch=5()"
 
 
@@ -182,25 +175,6 @@ def test_domains_of_other_recorders_are_not_shared(perf: PerfRecorder, log: Rang
     domains = {event.message: event.domain for event in events(log) if event.op == "push"}
     assert len(set(domains.values())) == 4
     assert domains["mine"] == "perfharness"
-
-
-def test_lanes_of_two_recorders_end_at_their_own_end(log: RangeLog) -> None:
-    fast, slow = PerfRecorder("fast"), PerfRecorder("slow")
-
-    async def one(perf: PerfRecorder, name: str, turns: int) -> None:
-        with perf.range(name):
-            for _ in range(turns):
-                await asyncio.sleep(0)
-
-    async def main() -> None:
-        await asyncio.gather(one(fast, "f", 2), one(slow, "s", 5), one(fast, "a", 3))
-
-    asyncio.run(main())
-    categories = {event.message: event.category for event in events(log) if event.op == "start"}
-    assert categories == {"f": "fast#1", "s": "slow#1", "a": "fast#2"}
-    assert [event.range_id for event in events(log) if event.op == "end"] == [
-        next(event.range_id for event in events(log) if event.message == name) for name in "fas"
-    ]
 
 
 # ---- what it costs ----
@@ -261,10 +235,8 @@ def test_a_function_called_at_the_end_of_every_range() -> None:
     with perf.range("block"):
         pass
     perf.annotate("function")(lambda: None)()
-    assert ended[-4:] == [
-        ("stage", True, None, False), ("batch_4", True, 2, True), ("block", True, None, False),
-        ("function", True, None, False),
-    ]  # fmt: skip
+    assert ended[-4:-2] == [("stage", True, None, False), ("batch_4", True, 2, True)]
+    assert ended[-2:] == [("block", True, None, False), ("function", True, None, False)]
 
 
 # ---- marks of CPU time ----
@@ -313,22 +285,6 @@ def test_readings_are_taken_outside_of_batches_and_stages(perf: PerfRecorder, lo
     assert process == sorted(process)
     assert ready[-1] - ready[0] >= 30_000_000
     assert readings(log, conventions.MARK_COLLECTING)[-1] > 0
-
-
-def test_compilations_are_marked(perf: PerfRecorder, log: RangeLog) -> None:
-    torch: Any = pytest.importorskip("torch")
-    pytest.importorskip("torch._dynamo.callback")
-
-    def compiler(graph: Any, _: Any) -> Any:
-        busy(0.02)
-        return graph.forward
-
-    with perf.batch(0):
-        busy(0.006)
-    with perf.batch(1):
-        torch.compile(lambda x: x + 1, backend=compiler, dynamic=False)(torch.ones(2))
-    torch.compiler.reset()
-    assert readings(log, conventions.MARK_COMPILING)[-1] >= 20_000_000
 
 
 # ---- where it writes ----
