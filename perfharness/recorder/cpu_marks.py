@@ -1,7 +1,8 @@
 """CPU accounting of a thread as marks in the trace, at most one reading in 5 ms.
 
 Readings are taken before a batch begins, after it ends, and after each of its direct stages ends: outside of the range,
-because a reading takes longer the longer the thread has slept.
+because a reading takes longer the longer the thread has slept. After a stage it is still inside of the batch, where it
+takes 5 to 10 us, after a sleep up to 170 us: whatever runs first after a sleep finds the caches cold.
 """
 
 from __future__ import annotations

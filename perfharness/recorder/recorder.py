@@ -197,7 +197,7 @@ class PerfRecorder:
             stack.node = node.parent
             if node.pop is not None:
                 node.pop()
-        elif (
+        elif (  # a batch, which is inlined as well
             node.is_batch
             and node.owner is None
             and domain is node.domain
@@ -426,7 +426,15 @@ class PerfRecorder:
         node = Range(stack.node, message, domain, owner, is_batch)
         node.is_plain = owner is None and domain is None and not is_batch
         node.category = conventions.category_name(self.name, category, stack.lane)
-        self._connect(stack, node, argb)
+        sink = node.sink = self._sink_of(stack, domain or self.domain)
+        if sink is not None:
+            node.push, node.pop = sink.push, sink.pop
+            node.attributes = sink.attributes(message, argb, node.category, with_value=is_batch)
+            if is_batch or node.parent.is_batch:
+                own_category = conventions.category_name(self.name, None, stack.lane)
+                node.push, node.pop = stack.marks.around(node, sink, own_category)
+            if is_batch:
+                node.write_items = sink.marker(conventions.MARK_ITEMS, node.category)
         if self._hook is not None:
             _call_at_end(node, self._hook)
         if is_batch:
@@ -438,19 +446,6 @@ class PerfRecorder:
         if self._journal is not None and not self._journal.is_claimed:
             self._journal.write()  # a forked child leaves its file with its first range
         return node
-
-    def _connect(self, stack: Stack, node: Range, argb: int) -> None:
-        """Give a range the calls of its sink."""
-        sink = node.sink = self._sink_of(stack, node.domain or self.domain)
-        if sink is None:
-            return
-        node.push, node.pop = sink.push, sink.pop
-        node.attributes = sink.attributes(node.message, argb, node.category, with_value=node.is_batch)
-        if node.is_batch or node.parent.is_batch:
-            of_stack = conventions.category_name(self.name, None, stack.lane)
-            node.push, node.pop = stack.marks.around(node, sink, of_stack)
-        if node.is_batch:
-            node.write_items = sink.marker(conventions.MARK_ITEMS, node.category)
 
     def _sink_of(self, stack: Stack, domain: str | None) -> events.Sink | None:
         if domain not in stack.sinks:
@@ -611,6 +606,7 @@ class PerfRecorder:
 
 
 def _call_at_end(node: Range, hook: RangeEnd) -> None:
+    """Have the push note when the range begins, and the pop call the hook."""
     push, pop = node.push, node.pop
 
     def noted(attributes: Any) -> None:
