@@ -12,7 +12,6 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from perfharness.model import conventions, environment
@@ -92,9 +91,12 @@ class NvtxSink(Sink):
         else:
             from nvtx import _lib  # the public functions of nvtx 0.2.11 keep an object for each payload
 
-            calls = (_lib.push_range, _lib.start_range, _lib.mark)
-            self.push, self.start, self.write = (partial(call, domain=domain.handle) for call in calls)
-            self.pop, self.end = partial(_lib.pop_range, domain.handle), _lib.end_range
+            def in_domain(call: Callable[..., object]) -> Call:
+                return lambda attributes: call(attributes, handle)
+
+            handle, pop = domain.handle, _lib.pop_range
+            self.push, self.start, self.write = map(in_domain, (_lib.push_range, _lib.start_range, _lib.mark))
+            self.pop, self.end = lambda: pop(handle), _lib.end_range
         self.push_value = self.push
         super().__init__(is_of_task=is_of_task)
 
