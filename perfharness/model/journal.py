@@ -112,7 +112,7 @@ class RecorderJournal(ProcessFacts):
     `running`: killed, with the counts of the last write."""
 
     cuda_loaded: bool | None = None
-    """Whether CUDA was initialised in the process at its end (of earlier versions: its driver loaded); None: not known."""
+    """Whether CUDA was initialised in the process at its end; earlier versions: whether its driver was loaded."""
 
     instruments: list[str] = Field(default_factory=list)
     """Settings and instruments that slow the process down, as they were found at its end."""

@@ -37,7 +37,7 @@ class RangeBlock:
         recorder = self._recorder
         stack = recorder._local.stack
         if recorder._running:
-            stack = recorder._stack_of_task(stack)
+            stack = recorder._stack_to_push(stack)
         try:
             node = stack.node.children[self]
         except KeyError:
@@ -54,7 +54,7 @@ class RangeBlock:
         recorder = self._recorder
         stack = recorder._local.stack
         if recorder._running:
-            stack = recorder._stack_of_task(stack)
+            stack = recorder._stack_to_pop(stack)
         node = stack.node
         if node.owner is self:
             stack.node = node.parent
@@ -90,7 +90,7 @@ class BatchBlock:
         recorder = self._recorder
         stack = recorder._local.stack
         if recorder._running:
-            stack = recorder._stack_of_task(stack)
+            stack = recorder._stack_to_push(stack)
         recorder._push_batch(stack, self._key, self.batch_idx, self)
         return self
 
@@ -102,7 +102,7 @@ class BatchBlock:
         recorder = self._recorder
         stack = recorder._local.stack
         if recorder._running:
-            stack = recorder._stack_of_task(stack)
+            stack = recorder._stack_to_pop(stack)
         try:
             items = checked_items(self.total_items, self)
         except RecorderError:

@@ -65,8 +65,8 @@ class Capture:
     def open(self, stack: Stack) -> None:
         """Open the ranges around the batch for the tracer."""
         for node in reversed(stack.open_ranges()):
-            if node.push is not None:
-                node.push(node.attributes)
+            if node.sink is not None:
+                node.sink.push(node.attributes)
 
     def end_after(self, stack: Stack) -> None:
         """End the capture after the last wanted batch."""
@@ -74,8 +74,8 @@ class Capture:
         if stack is not self.loop or any(node.is_batch for node in around) or self._seen[stack] + 1 < self._last:
             return
         for node in around:
-            if node.pop is not None:
-                node.pop()
+            if node.sink is not None:
+                node.sink.pop()
         self._ranges, self._batches = self._ranges + stack.ranges, self._batches + stack.batches
         self.loop, self._is_over = None, True
         if self._nsys_range is not None:

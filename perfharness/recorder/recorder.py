@@ -117,6 +117,7 @@ class PerfRecorder:
         self._threads = 0
         self._ended = dict.fromkeys(COUNTS, 0)  # counts of threads that have ended
         self._announced: set[str | None] = set()
+        self._nothing = Stack()
         host_probe.start()
         self._local = _OwnStack(self._new_stack)
         self._sink_of(self._local.stack, self.domain)  # the trace names the recorder, even if no range follows
@@ -152,7 +153,7 @@ class PerfRecorder:
             return
         stack = self._local.stack
         if self._running:
-            stack = self._stack_of_task(stack)
+            stack = self._stack_to_push(stack)
         key: RangeKey = message
         if color is not None or domain is not None or category is not None:
             key = (message, color, domain, category)
@@ -191,7 +192,7 @@ class PerfRecorder:
             return
         stack = self._local.stack
         if self._running:
-            stack = self._stack_of_task(stack)
+            stack = self._stack_to_pop(stack)
         node = stack.node
         if node.is_plain and domain is None and total_items is None and not delete_range and not shared:
             stack.node = node.parent
@@ -393,16 +394,23 @@ class PerfRecorder:
     def _all_stacks(self) -> list[Stack]:
         return [stack for own in self._stacks for stack in (own, *own.lanes)]
 
-    def _stack_of_task(self, own: Stack) -> Stack:
-        """The stack of the running task; the thread's own where none runs."""
+    def _stack_to_push(self, own: Stack) -> Stack:
+        """The stack of the running task, which gets one here; the thread's own where none runs."""
         task = self._current_task()
-        return own if task is None else own.of_task.get(id(task)) or self._take_lane(own, task)
-
-    def _take_lane(self, own: Stack, task: object) -> Stack:
-        stack, is_new = own.take_lane(task)
-        if is_new:
-            host_probe.follow(stack, self.name)
+        if task is None:
+            return own
+        stack = own.of_task.get(task)
+        if stack is None:
+            count = len(own.lanes)
+            stack = own.take_lane(task)
+            if len(own.lanes) > count:
+                host_probe.follow(stack, self.name)
         return stack
+
+    def _stack_to_pop(self, own: Stack) -> Stack:
+        """The same, without any range where the task has none open."""
+        task = self._current_task()
+        return own if task is None else own.of_task.get(task, self._nothing)
 
     def begin_in_child(self) -> None:
         """Begin in a forked child, where only the thread that forked goes on."""
@@ -435,6 +443,8 @@ class PerfRecorder:
                 node.push, node.pop = stack.marks.around(node, sink, own_category)
             if is_batch:
                 node.write_items = sink.marker(conventions.MARK_ITEMS, node.category)
+        if stack.lane and stack.node is stack.root:
+            _release_at_end(node, self._local.stack, stack)
         if self._hook is not None:
             _call_at_end(node, self._hook)
         if is_batch:
@@ -603,6 +613,18 @@ class PerfRecorder:
         self._end(stack, items, delete, shared, failed)
         if left_open and not raised:
             raise RecorderError(f"{inner} ended while still open inside it: {', '.join(left_open)}; pop them first")
+
+
+def _release_at_end(node: Range, own: Stack, lane: Stack) -> None:
+    """Have the pop of a task's first range free its lane."""
+    pop = node.pop
+
+    def popped() -> None:
+        if pop is not None:
+            pop()
+        own.release(lane)
+
+    node.pop = popped
 
 
 def _call_at_end(node: Range, hook: RangeEnd) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, cast
-from weakref import ref
 
 from perfharness.recorder.cpu_marks import CpuMarks
 
@@ -69,9 +69,8 @@ class Stack:
     """The open ranges of a thread (lane 0) or of one of its asyncio tasks (lane 1, 2, …), and what was counted.
 
     Attributes:
-        lanes: the stacks for tasks of the thread's own stack.
-        of_task: those that have a task, by its id.
-        task: of a lane, its task. It keeps the lane until another task needs one and it has nothing open.
+        lanes, free, of_task: of the thread's own stack, those for tasks, which are free, and which task has which.
+        task: of a lane, the one that has it, from its first range to the end of its last.
         prepared: ranges made since the last `forget_prepared`.
     """
 
@@ -88,8 +87,9 @@ class Stack:
     deleted_ranges: int = 0
     failed_batches: int = 0
     lanes: list[Stack] = field(default_factory=list)
-    of_task: dict[int, Stack] = field(default_factory=dict)
-    task: ref[Any] | None = None
+    free: list[int] = field(default_factory=list)
+    of_task: dict[object, Stack] = field(default_factory=dict)
+    task: object = None
 
     def __post_init__(self) -> None:
         self.node = self.root
@@ -102,19 +102,20 @@ class Stack:
             node = node.parent
         return found
 
-    def take_lane(self, task: object) -> tuple[Stack, bool]:
-        """Give a task the first lane with nothing open; return also whether the lane is new."""
-        lane = next((one for one in self.lanes if one.node is one.root), None)
-        is_new = lane is None
-        if lane is None:
-            lane = Stack(len(self.lanes) + 1, self.marks)
-            self.lanes.append(lane)
-        elif lane.task is not None and (former := lane.task()) is not None:
-            self.of_task.pop(id(former), None)
-        of_task, key = self.of_task, id(task)
-        lane.task = ref(task, lambda _: of_task.pop(key, None))
-        of_task[key] = lane
-        return lane, is_new
+    def take_lane(self, task: object) -> Stack:
+        """Give a task the first free lane, or a new one."""
+        if not self.free:
+            self.lanes.append(Stack(len(self.lanes) + 1, self.marks))
+            self.free.append(len(self.lanes))
+        lane = self.of_task[task] = self.lanes[heappop(self.free) - 1]
+        lane.task = task
+        return lane
+
+    def release(self, lane: Stack) -> None:
+        """Free the lane of a task whose last range ends."""
+        del self.of_task[lane.task]
+        lane.task = None
+        heappush(self.free, lane.lane)
 
     def forget_prepared(self) -> None:
         """Have every range prepared again; those that are open stay."""
