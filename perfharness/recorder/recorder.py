@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from perfharness import compiled_code, host_probe
@@ -109,7 +110,6 @@ class PerfRecorder:
         self._journal = journal.active()
         self._barrier, self._capture = barrier.active(), capture.active()
         self._hook: RangeEnd | None = None
-        self._follows_batches = self._journal is not None or self._capture is not None
         self._holds_batches = self._barrier is not None or self._capture is not None
         self._blocks: dict[RangeKey, RangeBlock] = {}
         self._lock = threading.RLock()  # a signal's handler may leave by `os._exit`, which counts
@@ -211,13 +211,11 @@ class PerfRecorder:
             if node.write_items is not None:
                 node.write_items(total_items)
             stack.node = node.parent
+            stack.batches += 1
+            stack.items += total_items
             node.items = total_items
             if node.pop is not None:
                 node.pop()
-            stack.batches += 1
-            stack.items += total_items
-            if self._follows_batches:
-                self._after_batch(stack)
         else:
             self._pop(stack, domain, total_items, delete_range, shared)
 
@@ -397,15 +395,7 @@ class PerfRecorder:
     def _stack_to_push(self, own: Stack) -> Stack:
         """The stack of the running task, which gets one here; the thread's own where none runs."""
         task = self._current_task()
-        if task is None:
-            return own
-        stack = own.of_task.get(task)
-        if stack is None:
-            count = len(own.lanes)
-            stack = own.take_lane(task)
-            if len(own.lanes) > count:
-                host_probe.follow(stack, self.name)
-        return stack
+        return own if task is None else own.of_task.get(task) or own.take_lane(task, self.name)
 
     def _stack_to_pop(self, own: Stack) -> Stack:
         """The same, without any range where the task has none open."""
@@ -443,8 +433,12 @@ class PerfRecorder:
                 node.push, node.pop = stack.marks.around(node, sink, own_category)
             if is_batch:
                 node.write_items = sink.marker(conventions.MARK_ITEMS, node.category)
+        if is_batch and self._capture is not None:
+            node.pop = _then(node.pop, partial(self._capture.end_after, stack))
+        if is_batch and self._journal is not None:
+            node.pop = _then(node.pop, self._journal.write_now_and_then)
         if stack.lane and stack.node is stack.root:
-            _release_at_end(node, self._local.stack, stack)
+            node.pop = _then(node.pop, partial(self._local.stack.release, stack))
         if self._hook is not None:
             _call_at_end(node, self._hook)
         if is_batch:
@@ -559,11 +553,6 @@ class PerfRecorder:
                 sink.mark(conventions.MARK_SHARED, node.category)
             if delete:
                 sink.mark(conventions.MARK_DELETE, node.category)
-        stack.node = node.parent
-        node.items, node.is_deleted = items, delete
-        if node.pop is not None:
-            node.pop()
-        node.is_deleted = False
         if not node.is_inherited:
             if delete:
                 stack.deleted_ranges += 1
@@ -572,14 +561,11 @@ class PerfRecorder:
             if node.is_batch:
                 stack.batches += 1
                 stack.items += items or 0
-        if node.is_batch and self._follows_batches:
-            self._after_batch(stack)
-
-    def _after_batch(self, stack: Stack) -> None:
-        if self._capture is not None:
-            self._capture.end_after(stack)
-        if self._journal is not None:
-            self._journal.write_now_and_then()
+        stack.node = node.parent
+        node.items, node.is_deleted = items, delete
+        if node.pop is not None:
+            node.pop()
+        node.is_deleted = False
 
     def _leave(
         self,
@@ -615,33 +601,28 @@ class PerfRecorder:
             raise RecorderError(f"{inner} ended while still open inside it: {', '.join(left_open)}; pop them first")
 
 
-def _release_at_end(node: Range, own: Stack, lane: Stack) -> None:
-    """Have the pop of a task's first range free its lane."""
-    pop = node.pop
+def _then(pop: Callable[[], object] | None, call: Callable[[], object]) -> Callable[[], object]:
+    """A pop that is followed by a call."""
 
-    def popped() -> None:
+    def both() -> None:
         if pop is not None:
             pop()
-        own.release(lane)
+        call()
 
-    node.pop = popped
+    return both
 
 
 def _call_at_end(node: Range, hook: RangeEnd) -> None:
     """Have the push note when the range begins, and the pop call the hook."""
-    push, pop = node.push, node.pop
+    push = node.push
 
     def noted(attributes: Any) -> None:
         node.begin_ns = time.perf_counter_ns()
         if push is not None:
             push(attributes)
 
-    def popped() -> None:
-        if pop is not None:
-            pop()
-        hook(node, time.perf_counter_ns() - node.begin_ns, node.items, node.is_deleted)
-
-    node.push, node.pop = noted, popped
+    node.push = noted
+    node.pop = _then(node.pop, lambda: hook(node, time.perf_counter_ns() - node.begin_ns, node.items, node.is_deleted))
 
 
 # ---- the recorders of this process ----

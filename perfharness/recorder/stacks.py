@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, cast
 
+from perfharness import host_probe
 from perfharness.recorder.cpu_marks import CpuMarks
 
 if TYPE_CHECKING:
@@ -102,11 +103,12 @@ class Stack:
             node = node.parent
         return found
 
-    def take_lane(self, task: object) -> Stack:
+    def take_lane(self, task: object, recorder: str) -> Stack:
         """Give a task the first free lane, or a new one."""
         if not self.free:
             self.lanes.append(Stack(len(self.lanes) + 1, self.marks))
             self.free.append(len(self.lanes))
+            host_probe.follow(self.lanes[-1], recorder)
         lane = self.of_task[task] = self.lanes[heappop(self.free) - 1]
         lane.task = task
         return lane
