@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -20,10 +17,10 @@ from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
 from perfharness.tracer.range_log import RangeLog
+from tests.support.fresh_python import run
 from tests.support.recorder_programs import PROGRAMS
 from tests.unit.recorder_events import drawn, events, recording
 
-ROOT = Path(__file__).parents[3]
 BLUE = 0x0000FF
 COUNTS = ("ranges", "batches", "items", "deleted_ranges", "failed_batches")
 
@@ -288,20 +285,6 @@ def test_readings_are_taken_outside_of_batches_and_stages(perf: PerfRecorder, lo
 
 
 # ---- where it writes ----
-
-
-def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter, outside any launch unless `env` says otherwise."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "NVTX_"))}
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, "PYTHONPATH": paths, **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 OUTSIDE = """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support import fresh_python
 
 PIPELINE = """
 import os, signal, sys
@@ -37,16 +35,8 @@ for _ in range(4):
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
-def run(code: str, folder: Path, *, expect: int = 0, by: tuple[str, ...] = (), env: Mapping[str, str] = {}) -> Any:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "NVTX_"))}
-    done = subprocess.run(
-        [sys.executable, *by, "-c", code],
-        env={**kept, "PYTHONPATH": str(ROOT), "PERFHARNESS_OUTPUT_DIR": str(folder), **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def run(code: str, folder: Path, *options: str, expect: int = 0, environ: Mapping[str, str] = {}) -> Any:
+    done = fresh_python.run(code, *options, PERFHARNESS_OUTPUT_DIR=str(folder), **environ)
     assert done.returncode == expect, done.stderr
     return done
 
@@ -246,12 +236,12 @@ NVIDIA_TF32_OVERRIDE=0 PYTORCH_JIT=0 TF_ENABLE_ONEDNN_OPTS=0 PYTHONMALLOC=debug 
 def test_what_slows_a_process_down(tmp_path: Path) -> None:
     """Once all that can be on together, PyTorch's by a stand-in; once nothing, with nvtx switched off."""
     environ = dict(one.split("=") for one in [*SLOW_BY_VARIABLE.split(), "LD_PRELOAD=/nowhere/libasan.so"])
-    run(f"{PIPELINE}{CODE}{CLOSE}", tmp_path / "slow", by=("-X", "dev"), env=environ)
+    run(f"{PIPELINE}{CODE}{CLOSE}", tmp_path / "slow", "-X", "dev", environ=environ)
     named = "; ".join(journal(tmp_path / "slow")["instruments"])
     expected = [*SLOW_BY_CODE.replace("\n", "|").split("|"), *SLOW_BY_VARIABLE.split()]
     assert [name for name in expected if name not in named] == []
     quick = {"CUDA_LAUNCH_BLOCKING": "0", "NVIDIA_TF32_OVERRIDE": "1", "NVTX_DISABLE": "1"}
-    run(PIPELINE + CLOSE, tmp_path / "plain", env=quick)
+    run(PIPELINE + CLOSE, tmp_path / "plain", environ=quick)
     content = journal(tmp_path / "plain")
     assert (content["instruments"], content["nvtx_disabled"], content["cuda_loaded"]) == ([], True, False)
 
