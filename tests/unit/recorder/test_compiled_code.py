@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from perfharness import PerfRecorder, compiled_code
-from perfharness.model.conventions import MARK_COMPILING
 from tests.unit.recorder_events import events, recording
 
 torch: Any = pytest.importorskip("torch")
@@ -59,25 +57,3 @@ def test_ranges_in_compiled_code_are_left_out_and_named() -> None:
         assert forward(torch.ones(4)).tolist() == [3.0] * 4
         assert messages(log)[3:] == ["block", "pushed", "decorated", "looped", "batch"]
         perf.finalize()
-
-
-def test_compilations_are_marked() -> None:
-    pytest.importorskip("torch._dynamo.callback")
-
-    def busy(seconds: float) -> None:
-        end = time.thread_time() + seconds
-        while time.thread_time() < end:
-            pass
-
-    def compiler(graph: Any, _: Any) -> Any:
-        busy(0.02)
-        return graph.forward
-
-    with recording() as log:
-        perf = PerfRecorder("rec")
-        with perf.batch(0):
-            busy(0.006)
-        with perf.batch(1):
-            torch.compile(lambda x: x + 1, backend=compiler, dynamic=False)(torch.ones(2))
-        marks = [event for event in events(log, clock_marks=True) if event.message == MARK_COMPILING]
-        assert (marks[-1].payload or 0) >= 20_000_000

@@ -284,6 +284,22 @@ def test_readings_are_taken_outside_of_batches_and_stages(perf: PerfRecorder, lo
     assert readings(log, conventions.MARK_COLLECTING)[-1] > 0
 
 
+def test_compilations_are_marked(perf: PerfRecorder, log: RangeLog) -> None:
+    torch: Any = pytest.importorskip("torch")
+    pytest.importorskip("torch._dynamo.callback")
+
+    def compiler(graph: Any, _: Any) -> Any:
+        busy(0.02)
+        return graph.forward
+
+    with perf.batch(0):
+        busy(0.006)
+    with perf.batch(1):
+        torch.compile(lambda x: x + 1, backend=compiler, dynamic=False)(torch.ones(2))
+    torch.compiler.reset()
+    assert readings(log, conventions.MARK_COMPILING)[-1] >= 20_000_000
+
+
 # ---- where it writes ----
 
 
