@@ -18,16 +18,15 @@ ranges: set[str] = set()
 """Names of the recorders' ranges that were traced."""
 
 
-def find_tracing() -> None:
+def find_tracing(*_module: object) -> None:
     """Set `tracing` once PyTorch is imported."""
     global tracing
-    tracing = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_dynamo_compiling", None)
+    if (torch := sys.modules.get("torch")) is not None:
+        tracing = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", None)
 
 
 def is_traced() -> bool:
-    """Whether torch.compile traces the caller."""
-    if tracing is None:
-        find_tracing()
+    """Whether torch.compile traces the caller; `find_tracing` was called."""
     return tracing is not None and tracing()
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from perfharness import compiled_code
 from perfharness.annotate.collectives import DISTRIBUTED_MODULE, follow_collectives
 from perfharness.annotate.expressions import Target
 from perfharness.annotate.functions import annotated
@@ -24,6 +25,7 @@ METHODS = (types.FunctionType, staticmethod, classmethod, property)
 def follow_imports(runtime: Runtime) -> None:
     """Annotate modules as they are imported."""
     changes: defaultdict[str, list[Callable[[ModuleType], None]]] = defaultdict(list)
+    changes["torch"].append(compiled_code.find_tracing)
     for target in runtime.targets:
         if target.annotation.module != MAIN:
             changes[target.annotation.module].append(partial(_annotate, target, runtime))

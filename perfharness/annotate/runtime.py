@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perfharness.recorder import PerfRecorder
 
 DEFAULT_RECORDER = "annotated"
+Count = Callable[[object], int | None]
 TORCH = "torch"
 COLLECTIVES = "torch.distributed"
 
@@ -33,21 +34,13 @@ class Call:
     Args:
         block: of the recorder; None: the call is not recorded.
         within: the open `within` ranges, if this is one of them.
-        is_batch: whether the block is a batch.
-        count: counts the items of the batch from the result.
+        count: counts the items of a batch from the result.
     """
 
-    __slots__ = ("_block", "_count", "_is_batch", "_within")
+    __slots__ = ("_block", "_count", "_within")
 
-    def __init__(
-        self,
-        block: Any = None,
-        within: list[None] | None = None,
-        *,
-        is_batch: bool = False,
-        count: Callable[[object], int | None] | None = None,
-    ) -> None:
-        self._block, self._within, self._is_batch, self._count = block, within, is_batch, count
+    def __init__(self, block: Any = None, within: list[None] | None = None, count: Count | None = None) -> None:
+        self._block, self._within, self._count = block, within, count
 
     def __enter__(self) -> Self:
         if self._within is not None:
@@ -61,11 +54,13 @@ class Call:
             self._within.pop()
         if self._block is None:
             return
-        if self._is_batch and isinstance(error, (StopIteration, StopAsyncIteration)):
+        if isinstance(error, (StopIteration, StopAsyncIteration)) and hasattr(self._block, "delete_range"):
             self._block.delete_range = True  # the end of a loop is not a batch, nor one that failed
             kind = error = trace = None
-        with contextlib.suppress(RecorderError):
+        try:
             self._block.__exit__(kind, error, trace)
+        except RecorderError:  # ranges that the function left open, which the recorder's file names
+            return
 
     def set_result(self, result: object) -> None:
         """Count the items, if their expression uses the result."""
@@ -114,8 +109,7 @@ class Runtime:
                 count = lambda result: target.count("items", expression, function, args, kwargs, result)  # noqa: E731
             else:
                 items = target.count("items", expression, function, args, kwargs)
-        block = recorder.batch(index, items, message=annotation.name)
-        return Call(block, within, is_batch=True, count=count)
+        return Call(recorder.batch(index, items, message=annotation.name), within, count)
 
     def open_range(self, note: FunctionNote, name: str, category: str | None = None) -> Call:
         """The range of a call of PyTorch."""
