@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import threading
@@ -105,10 +106,9 @@ class Runtime:
             given = target.count("index", target.index, function, args, kwargs)
             index = index if given is None else given
         if (expression := target.items) is not None:
-            if expression.uses_result:
-                count = lambda result: target.count("items", expression, function, args, kwargs, result)  # noqa: E731
-            else:
-                items = target.count("items", expression, function, args, kwargs)
+            count = functools.partial(target.count, "items", expression, function, args, kwargs)
+            if not expression.uses_result:
+                items, count = count(), None
         return Call(recorder.batch(index, items, message=annotation.name), within, count)
 
     def open_range(self, note: FunctionNote, name: str, category: str | None = None) -> Call:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -73,7 +74,7 @@ class _Script:
         if self._path != os.path.abspath(sys.argv[0]):  # noqa: PTH100
             raise ImportError(path)
         try:
-            with open(self._path, "rb") as file:  # noqa: PTH123
+            with io.open_code(self._path) as file:
                 self._code = _compile(file.read(), self._path, targets)
         except (OSError, SyntaxError, ValueError) as error:
             raise ImportError(path) from error
