@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,19 +57,19 @@ class Tree:
         (process,) = manifest(self.out)["processes"]
         return list(process["measured"])
 
-    def batches(self) -> list[int | None]:
-        """Of each process, as its results have them; its ranges are those that its recorder counted.
+    def batches(self) -> dict[str, int | None]:
+        """Of each process by its name, as its results have them; its ranges are those that its recorder counted.
 
         None: the tracer lost events of the process, which a finding reports.
         """
         lost = {finding["process"] for finding in self.findings() if finding["code"] in LOSSES}
-        found: list[int | None] = []
+        found: dict[str, int | None] = {}
         for process in open_run(self.out).processes:
             if (process.folder / "recorder.json").exists() and process.name not in lost:
                 ranges = sum(one["ranges"] for one in self.read(f"{process.name}/recorder.json")["recorders"])
                 assert process.table("ranges").num_rows == ranges
             meta = self.read(f"{process.name}/benchmark.json")["meta"]
-            found.append(None if process.name in lost else sum(meta["total_batches"].values()))
+            found[process.name] = None if process.name in lost else sum(meta["total_batches"].values())
         return found
 
     def findings(self) -> list[dict[str, Any]]:
@@ -163,7 +164,7 @@ def test_each_process_has_its_own_ranges(ways: tuple[str, Tree]) -> None:
         assert tree.codes() == {"not-traced"}
         return
     expected = [1, 3, 3, 3, 3, 3, 2, 1, 1, 1, 1, 1]  # the eighth has ranges of plain NVTX
-    for process, (found, batches) in enumerate(zip(tree.batches(), expected, strict=True)):
+    for (process, found), batches in zip(tree.batches().items(), expected, strict=True):
         assert found == batches or (found is None and tracer == "nsys"), (
             process
         )  # which loses ends by os._exit and exec
@@ -202,7 +203,7 @@ def test_ranks(tmp_path: Path) -> None:
     by = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
     tree = launch(tmp_path, "embedded", source, by=by)
     assert tree.code == 0, tree.output
-    assert tree.batches() == [3, 4, 2, 2]
+    assert [*tree.batches().values()] == [3, 4, 2, 2]
     found = [(one["folder"].rpartition("/")[2], one["rank"], one["world_size"]) for one in tree.measured()]
     assert found == [("rank_0", 0, 2), ("rank_1", 1, 2), ("child_0", None, None), ("child_1", None, None)]
 
@@ -252,8 +253,79 @@ def test_workers_of_a_data_loader(tmp_path: Path) -> None:
     """
     tree = launch(tmp_path, "embedded", source)
     assert tree.code == 0, tree.output
-    assert tree.batches() == [4, 0, 0]
+    assert [*tree.batches().values()] == [4, 0, 0]
     assert open_run(tree.out).ranges()["name"].to_pylist().count("decode") == 8
+
+
+# ---- names in forked processes ----
+
+FORKED = """
+def loop(names, batches):
+    with perf.range("pipeline"):
+        for index in range(batches):
+            with perf.batch(index, total_items=1):
+                for name in names:
+                    with perf.range(name):
+                        time.sleep(0.002)
+
+
+def child(number):
+    loop([f"new{number}", "two", "one"], 5)
+    own = PerfRecorder(f"own{number}")  # a recorder that the parent does not know
+    for index in range(3):
+        with own.batch(index, total_items=2), own.range("mine"):
+            time.sleep(0.002)
+    own.finalize()
+    grandchild = os.fork()
+    if grandchild:
+        os.waitpid(grandchild, 0)
+    else:
+        loop(["grand", f"new{number}"], 4)
+    with perf.range("last"):  # nsys may lose what comes last in a process
+        time.sleep(0.3)
+    os._exit(0)
+
+
+loop(["one", "two"], 3)  # names that the children inherit
+with perf.range("open"):  # and a range that only the parent closes
+    children = []
+    for number in range(2):
+        pid = os.fork()
+        if not pid:
+            child(number)
+        children.append(pid)
+    [os.waitpid(pid, 0) for pid in children]
+loop(["late", "one"], 3)
+perf.finalize()
+"""
+
+
+@TRACERS_SLOW_UNDER_NSYS
+def test_names_from_before_and_after_a_fork(tmp_path: Path, tracer: str) -> None:
+    tree = launch(tmp_path, tracer, FORKED)
+    lost = {name for name, batches in tree.batches().items() if batches is None}
+    assert not lost or tracer == "nsys"
+    assert tree.code == (3 if lost else 0), tree.output
+    assert sorted({*open_run(tree.out).ranges()["domain"].to_pylist()}) == [
+        "perfharness", "perfharness:own0", "perfharness:own1",
+    ]  # fmt: skip
+    parent = {"pipeline": 2, "batch": 6, "one": 6, "two": 3, "late": 3, "open": 1}
+    child = {"pipeline": 1, "batch": 5 + 3, "one": 5, "two": 5, "mine": 3}
+    grandchild = {"pipeline": 1, "batch": 4, "grand": 4}
+    made = ((child, 5), (grandchild, 4))
+    expected = [parent, *({**names, f"new{number}": new} for names, new in made for number in range(2))]
+    for process in open_run(tree.out).processes:
+        names = Counter(process.table("ranges")["name"].to_pylist())
+        del names["last"]
+        assert process.name in lost or names in expected
+        if names in expected:
+            expected.remove(dict(names))
+        assert (process.folder / "trace.sqlite").exists() == (tracer == "embedded" or process.name == "proc_0_gpu_0")
+    assert len(expected) <= len(lost)
+    if not lost:
+        data = [tree.read(f"{name}/benchmark.json")["data"] for name in tree.batches()]
+        assert [one["app"]["pipeline"]["batch_0"]["count"] for one in data] == [2, 1, 1, 1, 1]
+        assert tree.read("benchmark_mean.json")["mean_all_batches"]["own0"]["batch_2"]["total_items"] == 2
 
 
 # ---- what goes wrong ----
@@ -302,7 +374,7 @@ def test_a_rank_that_exits(tmp_path: Path) -> None:
     tree = launch(tmp_path, "embedded", source)
     assert tree.code == 1
     assert [one["folder"] for one in tree.measured()] == [f"proc_0_gpu_0/rank_{rank}" for rank in range(2)]
-    assert tree.batches() == [2, 3]
+    assert [*tree.batches().values()] == [2, 3]
     assert {"process-failed", "ranks-missing"} <= tree.codes()
     assert not (tree.out / "proc_0_gpu_0" / "benchmark.json").exists()
 
