@@ -16,7 +16,7 @@ from perfharness.cli.support.output import Output
 from perfharness.cli.support.reading import SOURCE, SOURCE_HELP, Reading
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
-from perfharness.files import is_stdout
+from perfharness.files import STDOUT
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option
 from perfharness.render.schemas import json_schema
@@ -114,7 +114,7 @@ def export(
         found, findings = read_tables(open_located(located, read_as), names or every)
         written = write_tables(found, wanted, file)
     for path in written:
-        say(output.messages if is_stdout(path) else output.results, str(path))
+        say(output.messages if path == STDOUT else output.results, str(path))
     output.findings(findings)
     raise typer.Exit(exit_code(findings))
 
