@@ -73,7 +73,7 @@ def names(trace: Trace) -> list[tuple[int, str | None, str | None]]:
                 (6, "second", "b"),
                 (7, "domain 1 of process 7", None),
             ],
-            UNCLEAR,
+            [],
             id="nothing is guessed without it",
         ),
         pytest.param(
@@ -105,7 +105,7 @@ def names(trace: Trace) -> list[tuple[int, str | None, str | None]]:
             ],
             {},
             [(1, "first", None), (2, "first", None), (2, "second", None)],
-            UNCLEAR,
+            [],
             id="nsys 2023.4 gives an inherited number a second meaning",
         ),
         pytest.param(
