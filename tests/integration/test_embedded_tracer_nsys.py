@@ -57,7 +57,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     pre       110 [------] 300
     infer                    310 [---------] 800
     """
-    made = Session(str(tmp_path), lambda _: None)
+    made = Session(str(tmp_path))
     now_ns = [0]
     made.log = log = RangeLog(str(tmp_path), lambda: made.origin_ns + now_ns[0])
     monkeypatch.setattr(threading, "get_native_id", lambda: THREAD)

@@ -26,7 +26,7 @@ def columns_of(kind: int, rows: list[dict[str, int]]) -> Columns:
 
 
 def session_in(folder: Path) -> Session:
-    session = Session(str(folder), lambda _: None)
+    session = Session(str(folder))
     session.pid, session.origin_ns, session.end_ns = 99, 0, 10**9
     return session
 
