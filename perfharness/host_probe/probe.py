@@ -26,8 +26,11 @@ KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 WITHOUT_STREAMS = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1)]
 """Whoever reads what the process prints sees its end when the process ends."""
 
-START_S, END_S = 20.0, 20.0
+END_S = 20.0
 """How long the sampler is waited for, on a busy machine too; one that has ended is not."""
+
+COUNTS_BELOW_NS = 10_000_000
+"""Page faults and context switches are read where samples are closer to each other than that: they cost as much."""
 
 SEND_EVERY_NS = 200_000_000
 MAX_COLLECTIONS = 1000
@@ -35,10 +38,17 @@ PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
 
 
 class HostProbe:
-    """The probe of one process, and of those that it forks."""
+    """The probe of one process, and of those that it forks.
 
-    def __init__(self, folder: str) -> None:
+    Args:
+        folder: where the samples are written.
+        interval_ns: between two samples of a thread.
+        share: of a CPU that sampling takes at most.
+    """
+
+    def __init__(self, folder: str, interval_ns: int, share: float) -> None:
         self._folder = folder
+        self._interval_ns, self._share = interval_ns, share
         self._pid = os.getpid()
         self._connection: socket.socket | None = None
         self._slots: dict[str, int] = {}
@@ -54,7 +64,7 @@ class HostProbe:
             with _own_memory() as memory:
                 self._start(memory.fileno())
         except (OSError, layouts.LayoutError) as error:
-            self._give_up(f"Python stacks: {error}")
+            self._give_up(str(error))
 
     def _start(self, memory: int) -> None:
         layout = layouts.find_layout(memory)
@@ -65,15 +75,12 @@ class HostProbe:
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
             kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-            command = [sys.executable, "-I", "-S", SAMPLER, str(theirs.fileno())]
+            command = [sys.executable, "-I", "-S", SAMPLER]
+            command += map(str, (theirs.fileno(), self._interval_ns, self._share))
             first = os.posix_spawn(sys.executable, command, kept, file_actions=WITHOUT_STREAMS)
         os.waitpid(first, 0)  # it has made the sampler, which is no child of this process
-        ours.settimeout(START_S)
-        sampler = int(ours.recv(64) or 0)
-        if not sampler:
-            raise OSError("the sampler did not start")
         self._connection = ours
-        _allow(sampler)
+        _allow_any()
         self._introduce(memory, forked=False)
         gc.callbacks.append(self._on_collection)
         atexit.register(self.end)
@@ -114,6 +121,8 @@ class HostProbe:
             "kind": "process",
             "pid": self._pid,
             "folder": self._folder,
+            "interval_ns": self._interval_ns,
+            "counts": self._interval_ns < COUNTS_BELOW_NS,
             "forked": forked,
             "layout": self._layout,
             "slots": self._slots,
@@ -166,7 +175,7 @@ class HostProbe:
         self._followed = {key: address for key, address in self._followed.items() if key[0] == ident}
         with contextlib.suppress(OSError, ctypes.ArgumentError):
             self._layout["thread"] = layouts.current_thread_state()
-            _allow(PR_SET_PTRACER_ANY)
+            _allow_any()
             with _own_memory() as memory:
                 self._introduce(memory.fileno(), forked=True)
             for key in self._followed:
@@ -187,9 +196,9 @@ def _own_memory() -> IO[bytes]:
     return open("/proc/self/mem", "rb", buffering=0)  # noqa: PTH123 - pathlib costs start-up time
 
 
-def _allow(pid: int) -> None:
-    """Let a process see which calls this one's threads are in, where Yama would not."""
-    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+def _allow_any() -> None:
+    """Let the sampler see which calls this process's threads are in, where Yama would not."""
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
 
 
 def _slots_of(stack: Any) -> dict[str, int]:

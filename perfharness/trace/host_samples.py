@@ -17,7 +17,6 @@ from perfharness.files import read_regular
 from perfharness.host_probe import spool
 from perfharness.model.host_samples import Frame, HostEvents, HostProbe, HostSamples, HostState
 from perfharness.model.trace import PID_SHIFT, Int64
-from perfharness.trace.native_samples import NativeRows
 
 _SAMPLE = np.dtype(
     [
@@ -70,18 +69,9 @@ def _files(folder: Path) -> list[Path]:
     return [first, *found] if first.exists() else found
 
 
-def keep_native_symbols(folder: Path) -> None:
-    """Keep the names of the native functions that were sampled next to the samples, in a folder and those inside it:
-    libraries may be others later, or elsewhere. Raises OSError where they cannot be written.
-    """
-    for path in sorted({one.parent for one in folder.rglob(f"{spool.FILE_PREFIX}*{spool.FILE_SUFFIX}")}):
-        tables, _ = _read(path)
-        tables.native.keep_symbols()
-
-
 def _read(folder: Path, pid: int | None = None) -> tuple[_Tables, list[str]]:
     """What the files of a folder hold, and what of it cannot be read."""
-    tables = _Tables(folder, pid)
+    tables = _Tables(pid)
     missing: list[str] = []
     for path in _files(folder):
         try:
@@ -102,9 +92,8 @@ def _read(folder: Path, pid: int | None = None) -> tuple[_Tables, list[str]]:
 class _Tables:
     """The rows of several files, their definitions numbered through."""
 
-    def __init__(self, folder: Path, pid: int | None = None) -> None:
+    def __init__(self, pid: int | None = None) -> None:
         self._pid = pid
-        self.native = NativeRows(folder)
         self.meta: dict[str, int] | None = None
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
@@ -115,7 +104,6 @@ class _Tables:
         self._events: list[npt.NDArray[Any]] = []
         self._event_threads: list[Int64] = []
         self._missing: dict[str, None] = {}
-        self._peers: dict[int, str] = {}
 
     def add(self, content: bytes) -> bool:
         """Add the rows of a file; False: it was cut off. Raises ValueError, KeyError, TypeError or IndexError where it
@@ -165,14 +153,6 @@ class _Tables:
                 events = np.frombuffer(payload, _EVENT)
                 self._events.append(events)
                 self._event_threads.append(process | events["thread"].astype(np.int64))
-            elif kind == spool.NATIVE:
-                self.native.add(process, payload)
-            elif kind == spool.MAPS:
-                self.native.add_maps(process, json.loads(bytes(payload)))
-            elif kind == spool.NATIVE_MISSING:
-                self.native.missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
-            elif kind == spool.PEERS:
-                self._peers |= {int(pid): str(name) for pid, name in json.loads(bytes(payload)).items()}
             elif kind == spool.MISSING:
                 self._missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
             elif kind == spool.END:
@@ -210,9 +190,6 @@ class _Tables:
                 ),
                 (*self._missing, *missing),
                 cpus=meta.get("cpus") or None,
-                native=self.native.samples(),
-                native_missing=tuple(self.native.missing),
-                peers=self._peers,
             ),
             meta["monotonic_ns"],
             meta["unix_ns"],

@@ -128,6 +128,7 @@ def test_the_environment_says_who_and_where_the_process_is() -> None:
         "PERFHARNESS_TRACER": "embedded",
         "PERFHARNESS_WARMUP_BATCHES": "3",
         "PERFHARNESS_LOG_LEVEL": "debug",
+        "PERFHARNESS_SAMPLING": "1",
         "CUDA_VISIBLE_DEVICES": "GPU-bbbb",
     }
 
