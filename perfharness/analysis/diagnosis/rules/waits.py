@@ -65,8 +65,8 @@ GIL_STEP = (
     "threads."
 )
 PROCESS_STEP = (
-    "Make the process that it waits for faster, or ask for the next result before this one is needed, and compute "
-    "meanwhile."
+    "Look at the process that it waits for: make it faster, or ask for the next result before this one is needed, and "
+    "compute meanwhile."
 )
 FILE_STEP = (
     "Read ahead or write behind in another thread, in larger pieces; no fsync for each batch; cache what is read."
