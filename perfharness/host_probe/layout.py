@@ -16,13 +16,13 @@ from typing import Any
 
 VERSION: tuple[int, int] = sys.version_info[:2]
 
-FRAMES: dict[tuple[int, int], dict[str, int]] = {
-    (3, 10): {"code": 32, "previous": 24, "instruction": 96, "owner": -1},  # of the frame object; f_lasti
-    (3, 11): {"code": 32, "previous": 48, "instruction": 56, "owner": -1},
-    (3, 12): {"code": 0, "previous": 8, "instruction": 56, "owner": 70},
-    (3, 13): {"code": 0, "previous": 8, "instruction": 56, "owner": 70},
+FRAMES: dict[tuple[int, int], tuple[str, list[str]]] = {
+    (3, 10): ("<24xQQ56xi", ["previous", "code", "instruction"]),
+    (3, 11): ("<32xQ8xQQ", ["code", "previous", "instruction"]),
+    (3, 12): ("<QQ40xQ6xB", ["code", "previous", "instruction", "owner"]),
+    (3, 13): ("<QQ40xQ6xB", ["code", "previous", "instruction", "owner"]),
 }
-"""Offsets in a frame."""
+"""A frame as a `struct`, and what its values are; of 3.10 the frame object."""
 
 FRAME_OF_OBJECT = 24
 """Of a frame object (3.11 and later), its frame."""

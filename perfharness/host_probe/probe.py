@@ -90,13 +90,11 @@ class HostProbe:
         """Have a recorder's stack of the calling thread (a `Stack`) followed."""
         if self._connection is None:
             return
-        try:
-            if not self._slots:
+        if not self._slots:
+            try:
                 self._slots = _slots_of(stack)
-                self._send({"kind": "slots", "slots": self._slots})
-        except (OSError, layouts.LayoutError) as error:
-            self._send({"kind": "missing", "sentences": [f"the recorder's open ranges: {error}"]})
-            return
+            except (OSError, layouts.LayoutError):
+                return  # the clock says which stage a sample is of
         key = threading.get_ident(), recorder, stack.lane
         self._followed[key] = id(stack)
         self._send_stack(key)
@@ -125,7 +123,6 @@ class HostProbe:
             "counts": self._interval_ns < COUNTS_BELOW_NS,
             "forked": forked,
             "layout": self._layout,
-            "slots": self._slots,
             "monotonic_ns": time.monotonic_ns(),
             "unix_ns": time.time_ns(),
         }
@@ -134,9 +131,8 @@ class HostProbe:
         socket.send_fds(connection, [json.dumps(message).encode()], [memory], socket.MSG_NOSIGNAL)
 
     def _send_stack(self, key: tuple[int, str, int]) -> None:
-        ident, recorder, lane = key
-        address = self._followed[key]
-        self._send({"kind": "stack", "ident": ident, "recorder": recorder, "lane": lane, "address": address})
+        message = dict(zip(("ident", "recorder", "lane"), key, strict=True))
+        self._send({"kind": "stack", **message, "address": self._followed[key], "slots": self._slots})
 
     def _send(self, message: dict[str, Any]) -> None:
         """Never waits: what the sampler does not take in time is lost."""

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from perfharness.host_probe.layout import NEXT_THREAD
-
 PAGE_BYTES = 4096
 MAX_FRAMES = 400
 MAX_CODES = 50_000
@@ -103,16 +101,8 @@ class InterpreterReader:
         self.memory = memory
         self._layout = layout
         self._version = tuple(layout["version"])
-        frame = layout["frame"]
-        fields = sorted((at, name) for name, at in frame.items() if at >= 0)
-        kinds = {"instruction": ("i", 4) if self._version < (3, 11) else ("Q", 8), "owner": ("B", 1)}
-        form, end = "<", 0
-        for at, name in fields:
-            letter, size = kinds.get(name, ("Q", 8))
-            form += f"{at - end}x{letter}" if at > end else letter
-            end = at + size
+        form, names = layout["frame"]
         self._frame = struct.Struct(form)
-        names = [name for _, name in fields]
         self._code_at, self._previous_at, self._instruction_at = map(names.index, ("code", "previous", "instruction"))
         self._owner_at = names.index("owner") if "owner" in names else -1
         self._page_mask = -PAGE_BYTES if self._version >= (3, 11) else -1
@@ -123,16 +113,12 @@ class InterpreterReader:
 
     def threads(self) -> Iterator[tuple[int, int]]:
         """Address and ident of each thread that runs Python. Raises UnreadableError."""
-        main = self._layout["thread"]
-        for direction in (0, NEXT_THREAD):  # newer threads stand before it, older ones after it
-            thread, left = main, MAX_THREADS
-            if direction:
-                thread = int.from_bytes(self.memory.read(main + direction, 8), "little")
-            while thread and left:
-                left -= 1
-                words = self.memory.read(thread, self._thread_bytes)
-                yield thread, _word(words, self._layout["ident"])
-                thread = _word(words, direction)
+        thread, left = self._layout["thread"], MAX_THREADS  # the oldest: newer ones stand before it
+        while thread and left:
+            left -= 1
+            words = self.memory.read(thread, self._thread_bytes)
+            yield thread, _word(words, self._layout["ident"])
+            thread = _word(words, 0)
 
     def first_frame(self, thread: int) -> int:
         """Of a thread, by its address: the innermost frame's address. Raises UnreadableError."""

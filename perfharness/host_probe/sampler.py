@@ -59,28 +59,6 @@ class SampledThread:
         self.stack = self.stage = -1
 
 
-class ReadyCounts:
-    """Counts of the threads that are ready to run beyond the CPUs that there are, of which two in a row say something.
-
-    Threads that are woken together are ready together for a moment, which says nothing of the time before it.
-    """
-
-    def __init__(self, now_ns: int, every_ns: int) -> None:
-        self._counted_ns = now_ns
-        self._every_ns = every_ns
-        self._too_many = 0
-
-    def is_due(self, now_ns: int) -> bool:
-        """Whether to count: sooner where there were too many, to know for how long."""
-        return now_ns - self._counted_ns >= (COUNT_AGAIN_NS if self._too_many else self._every_ns)
-
-    def count(self, now_ns: int, too_many: int) -> tuple[int, int]:
-        """Since when there are too many, and how many at least; 0 where this count or the last one denies it."""
-        found = self._counted_ns, min(max(too_many, 0), self._too_many)
-        self._counted_ns, self._too_many = now_ns, max(too_many, 0)
-        return found
-
-
 class SampledProcess:
     """A process, its threads, and its file."""
 
@@ -96,20 +74,20 @@ class SampledProcess:
         gil = self._layout["gil"]
         self._gil = range(gil, gil + GIL_BYTES) if gil else range(0)
         self._reader = InterpreterReader(Memory(memory), self._layout)
-        self.ranges: RangeReader | None = None
-        if hello["slots"]:
-            self.read_ranges(hello["slots"])
+        self._ranges: RangeReader | None = None
         self._counts = hello["counts"]
         self._threads: dict[int, SampledThread] = {}
         self._tids: dict[int, int] = {}
         self._next_check_s = 0.0
         now_ns = time.monotonic_ns()
-        self._ready = ReadyCounts(now_ns, max(COUNT_READY_EVERY_NS, 5 * self._interval_ns))
+        self._ready_counted_ns, self._too_many = now_ns, 0
         self._cpu_time, self._cpu_time_read_ns = thread_state.process_cpu_ns(self.pid), now_ns
 
-    def read_ranges(self, slots: dict[str, int]) -> None:
-        """Read the stacks of recorders, whose objects are laid out like that."""
-        self.ranges = RangeReader(self._reader, slots)
+    def follow(self, stack: dict[str, Any]) -> None:
+        """Read the open ranges of a thread off a recorder's stack from now on."""
+        if self._ranges is None:
+            self._ranges = RangeReader(self._reader, stack["slots"])
+        self._ranges.add(stack["ident"], stack["recorder"], stack["lane"], stack["address"])
 
     def sample(self) -> bool:
         """Sample all threads; False: the process has ended."""
@@ -140,21 +118,23 @@ class SampledProcess:
             thread.files.close()
 
     def _count_ready(self) -> None:
-        """Note where the process has more threads ready to run than CPUs, and where its CPUs change."""
-        now_ns = time.monotonic_ns()
-        if not self._ready.is_due(now_ns):
-            return
+        """Note where the process has more threads ready to run than CPUs, and where its CPUs change.
+
+        Threads that are woken together are ready together for a moment, so two counts in a row say something.
+        """
+        now_ns, counted_ns = time.monotonic_ns(), self._ready_counted_ns
+        every_ns = COUNT_AGAIN_NS if self._too_many else max(COUNT_READY_EVERY_NS, 5 * self._interval_ns)
         cpus = thread_state.affinity(self.pid)
-        if not cpus:
+        if now_ns - counted_ns < every_ns or not cpus:
             return
         if cpus != self._cpus:
             self._cpus = cpus
             self.spool.event(now_ns, now_ns, self.pid, CPUS, thread_state.count_cores(self.pid))
         with contextlib.suppress(OSError):
-            too_many = thread_state.count_ready(self.pid) - len(cpus)
-            since_ns, least = self._ready.count(now_ns, too_many)
-            if least:
-                self.spool.event(since_ns, now_ns, self.pid, CROWDED, least)
+            too_many = max(thread_state.count_ready(self.pid) - len(cpus), 0)
+            if least := min(too_many, self._too_many):
+                self.spool.event(counted_ns, now_ns, self.pid, CROWDED, least)
+            self._ready_counted_ns, self._too_many = now_ns, too_many
 
     def _note_cpu_time(self) -> None:
         """Note how much CPU time all threads of the process used since the last time."""
@@ -184,7 +164,7 @@ class SampledProcess:
             self._write(thread, thread.seen_ns, thread.schedule, 0)
         try:
             # Stage, stack and state as close to each other as can be; the stack's first frame is read anew.
-            path = self.ranges.path(ident) if self.ranges is not None else None
+            path = self._ranges.path(ident) if self._ranges is not None else None
             now_ns = time.monotonic_ns()
             frames = self._reader.stack(self._reader.first_frame(address))
         except UnreadableError:
@@ -319,15 +299,11 @@ class Sampler:
         process = self._processes.get(pid)
         if process is None:
             return True
-        if kind == "slots":
-            process.read_ranges(message["slots"])
-        elif kind == "stack" and process.ranges is not None:
-            process.ranges.add(message["ident"], message["recorder"], message["lane"], message["address"])
+        if kind == "stack":
+            process.follow(message)
         elif kind == "collections":
             for start_ns, end_ns, tid, generation in message["rows"]:
                 process.spool.event(start_ns, end_ns, tid, COLLECTION, generation)
-        elif kind == "missing":
-            process.spool.write_json(files.MISSING, message["sentences"])
         elif kind == "end":
             self._end(pid)
             self._connection.send(b"ended")
