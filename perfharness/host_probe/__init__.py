@@ -14,9 +14,9 @@ from perfharness.model import environment
 if TYPE_CHECKING:
     from perfharness.host_probe.probe import HostProbe
 
-MEASURED = 20_000_000, 0.01
-EXPLAINING = 2_000_000, 0.25
-"""In the measured pass and in the profiling pass: nanoseconds between samples, and the share of a CPU they may take."""
+MEASURED = 20_000_000, 1
+EXPLAINING = 2_000_000, 25
+"""In the measured pass and in the profiling pass: nanoseconds between samples, and per cent of a CPU they may take."""
 
 _probe: HostProbe | None = None
 

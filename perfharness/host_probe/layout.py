@@ -39,9 +39,6 @@ NEXT_THREAD = 8
 THREAD_BYTES, PTHREAD_BYTES, RUNTIME_BYTES = 512, 2304, 1 << 20
 """As far as is searched."""
 
-GIL_BYTES = 256
-"""From the switch interval on: the lock's condition variables and mutexes lie in there."""
-
 
 class LayoutError(Exception):
     """The interpreter is not laid out as the sampler could read it; the message says what was not found."""

@@ -17,8 +17,15 @@ from typing import IO, Any
 from perfharness.host_probe import layout as layouts
 from perfharness.host_probe import reader, spool
 
-SAMPLER = os.path.join(os.path.dirname(__file__), "run_sampler.py")  # noqa: PTH118, PTH120
-"""A file of its own: `-m` would need perfharness on the path of an isolated interpreter."""
+SAMPLER = """
+import os, sys
+if os.fork():
+    os._exit(0)  # the sampler is no child of the process, which may wait for all its children
+sys.path.insert(0, sys.argv[1])
+from perfharness.host_probe.sampler import main
+main(*map(int, sys.argv[2:]))
+"""
+PACKAGES = __file__.rsplit("/", 3)[0]
 
 KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 """All that the sampler gets of the environment: a tracer's variables would have it traced."""
@@ -43,12 +50,12 @@ class HostProbe:
     Args:
         folder: where the samples are written.
         interval_ns: between two samples of a thread.
-        share: of a CPU that sampling takes at most.
+        percent: of a CPU that sampling takes at most.
     """
 
-    def __init__(self, folder: str, interval_ns: int, share: float) -> None:
+    def __init__(self, folder: str, interval_ns: int, percent: int) -> None:
         self._folder = folder
-        self._interval_ns, self._share = interval_ns, share
+        self._interval_ns, self._percent = interval_ns, percent
         self._pid = os.getpid()
         self._connection: socket.socket | None = None
         self._slots: dict[str, int] = {}
@@ -75,8 +82,8 @@ class HostProbe:
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
             kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-            command = [sys.executable, "-I", "-S", SAMPLER]
-            command += map(str, (theirs.fileno(), self._interval_ns, self._share))
+            command = [sys.executable, "-I", "-S", "-c", SAMPLER, PACKAGES]
+            command += map(str, (theirs.fileno(), self._interval_ns, self._percent))
             first = os.posix_spawn(sys.executable, command, kept, file_actions=WITHOUT_STREAMS)
         os.waitpid(first, 0)  # it has made the sampler, which is no child of this process
         self._connection = ours

@@ -9,17 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import select
 import signal
 import socket
-import sys
 import time
 from typing import Any
 
 from perfharness.host_probe import spool as files
 from perfharness.host_probe import thread_state
-from perfharness.host_probe.layout import GIL_BYTES
 from perfharness.host_probe.reader import InterpreterReader, Memory, RangeReader, UnreadableError
 from perfharness.host_probe.spool import Spool
 
@@ -37,6 +34,9 @@ ROWS_AT_FULL_RATE = 4_000_000
 
 FREE_S = 0.05
 """CPU time that may be spent at once: the first samples read every code object that they meet."""
+
+GIL_BYTES = 256
+"""From the switch interval on: the lock's condition variables and mutexes lie in there."""
 
 MESSAGE_BYTES = 1 << 17
 COLLECTION, CROWDED, CPU_TIME, CPUS = 0, 3, 4, 6
@@ -248,7 +248,7 @@ class Sampler:
 
     def run(self) -> None:
         """Until the last process has ended."""
-        due_s, flush_s, random_part = 0.0, time.monotonic() + FLUSH_S, random.Random()
+        due_s, flush_s = 0.0, time.monotonic() + FLUSH_S
         began_s, free_s = time.monotonic(), time.process_time() + FREE_S
         while self._receive_until(due_s):
             started_s = time.monotonic()
@@ -259,7 +259,7 @@ class Sampler:
             rows = max((process.spool.rows for process in self._processes.values()), default=0)
             interval_s = self._interval_s * 2 ** (rows // ROWS_AT_FULL_RATE)
             # Jitter, so that a loop of the program cannot keep step with it.
-            due_s = started_s + interval_s * random_part.uniform(0.5, 1.5)
+            due_s = started_s + interval_s * (0.5 + os.urandom(1)[0] / 255)
             due_s = max(due_s, began_s + (time.process_time() - free_s) / self._share)
         for pid in list(self._processes):
             self._end(pid)
@@ -322,14 +322,13 @@ def _claim(folder: str, pid: int, *, may_be_main: bool) -> str:
     return os.path.join(folder, f"{files.FILE_PREFIX}_{pid}{files.FILE_SUFFIX}")  # noqa: PTH118
 
 
-def main() -> None:
-    """`run_sampler.py DESCRIPTOR INTERVAL_NS SHARE`."""
+def main(descriptor: int, interval_ns: int, percent: int) -> None:
+    """Sample the processes at the other end of a socket."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _leave_cpus()
-    descriptor, interval_ns, share = sys.argv[1:]
-    Sampler(socket.socket(fileno=int(descriptor)), int(interval_ns), float(share)).run()
+    Sampler(socket.socket(fileno=descriptor), interval_ns, percent / 100).run()
 
 
 def _leave_cpus() -> None:

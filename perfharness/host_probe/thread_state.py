@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import struct
 import time
 
@@ -44,7 +43,7 @@ _CALLS = {
 """Numbers of system calls by what they wait for."""
 
 WAITS_FOR = {
-    int(number): kind for kind, numbers in _CALLS.get(platform.machine(), {}).items() for number in numbers.split()
+    int(number): kind for kind, numbers in _CALLS.get(os.uname().machine, {}).items() for number in numbers.split()
 }
 WAIT_PRIORITY = (DRIVER, SOCKET, LOOPBACK, PIPE)
 """A wait for several descriptors counts as the first of these kinds that is among them."""
