@@ -297,7 +297,7 @@ class FunctionTime:
 
 @dataclass(frozen=True)
 class HostProfile:
-    """Where the stage's host time went, by sampled stacks (the explaining pass).
+    """Where the stage's time went, by sampled stacks.
 
     `state_ms` by the lower-case name of `HostState`; None where the system does not show it.
     """

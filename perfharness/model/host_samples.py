@@ -1,4 +1,4 @@
-"""What the explaining pass records of a process's threads: sampled Python stacks, and intervals that the host knows.
+"""What the sampler records of a process's threads: Python stacks, and intervals that the host knows.
 
 Columns, as a trace has them; times are on the trace's clock. The probe inside the process writes them, `trace` reads
 them, the diagnosis lays them onto stages.

@@ -1,4 +1,4 @@
-"""Where the host time of stages goes, by the samples of the explaining pass.
+"""Where the time of stages goes, by samples.
 
 A sample is of a stage where the recorder's own stack had it open on that thread; the clock only decides in which of its
 ranges, with `BOUNDARY_NS` to spare. Where no stack could be read (plain NVTX), the clock alone decides.

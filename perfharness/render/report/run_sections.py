@@ -417,9 +417,7 @@ def _functions(functions: Sequence[FunctionTime], stage: str) -> Table:
     rows: list[list[Cell]] = [
         [one.function, file_and_line(one), one.self_ms, one.error_ms, one.cumulative_ms] for one in functions
     ]
-    return Table(
-        f"functions of {stage}", columns, rows, "Host time, ms a batch, by the samples of the explaining pass."
-    )
+    return Table(f"functions of {stage}", columns, rows, "Time, ms per batch, by samples.")
 
 
 # ---- machine ----

@@ -1,4 +1,4 @@
-"""What the samples of the explaining pass say of a stage's causes: which lines of the user's code they lead to."""
+"""What samples say of a stage's causes: which lines of the user's code they lead to."""
 
 from __future__ import annotations
 

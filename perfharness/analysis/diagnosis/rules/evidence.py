@@ -28,7 +28,7 @@ STATES_OF_WAITS = {
 }
 """Sampled states (`HostState`) that are a kind of waiting."""
 
-NO_STACKS = "no stacks were sampled (--explain samples them)"
+NO_STACKS = "too few stacks were sampled (--explain samples more)"
 NO_SAMPLES = "no sample of its stacks shows it"
 
 
