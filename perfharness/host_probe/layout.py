@@ -153,23 +153,14 @@ def _find_gil(memory: int, thread: int) -> int:
         runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
     except ValueError:
         return 0
-    content = b""
-    while len(content) < RUNTIME_BYTES:
-        more = _read_some(memory, runtime + len(content))
-        if not more:
-            break
-        content += more
+    try:
+        content = os.pread(memory, RUNTIME_BYTES, runtime)  # as far as it is mapped
+    except OSError:
+        return 0
     interval = round(sys.getswitchinterval() * 1e6)
     pattern = interval.to_bytes(8, "little") + thread.to_bytes(8, "little")
     at = content.find(pattern)
     return runtime + at if at >= 0 and content.find(pattern, at + 1) < 0 else 0
-
-
-def _read_some(memory: int, address: int) -> bytes:
-    try:
-        return os.pread(memory, 4096 - address % 4096, address)
-    except OSError:
-        return b""
 
 
 def _offset_of(words: bytes, value: int, what: str) -> int:
