@@ -519,6 +519,8 @@ def test_compilations_read_in_batches(compiled_us: int, batches: int, least: flo
         (AT_THE_GPU | {"gpu_idle": 0.49e6}, Verdict.CPU_BOUND, None),
         (AT_THE_GPU | {"gpu_idle": 0.9e6, "api_is_complete": False}, Verdict.WAITING_ON_SYSTEM, None),
         (AT_THE_GPU | {"gpu_idle": 0.89e6, "api_is_complete": False}, Verdict.CANNOT_TELL, None),
+        # nor do samples of the measured pass say whether a line computes or is in a call that was not recorded
+        (AT_THE_GPU | {"api_is_complete": False, "host": host_evidence(busiest=WORK)}, Verdict.CANNOT_TELL, None),
     ],
 )
 def test_computing_and_waiting_by_readings(known: dict[str, Any], verdict: Verdict, shares: list[float] | None) -> None:

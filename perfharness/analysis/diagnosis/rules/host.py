@@ -89,8 +89,15 @@ def cpu_bound(f: Figures) -> Match | None:
         evidence = [f"{outside} of its host time is outside of CUDA calls; the GPU is idle for {f.idle} of it."]
     if f.uses_gpu and not f.api_is_complete and (unrecorded := _unrecorded(f)) is not None:
         return Match(
-            Verdict.CANNOT_TELL, 0.0, f.wall, [f"{evidence[0]} {unrecorded}"], CALLS_STEP, missing=[MISSING_CALLS]
-        )  # fmt: skip
+            Verdict.CANNOT_TELL,
+            0.0,
+            f.wall,
+            [f"{evidence[0]} {unrecorded}"],
+            CALLS_STEP,
+            where=None if f.host is None else f.host.busiest,
+            where_reason=f.no_line,
+            missing=[MISSING_CALLS],
+        )
     launch = launching(f)  # what leads to launches has that name where they limit the stage
     dispatching = (
         f.issuing.launching_ns - f.issuing.launch_calls_ns if launch is not None and launch.is_verdict else 0.0
@@ -159,7 +166,7 @@ def _unrecorded(f: Figures) -> str | None:
     """
     if f.gpu_idle < CPU_BOUND_SHARE * f.wall:
         return "It may compute, or wait for the GPU."
-    if f.host is not None or f.without_calls >= CPU_BOUND_SHARE * f.wall:
+    if f.without_calls >= CPU_BOUND_SHARE * f.wall:
         return None
     free = f", and only {percent(f.without_calls, f.wall)} in ranges without any CUDA call" if f.without_calls else ""
     return f"It may compute, or allocate, free or load{free}: such calls were not recorded."
