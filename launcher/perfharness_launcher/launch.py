@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -207,8 +207,6 @@ def _measure(
         for folder in folders:  # a script may have removed its own, and that of the run
             folder.mkdir(parents=True, exist_ok=True)
         collected = collect(nsys, folders, interrupts)
-        if plan.explaining:
-            _keep_native_symbols(stage.path)
         records = [
             with_measured(
                 stage.path,
@@ -248,14 +246,6 @@ def _measure(
             raise kind(_with_findings(error, running.findings)) from error
         raise
     return manifest
-
-
-def _keep_native_symbols(folder: Path) -> None:
-    """Look up the names of sampled functions while the libraries are those of the run."""
-    from perfharness.trace.host_samples import keep_native_symbols
-
-    with suppress(OSError):  # a full disk: functions are named when they are read, where that is possible
-        keep_native_symbols(folder)
 
 
 @dataclass

@@ -44,7 +44,7 @@ class ExportSettings(BaseModel):
             ("-o", "--output"),
             "",
             "File to write (-: stdout), or a folder for several tables. The ending is the format: .json or .json.gz"
-            " (timeline), .txt (stacks of --explain), .csv, .json, .parquet or .arrow (a table).",
+            " (timeline), .txt (sampled stacks), .csv, .json, .parquet or .arrow (a table).",
         ),
     ] = None
     table: Annotated[
@@ -137,6 +137,6 @@ def _export_stacks(located: Located, read_as: ReadAs, output: Path) -> list[Find
     stacks = stacks_of_stages(located, read_as)
     if not stacks:
         message = f"{output} was not written: no stage of {located.path} has a sampled stack."
-        return [Finding("no-stacks", Severity.ERROR, message, "`perfharness launch --explain` records them")]
+        return [Finding("no-stacks", Severity.ERROR, message, "`perfharness launch --explain` samples them")]
     write_stacks(stacks, output)
     return []

@@ -30,6 +30,7 @@ from perfharness.model.environment import (
     LAUNCHED,
     OUTER_RANK,
     OUTPUT_DIR,
+    SAMPLING,
     START_BARRIER,
     START_BARRIER_LIMIT,
     TRACER,
@@ -286,7 +287,7 @@ def start(
     command = _watched(spec, folder, control_path, status_path)
     environment = {
         **os.environ,
-        **dict.fromkeys((ANNOTATIONS, CAPTURE_BATCHES, EXPLAIN), ""),  # not those of a launch around this one
+        **dict.fromkeys((ANNOTATIONS, CAPTURE_BATCHES, EXPLAIN, SAMPLING), ""),  # not those of a launch around this one
         HISTORY: HISTORY_OFF,
         OUTER_RANK: outer_rank(os.environ),
         **spec.environment_in(run_dir),

@@ -128,8 +128,17 @@ def test_the_environment_says_who_and_where_the_process_is() -> None:
         "PERFHARNESS_TRACER": "embedded",
         "PERFHARNESS_WARMUP_BATCHES": "3",
         "PERFHARNESS_LOG_LEVEL": "debug",
+        "PERFHARNESS_SAMPLING": "1",
         "CUDA_VISIBLE_DEVICES": "GPU-bbbb",
     }
+
+
+@pytest.mark.parametrize(
+    ("tracer", "sampling", "sampled"), [("embedded", True, "1"), ("embedded", False, ""), ("ranges", True, "")]
+)
+def test_stacks_are_sampled_where_a_tracer_records(tracer: str, sampling: bool, sampled: str) -> None:
+    (spec,) = plan(tracer=tracer, sampling=sampling).processes
+    assert spec.environment["PERFHARNESS_SAMPLING"] == sampled
 
 
 def test_the_explaining_pass_is_the_same_plan_in_a_folder_inside() -> None:

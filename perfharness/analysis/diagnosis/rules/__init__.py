@@ -34,7 +34,6 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     waits.exchange,
     waits.data_loader,
     waits.worker_wait,
-    waits.library_wait,
     waits.process_wait,
     waits.file_wait,
     waits.network_wait,
