@@ -21,7 +21,7 @@ from perfharness.model import conventions
 
 if TYPE_CHECKING:
     from perfharness.recorder.events import Call, Sink
-    from perfharness.recorder.stacks import Range
+    from perfharness.recorder.ranges import Range
 
 MAX_SKIPPED_READINGS = 64
 """After so many ends of a stage that came too soon for a reading, stop trying for this stage."""

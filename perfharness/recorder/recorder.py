@@ -1,8 +1,8 @@
 """`PerfRecorder`: ranges and batches become events of a tracer; the recorder counts what it writes.
 
-Four words: a `Stack` (stacks.py) holds the open ranges of a thread or of an asyncio task. A `Range` is a path on a
-stack, prepared once with all that its events need: a push goes down to a child, a pop goes up to the parent. A `Sink`
-(events.py) writes the events. A mark is an event without length.
+Four words: a `Stack` (stacks.py) holds the open ranges of a thread or of an asyncio task. A `Range` (ranges.py) is a
+path on a stack, prepared once with all that its events need: a push goes down to a child, a pop goes up to the parent.
+A `Sink` (events.py) writes the events. A mark is an event without length.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from perfharness.recorder.names import (
     parts_of,
     range_key,
 )
-from perfharness.recorder.stacks import COUNTS, Range, Stack
+from perfharness.recorder.ranges import Range
+from perfharness.recorder.stacks import COUNTS, Stack
 from perfharness.tracer import range_log
 
 if TYPE_CHECKING:
