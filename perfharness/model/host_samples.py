@@ -11,6 +11,8 @@ from enum import IntEnum
 
 from perfharness.model.columns import Int64, Integers
 
+COARSE_NS = 10_000_000
+
 
 class HostState(IntEnum):
     """What a thread did when it was sampled."""
@@ -104,6 +106,11 @@ class HostSamples:
 
     def __len__(self) -> int:
         return len(self.time_ns)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether they are those of the measured pass, too far apart to say what a single batch did."""
+        return self.interval_ns >= COARSE_NS
 
 
 @dataclass(frozen=True)

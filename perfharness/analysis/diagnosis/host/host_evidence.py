@@ -47,9 +47,8 @@ MIN_SAMPLES = 5
 MIN_OF_STAGE = 5
 """Samples of a stage that say something of it: of one or two, what they happened to meet would be all of its time."""
 MIN_OF_MEASURED = 10
-COARSE_NS = 10_000_000
-"""The same in the measured pass, whose samples are this far apart at least. A stage with fewer has no evidence of them:
-its CPU time, which the recorder reads, says more."""
+"""The same in the measured pass. A stage with fewer has no evidence of them: its CPU time, which the recorder reads,
+says more."""
 
 MIN_UNWORKED = 20
 """Samples of waits that can say that nobody works meanwhile: on a busy machine threads are sampled late."""
@@ -182,7 +181,7 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
     if probe is None or profile is None:
         return None
     samples, rows = probe.samples, events.sample_rows
-    if samples.interval_ns >= COARSE_NS and len(rows) < MIN_OF_MEASURED:
+    if samples.is_coarse and len(rows) < MIN_OF_MEASURED:
         return None
     if len(rows) < MIN_OF_STAGE:
         rows = rows[:0]
