@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from perfharness.recorder.recorder import PerfRecorder
+    from perfharness.recorder.core import Core
 
 Function = Callable[..., Any]
 
@@ -27,7 +27,7 @@ class RangeBlock:
 
     __slots__ = ("_key", "_recorder")
 
-    def __init__(self, recorder: PerfRecorder, key: RangeKey) -> None:
+    def __init__(self, recorder: Core, key: RangeKey) -> None:
         self._recorder, self._key = recorder, key
 
     def __str__(self) -> str:
@@ -76,9 +76,7 @@ class BatchBlock:
 
     __slots__ = ("_key", "_recorder", "batch_idx", "delete_range", "shared", "total_items")
 
-    def __init__(
-        self, recorder: PerfRecorder, key: RangeKey, batch_idx: int, total_items: int | None, shared: bool
-    ) -> None:
+    def __init__(self, recorder: Core, key: RangeKey, batch_idx: int, total_items: int | None, shared: bool) -> None:
         self._recorder, self._key = recorder, key
         self.batch_idx, self.total_items, self.delete_range, self.shared = batch_idx, total_items, False, shared
 
