@@ -16,16 +16,15 @@ from perfharness.model.version import VERSION
 from perfharness.telemetry.clock_files import state_dirs
 from perfharness.telemetry.clocks import RESTORE_COMMAND, changed_gpus
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
-from perfharness_launcher.nsys.command_line import NsysInstall
-from perfharness_launcher.nsys.probe import (
+from perfharness_launcher.collect import TRIAL_RANGES, try_nsys
+from perfharness_launcher.nsys import (
     INSTALL_NSYS,
     NSYS_VARIABLE,
     NVTX_PINNED,
-    TRIAL_RANGES,
+    NsysInstall,
     dotted,
     find_nsys,
     too_old_for_driver,
-    try_nsys,
 )
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 from perfharness_launcher.plan.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system

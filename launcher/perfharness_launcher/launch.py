@@ -15,6 +15,7 @@ from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessE
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, ProcessRecord, RunManifest
+from perfharness_launcher.collect import collect
 from perfharness_launcher.companions.clocks import maximized_clocks
 from perfharness_launcher.companions.cool_down import cooled_down
 from perfharness_launcher.companions.exclusive import other_users
@@ -23,18 +24,17 @@ from perfharness_launcher.companions.yardstick import machine_load
 from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.measured import missing_ranks, restarted_ranks, unfollowed, with_measured
-from perfharness_launcher.nsys.collect import collect
-from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics, gpu_metrics_hz
+from perfharness_launcher.nsys import GpuSampling, find_gpu_metrics, gpu_metrics_hz
 from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.process import planned_command
 from perfharness_launcher.processes.outcome import (
     annotation_findings,
     planned_record,
     process_findings,
     process_record,
 )
-from perfharness_launcher.processes.spawn import planned_command
-from perfharness_launcher.processes.supervise import Observer, Patience, Supervisor
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
+from perfharness_launcher.supervise import Observer, Patience, Supervisor
 
 ALMOST_FULL_BYTES = 1 << 20
 """With less space than this at the end of a run, something was perhaps not written."""
@@ -197,7 +197,7 @@ def _measure(
         endings = supervisor.watch()
         observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
         nsys = None if plan.nsys is None else plan.nsys.install
-        folders = {ending.process.folder: ending.process.status.pid for ending in endings}
+        folders = {ending.folder: ending.pid for ending in endings}
         for folder in folders:  # a script may have removed its own, and that of the run
             folder.mkdir(parents=True, exist_ok=True)
         collected = collect(nsys, folders, interrupts)
@@ -206,7 +206,7 @@ def _measure(
         records = [
             with_measured(
                 stage.path,
-                process_record(ending, found, planned_command(ending.process.spec, plan.nsys, output_dir)),
+                process_record(ending, found, planned_command(ending.spec, plan.nsys, output_dir)),
                 share_trace=plan.nsys is not None,
             )
             for ending, found in zip(endings, collected, strict=True)
@@ -217,10 +217,10 @@ def _measure(
             findings += found.findings
             options = plan.options
             findings += [*missing_ranks(record), *restarted_ranks(record)]
-            findings += unfollowed(ending.process.folder, record.folder, plan.tracer.kind)
+            findings += unfollowed(ending.folder, record.folder, plan.tracer.kind)
             findings += process_findings(ending, record, plan.tracer, options.timeout_s, options.capture_batches)
             if plan.annotations is not None:
-                findings += annotation_findings(ending.process.folder, record, plan.annotations)
+                findings += annotation_findings(ending.folder, record, plan.annotations)
         findings += supervisor.barrier.findings() if supervisor.barrier is not None else ()
         findings += _full_disk(stage.path)
         if not supervisor.has_measured:

@@ -57,7 +57,7 @@ def doctor(*, asked: DoctorSettings) -> None:
 
     from perfharness.render.terminal.console import Console
     from perfharness_launcher.doctor import check_up
-    from perfharness_launcher.nsys.probe import install_nsys
+    from perfharness_launcher.nsys import install_nsys
 
     if asked.install_nsys and install_nsys(os.environ) != 0:
         raise typer.Exit(EXIT_FAILED)

@@ -43,9 +43,8 @@ from perfharness_launcher.plan.options import (
     launch_options,
 )
 from perfharness_launcher.plan.ranks import own_arguments
-from perfharness_launcher.processes.orphans import adopting_orphans
-from perfharness_launcher.processes.supervise import Observer
 from perfharness_launcher.staging import series_folder
+from perfharness_launcher.supervise import Observer
 
 SERIES = "Several launches"
 """A group of options in the help."""
@@ -264,7 +263,7 @@ def watching(plan: LaunchPlan, output: Output) -> Iterator[Observer]:
     """What goes on during a launch, on stderr; what loses its parent meanwhile belongs to the launch."""
     output.message(headline(plan))
     view = LaunchView(output.messages, show_output=output.verbose)
-    with adopting_orphans(), view:
+    with view:
         yield view
 
 

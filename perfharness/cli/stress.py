@@ -29,8 +29,7 @@ from perfharness.render.terminal.load import print_load, saturation_text, status
 from perfharness.render.terminal.plan import headline
 from perfharness.runs.comparison.limits import Limit
 from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.processes.orphans import adopting_orphans
-from perfharness_launcher.processes.spawn import RunningProcess
+from perfharness_launcher.process import RunningProcess
 
 LINE_S, MOST_LINES = 5.0, 20
 """How often a line says how the load goes, where there is no terminal."""
@@ -193,7 +192,7 @@ def stress_verb(
     plan = plan_stress(target, profile, given(context, settings), spec, start=asked.start, http=http)
     output.message(headline(plan.launch))
     view = LoadView(output.messages, profile)
-    with adopting_orphans(), view:
+    with view:
         result = run_stress(plan, command_line(), view)
     raise typer.Exit(show_stress(result, output, limits))
 

@@ -12,7 +12,6 @@ from typing import BinaryIO
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
 from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
-from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
 
 GENERATOR_LOG = "load.log"
 """What the generator prints, in the folder of the server."""
@@ -66,7 +65,7 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
 
 
 def _generator(command: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
-    not_for_it = {RUN_ID_VARIABLE, environment.OUTPUT_DIR}
+    not_for_it = {environment.RUN_ID, environment.OUTPUT_DIR}
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,  # its end tells the generator to end, also where the launcher is killed

@@ -35,9 +35,9 @@ from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_pl
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.plan.launch_plan import LaunchPlan
 from perfharness_launcher.plan.options import launch_options, sentences_of
+from perfharness_launcher.process import STDERR_LOG
 from perfharness_launcher.processes.outcome import log_tail
-from perfharness_launcher.processes.spawn import STDERR_LOG
-from perfharness_launcher.processes.supervise import Observer
+from perfharness_launcher.supervise import Observer
 
 MODEL = ("device", "precision", "shapes")
 

@@ -19,7 +19,7 @@ from perfharness_launcher.launch import launch as measure
 from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass, make_plan
 from perfharness_launcher.plan.machine import gather
 from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
-from perfharness_launcher.processes.supervise import Observer
+from perfharness_launcher.supervise import Observer
 
 if TYPE_CHECKING:
     from perfharness.runs.files.run_folder import RunSummary

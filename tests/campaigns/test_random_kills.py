@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness_launcher.processes import child
+from perfharness_launcher import hold
 from tests.integration.launches import command, environment
 
 KILLS = int(os.environ.get("PERFHARNESS_TEST_KILLS", "12"))
@@ -57,8 +57,8 @@ def is_kind(kind: str, line: str) -> bool:
     """Whether a command line, of which each argument ends with a zero byte, is that of such a process."""
     return {
         "launcher": "\0launch\0" in line,
-        "helper": child.__file__ in line,
-        "measured": "work.py" in line and not (child.__file__ in line or "\0launch\0" in line),
+        "helper": hold.__file__ in line,
+        "measured": "work.py" in line and not (hold.__file__ in line or "\0launch\0" in line),
         "sampler": "perfharness.telemetry.sampler" in line,
     }[kind]
 

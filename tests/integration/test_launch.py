@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfharness_launcher.processes import child
+from perfharness_launcher import hold
 from tests.integration import launches
 from tests.integration.launches import (
     PATIENCE_S,
@@ -197,7 +197,7 @@ def test_helpers_killed_together_with_the_launcher_leave_no_process(script: Path
     out = tmp_path / "out"
     with launching("-np", 2, "-o", out, script, "hang") as launcher:
         wait_for(lambda: hanging(out, 2))
-        helpers = [one for one in psutil.Process(launcher.pid).children() if child.__file__ in one.cmdline()]
+        helpers = [one for one in psutil.Process(launcher.pid).children() if hold.__file__ in one.cmdline()]
         assert len(helpers) == 2
         launcher.kill()
         for helper in helpers:

@@ -15,8 +15,8 @@ import pytest
 import perfharness
 from perfharness.errors import LaunchError, UsageError
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces
-from perfharness_launcher.processes.spawn import RunningProcess
-from perfharness_launcher.processes.supervise import Observer, Phase
+from perfharness_launcher.process import RunningProcess
+from perfharness_launcher.supervise import Observer, Phase
 from tests.integration.launches import environment, manifest, run_to_the_end
 
 SCRIPT = """

@@ -106,7 +106,8 @@ function = "beside:part"
 """
 
 
-@pytest.mark.parametrize("case", ["python -m", pytest.param("python FILE", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["python -m", "python FILE"])
 def test_it_runs_as_without_us_and_every_range_is_measured(shop: Shop, case: str) -> None:
     own, plain = CASES[case]
     done, expected = shop.launch(*EMBEDDED, *own), shop.plainly(*plain)
@@ -129,7 +130,7 @@ def test_it_runs_as_without_us_and_functions_of_its_main_module_are_annotated(sh
 @pytest.mark.parametrize(
     ("words", "child"),
     [
-        pytest.param(("env", "OF=us", sys.executable, "-O", "plain"), "", id="becomes"),
+        pytest.param(("env", "OF=us", sys.executable, "-O", "plain"), "", id="becomes", marks=pytest.mark.slow),
         pytest.param(("bash", "-c", f"X=1 '{sys.executable}' -um package a; true"), "/child_0", id="starts"),
     ],
 )

@@ -23,7 +23,7 @@ from perfharness.telemetry.spool import read_spool
 from perfharness.telemetry.store import read_sample_log
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
 from perfharness_launcher.conditions import MeasuredProcess, Run
-from perfharness_launcher.processes.spawn import Placement
+from perfharness_launcher.process import Placement
 from tests.integration.launches import PATIENCE_S, wait_for
 from tests.support.nvml_cards import gpu_uuid, h100_machine
 from tests.support.replayed_nvml import replay_environment

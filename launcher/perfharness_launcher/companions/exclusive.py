@@ -21,7 +21,7 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Device, Nvml, open_nvml
 from perfharness_launcher.conditions import Condition, Run
-from perfharness_launcher.processes.orphans import belongs
+from perfharness_launcher.process import belongs
 
 PERIOD_S = 0.5
 JOIN_S = 10.0

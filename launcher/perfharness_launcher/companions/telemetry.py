@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfharness.errors import LaunchError, PerfHarnessError
+from perfharness.model.environment import RUN_ID
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import TELEMETRY_NAME, TickRecord
 from perfharness.telemetry.protocol import (
@@ -27,8 +28,7 @@ from perfharness.telemetry.protocol import (
     sampler_command,
 )
 from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
-from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
-from perfharness_launcher.processes.spawn import Placement
+from perfharness_launcher.process import Placement
 
 READY_S = 60.0
 DONE_S = 60.0
@@ -111,7 +111,7 @@ class TelemetryCompanion:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env={name: value for name, value in self._environ.items() if name != RUN_ID_VARIABLE},
+                env={name: value for name, value in self._environ.items() if name != RUN_ID},
                 start_new_session=True,  # a Ctrl-C on the terminal is not for it
             )
             self._ready = self._wait_until_ready(run)

@@ -19,7 +19,7 @@ import psutil
 from perfharness.model.yardstick import YARDSTICK_COMPANION, LoopTime, OtherProcess, Yardstick
 from perfharness.telemetry.host import GUESTS, IDLE, NO_STEAL, is_virtual
 from perfharness_launcher.conditions import Run
-from perfharness_launcher.processes.orphans import carries
+from perfharness_launcher.process import carries
 
 TURNS, STEPS = 40, 20_000
 """A turn takes about a millisecond."""

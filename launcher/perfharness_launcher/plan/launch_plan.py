@@ -13,14 +13,14 @@ from perfharness.model import environment
 from perfharness.model.annotations import Annotations
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord, TracerRecord
-from perfharness_launcher.nsys.command_line import CAPTURE_OPTIONS, NVTX_BY_NAME, NsysTracing
+from perfharness_launcher.nsys import CAPTURE_OPTIONS, NVTX_BY_NAME, NsysTracing
 from perfharness_launcher.plan.gpus import choose_gpus
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.placement import Placed, place
 from perfharness_launcher.plan.program import Program
 from perfharness_launcher.plan.tracers import TracerDecision, choose_tracer, ignored_hook
-from perfharness_launcher.processes.spawn import Placement, ProcessGroup, ProcessSpec
+from perfharness_launcher.process import Placement, ProcessGroup, ProcessSpec
 
 MOST_PROCESSES = 4096
 """Per GPU. More than a machine runs: a number with digits too many."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from perfharness.model.annotations import Annotations
 from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord
 from perfharness.model.version import VERSION
-from perfharness_launcher.nsys.command_line import NsysInstall
-from perfharness_launcher.nsys.probe import Pair, dotted, find_nsys, pair, try_nsys
+from perfharness_launcher.collect import try_nsys
+from perfharness_launcher.nsys import NsysInstall, Pair, dotted, find_nsys, pair
 from perfharness_launcher.plan.annotations import AnnotationFacts, read_annotations
 from perfharness_launcher.plan.ask import ask
 from perfharness_launcher.plan.gpus import GpuFacts, find_gpus

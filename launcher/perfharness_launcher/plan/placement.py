@@ -12,7 +12,7 @@ from perfharness.errors import UsageError
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Device, open_nvml
 from perfharness_launcher.plan.options import CpuBind
-from perfharness_launcher.processes.spawn import Placement, cpu_list
+from perfharness_launcher.process import Placement, cpu_list
 
 ROOT = Path("/")
 WORD_BITS = 64

@@ -11,11 +11,11 @@ from perfharness.model.environment import LOGGING_TRACERS
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import TracerKind, TracerRecord
 from perfharness.model.version import VERSION
-from perfharness_launcher.nsys.command_line import NsysInstall
-from perfharness_launcher.nsys.probe import (
+from perfharness_launcher.nsys import (
     INSTALL_NSYS,
     NSYS_RECORDS,
     NVTX_PINNED,
+    NsysInstall,
     Pair,
     dotted,
     pair,

@@ -17,10 +17,9 @@ from perfharness.model.annotations import NOTES, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
 from perfharness.python_command import PYTHON_NAME
-from perfharness_launcher.nsys.collect import Collected
-from perfharness_launcher.nsys.command_line import TRACER_LOG
-from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, ProcessSpec, cpu_list
-from perfharness_launcher.processes.supervise import Watched
+from perfharness_launcher.collect import Collected
+from perfharness_launcher.nsys import TRACER_LOG
+from perfharness_launcher.process import STDERR_LOG, STDOUT_LOG, ProcessSpec, RunningProcess, cpu_list
 
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
 
@@ -33,19 +32,18 @@ TAIL_LINES = 15
 TAIL_BYTES = 16_384
 
 
-def process_record(ending: Watched, collected: Collected, command: list[str]) -> ProcessRecord:
+def process_record(ending: RunningProcess, collected: Collected, command: list[str]) -> ProcessRecord:
     """The record of one process."""
-    status = ending.process.status
-    report = status.ended or {}
+    report = ending.ended or {}
     number = report.get("signal")
     known = {name: report.get(name) for name in ("exit_code", "user_s", "system_s", "max_rss_bytes")}
-    return planned_record(ending.process.spec, command).model_copy(
+    return planned_record(ending.spec, command).model_copy(
         update={
             **known,
-            "pid": status.pid,
+            "pid": ending.pid,
             "signal": signal_name(number) if number is not None else None,
             "ended": _ended(ending),
-            "start_unix_ns": status.start_unix_ns,
+            "start_unix_ns": ending.start_unix_ns,
             "duration_s": report["duration_ns"] / 1e9 if report else None,
             "trace": collected.trace,
             "placement": _placement(ending),
@@ -66,32 +64,31 @@ def planned_record(spec: ProcessSpec, command: list[str]) -> ProcessRecord:
     )
 
 
-def _placement(ending: Watched) -> PlacementRecord | None:
-    status, wanted = ending.process.status, ending.process.spec.placement
-    if status.pid is None:
+def _placement(ending: RunningProcess) -> PlacementRecord | None:
+    wanted = ending.spec.placement
+    if ending.pid is None:
         return None
     return PlacementRecord(
-        cpus=cpu_list(status.cpus) if status.cpus is not None else None,
+        cpus=cpu_list(ending.cpus) if ending.cpus is not None else None,
         bound=bool(wanted.cpus),
         how=wanted.how,
-        problems=status.placement_problems,
+        problems=ending.placement_problems,
     )
 
 
-def _ended(ending: Watched) -> Ended:
-    status = ending.process.status
-    if status.pid is None:
+def _ended(ending: RunningProcess) -> Ended:
+    if ending.pid is None:
         return "interrupted" if ending.stopped == "interrupted" else "not_started"
     if ending.stopped == "done":
-        return "failed" if status.lost or _was_killed(ending) else "ok"
+        return "failed" if ending.lost or _was_killed(ending) else "ok"
     if ending.stopped is not None:
         return ending.stopped
-    return "ok" if status.ended and status.ended["exit_code"] == 0 else "failed"
+    return "ok" if ending.ended and ending.ended["exit_code"] == 0 else "failed"
 
 
-def _was_killed(ending: Watched) -> bool:
+def _was_killed(ending: RunningProcess) -> bool:
     """Of a process that was no longer needed: whether it did not end when it was asked to."""
-    ended = ending.process.status.ended
+    ended = ending.ended
     return ending.stopped == "done" and ended is not None and ended.get("signal") == signal.SIGKILL
 
 
@@ -104,7 +101,11 @@ def signal_name(number: int) -> str:
 
 
 def process_findings(
-    ending: Watched, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None, captured: str | None = None
+    ending: RunningProcess,
+    record: ProcessRecord,
+    tracer: TracerRecord,
+    timeout_s: float | None,
+    captured: str | None = None,
 ) -> Iterator[Finding]:
     """Findings about how a process ended and about a missing trace.
 
@@ -138,7 +139,7 @@ def process_findings(
             record.folder,
         )
     lacks_trace = tracer.kind != "none" and not record.left_traces and record.pid is not None
-    if record.pid is not None and not (ending.process.folder / STDOUT_LOG).exists():
+    if record.pid is not None and not (ending.folder / STDOUT_LOG).exists():
         lost = "its output and its trace are" if lacks_trace else "its output is"
         yield Finding(
             "output-folder-removed",
@@ -150,8 +151,8 @@ def process_findings(
         )
     elif lacks_trace:
         logs = (STDERR_LOG, TRACER_LOG) if record.ended == "ok" else ()
-        end_of_output = _end_of_output(ending.process.folder, logs) if logs else "; it ended before one was written"
-        hint = _hint_without_trace(ending.process.spec.command, tracer) if record.ended == "ok" else ""
+        end_of_output = _end_of_output(ending.folder, logs) if logs else "; it ended before one was written"
+        hint = _hint_without_trace(ending.spec.command, tracer) if record.ended == "ok" else ""
         if record.ended == "ok" and captured:
             end_of_output = f": no loop came to the batches {captured}, which --capture-batches names"
             hint = "name batches that there are: the first of a loop is 0"
@@ -177,14 +178,16 @@ def _hint_without_trace(command: Sequence[str], tracer: TracerRecord) -> str:
     )
 
 
-def _ended_badly(ending: Watched, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None) -> Finding:
-    command = shlex.join(ending.process.spec.command)
-    folder = ending.process.folder
+def _ended_badly(
+    ending: RunningProcess, record: ProcessRecord, tracer: TracerRecord, timeout_s: float | None
+) -> Finding:
+    command = shlex.join(ending.spec.command)
+    folder = ending.folder
     how = {
-        "failed": LOST if ending.process.status.lost else DEAF if _was_killed(ending) else _how_it_failed(record),
+        "failed": LOST if ending.lost else DEAF if _was_killed(ending) else _how_it_failed(record),
         "timeout": f"was ended after --timeout {timeout_s:g} seconds" if timeout_s else "was ended",
         "interrupted": "was interrupted",
-        "not_started": f"did not start ({ending.process.status.not_started})",
+        "not_started": f"did not start ({ending.not_started})",
     }[record.ended]
     logs = (TRACER_LOG,) if record.pid is None else (STDERR_LOG, STDOUT_LOG)
     return Finding(
@@ -196,11 +199,11 @@ def _ended_badly(ending: Watched, record: ProcessRecord, tracer: TracerRecord, t
     )
 
 
-def _next_step(ending: Watched, record: ProcessRecord, folder: Path, tracer: TracerRecord) -> str:
+def _next_step(ending: RunningProcess, record: ProcessRecord, folder: Path, tracer: TracerRecord) -> str:
     if _was_killed(ending):
         return END_WHEN_ASKED
     hints = (
-        failure_hint(record, log_tail(folder / STDERR_LOG), ending.process.spec.command[0]),
+        failure_hint(record, log_tail(folder / STDERR_LOG), ending.spec.command[0]),
         blocking_hint(record, tracer),
     )
     return " ".join(filter(None, hints))
@@ -281,7 +284,7 @@ def _how_it_failed(record: ProcessRecord) -> str:
     return f"ended with exit code {record.exit_code}" if record.exit_code is not None else "vanished"
 
 
-def _tracer_death(ending: Watched) -> str | None:
+def _tracer_death(ending: RunningProcess) -> str | None:
     if ending.tracer_killed:
         return "was still writing its report when the time limit ended, and was killed"
     code = ending.tracer_exit_code

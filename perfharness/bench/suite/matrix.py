@@ -39,7 +39,6 @@ from perfharness_launcher.plan.machine import cpu_model
 
 NOT_PART_OF_A_CASE: dict[str, bool | dict[str, bool]] = {
     "file_cache": True,
-    "spawned_unix_ns": True,
     "case": {"variant": True},
 }
 """Fields of a spec that differ between attempts, or repeat its settings."""

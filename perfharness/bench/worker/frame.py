@@ -34,6 +34,7 @@ from perfharness.bench.worker.record import CaseRecord, write_whole
 from perfharness.errors import BackendUnavailableError, OutOfMemoryError, PerfHarnessError
 from perfharness.model.bench import CaseResult, CaseStatus
 from perfharness.telemetry.nvml import open_nvml
+from perfharness_launcher.hold import STARTED
 
 NS_PER_MS = 1e6
 WATCHDOG = "a watchdog outside of the timed rounds"
@@ -79,8 +80,8 @@ def main(
     record.start_phase("start")
     try:
         with ExitStack() as stack:
-            if spec.spawned_unix_ns is not None:
-                record.keep_part("startup", process_ms=in_ms(begun_unix_ns - spec.spawned_unix_ns))
+            if started := os.environ.get(STARTED):
+                record.keep_part("startup", process_ms=in_ms(begun_unix_ns - int(started)))
             work(spec, record, stack)
     except Exception as error:
         status, reason = _verdict(error, record)

@@ -17,9 +17,9 @@ from rich.live import Live
 from rich.table import Table
 
 from perfharness.render.terminal.console import say
+from perfharness_launcher.process import STDERR_LOG, STDOUT_LOG, RunningProcess
 from perfharness_launcher.processes.outcome import log_tail
-from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, RunningProcess
-from perfharness_launcher.processes.supervise import Observer, Phase
+from perfharness_launcher.supervise import Observer, Phase
 
 REFRESH_S = 0.5
 MIRROR_BYTES = 1 << 20
@@ -146,7 +146,7 @@ class LaunchView(Observer):
 
     def _cost(self, process: RunningProcess) -> tuple[str, str]:
         """CPU in cores and resident memory of the measured process."""
-        pid = process.status.pid
+        pid = process.pid
         if pid is None or not process.is_measured:
             return "", ""
         try:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from perfharness.render.terminal.console import say
 from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass
-from perfharness_launcher.processes.spawn import cpu_list, planned_command
+from perfharness_launcher.process import cpu_list, planned_command
 
 
 def headline(plan: LaunchPlan) -> str:

@@ -14,7 +14,7 @@ from perfharness.bench.suite.startup import make_cold
 from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.errors import UsageError
 from perfharness.model.bench import CaseResult, TensorSpec
-from perfharness_launcher.processes.spawn import STDERR_LOG
+from perfharness_launcher.process import STDERR_LOG
 from tests.unit.bench_results import known, made_up
 
 IMAGE = TensorSpec(name="image", shape=(None, 3, 8, 8), dtype="float32")

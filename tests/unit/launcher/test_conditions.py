@@ -26,7 +26,7 @@ from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.program import find_program
-from perfharness_launcher.processes.supervise import Observer, Patience, Phase
+from perfharness_launcher.supervise import Observer, Patience, Phase
 
 
 @dataclass

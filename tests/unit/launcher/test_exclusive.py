@@ -15,12 +15,12 @@ import pynvml
 import pytest
 
 from perfharness.errors import LaunchError
+from perfharness.model.environment import RUN_ID
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.companions.exclusive import LISTS, ExclusiveGpus, ProcessView, view_of_run
 from perfharness_launcher.conditions import Run
-from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
 from tests.integration.launches import environment, manifest, run_to_the_end
 from tests.support.nvml_cards import error, gpu_uuid, h100_machine, value
 from tests.support.nvml_record import NvmlRecord, device
@@ -156,7 +156,7 @@ def test_what_cannot_be_asked_is_not_taken_for_free(machine: Machine, context: R
 
 def test_whose_a_process_is_stands_in_its_environment() -> None:
     command = [sys.executable, "-c", "input()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, RUN_ID_VARIABLE: "run-1"}) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, RUN_ID: "run-1"}) as process:
         view = view_of_run("run-1")
         while view.belongs(process.pid) is False:  # until it has become another program
             pass

@@ -26,7 +26,7 @@ from perfharness_launcher.plan.placement import (
     place,
     read_topology,
 )
-from perfharness_launcher.processes.spawn import Placement, cpu_list
+from perfharness_launcher.process import Placement, cpu_list
 from tests.integration.launches import environment, manifest, run_to_the_end
 from tests.support.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid
 from tests.support.nvml_record import device
@@ -186,8 +186,8 @@ PLACED = """
 import dataclasses, sys
 from perfharness.runs.launch import plan_launches, run_plan
 from perfharness_launcher.plan.options import launch_options
-from perfharness_launcher.processes.spawn import Placement
-from perfharness_launcher.processes.supervise import Observer
+from perfharness_launcher.process import Placement
+from perfharness_launcher.supervise import Observer
 
 cpu, out, script = sys.argv[1:]
 options = launch_options(script, (), {"tracer": "none", "output_dir": out, "telemetry": False})

@@ -11,13 +11,13 @@ import pytest
 from perfharness.errors import UsageError
 from perfharness.model.environment import EXPLAIN
 from perfharness.model.manifest import GpuRecord, ProcessRecord
-from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing, profile_command
+from perfharness_launcher.nsys import NsysInstall, NsysTracing, profile_command
 from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass, make_plan
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.program import Program, find_program
+from perfharness_launcher.process import planned_command
 from perfharness_launcher.processes.outcome import planned_record
-from perfharness_launcher.processes.spawn import planned_command
 
 PYTHON = InterpreterFacts("/usr/bin/python3", "3.11.7", "0.2.11", has_perfharness=True)
 NSYS = NsysInstall(

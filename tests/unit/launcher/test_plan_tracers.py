@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from perfharness.errors import ToolNotFoundError, UsageError
-from perfharness_launcher.nsys.command_line import NsysInstall
-from perfharness_launcher.nsys.probe import Pair, pair
+from perfharness_launcher.nsys import NsysInstall, Pair, pair
 from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
 from perfharness_launcher.plan.options import LaunchOptions
 from perfharness_launcher.plan.program import find_program
