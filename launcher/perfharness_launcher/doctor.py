@@ -16,6 +16,8 @@ from perfharness.model.version import VERSION
 from perfharness.telemetry.clock_files import state_dirs
 from perfharness.telemetry.clocks import RESTORE_COMMAND, changed_gpus
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
+from perfharness_launcher.gpus import GpuFacts, find_gpus
+from perfharness_launcher.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system
 from perfharness_launcher.nsys.command_line import NsysInstall
 from perfharness_launcher.nsys.probe import (
     INSTALL_NSYS,
@@ -27,8 +29,6 @@ from perfharness_launcher.nsys.probe import (
     too_old_for_driver,
     try_nsys,
 )
-from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
-from perfharness_launcher.plan.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system
 
 PACKAGES = ("nvtx", "nvidia-ml-py", "cupti-python", "numpy", "pyarrow", "adbc-driver-sqlite", "torch", "onnxruntime")
 OPTIONAL_PACKAGES = frozenset({"cupti-python", "torch", "onnxruntime"})

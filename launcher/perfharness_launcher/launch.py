@@ -30,7 +30,7 @@ from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.measured import missing_ranks, restarted_ranks, unfollowed, with_measured
 from perfharness_launcher.nsys.collect import collect
 from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics, gpu_metrics_hz
-from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.processes.outcome import (
     annotation_findings,
     planned_record,

@@ -105,20 +105,6 @@ class EnvironmentRecord(_Model):
     gpus: list[GpuRecord] = Field(default_factory=list)
 
 
-class InputFileRecord(_Model):
-    """A file that an argument of the script names."""
-
-    argument: Int64
-    """Place of the argument, from 0."""
-
-    name: MaskedText
-    """Without its folder."""
-
-    bytes: Int64
-    sha256: str | None = None
-    """None: it was too large to be read, or could not be."""
-
-
 class SourceRecord(_Model):
     """What was measured."""
 
@@ -130,7 +116,6 @@ class SourceRecord(_Model):
 
     git_reason: str | None = None
     script_sha256: str | None = None
-    input_files: list[InputFileRecord] = Field(default_factory=list)
 
 
 class PlacementRecord(_Model):

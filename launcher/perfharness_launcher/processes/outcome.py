@@ -16,11 +16,11 @@ from perfharness.model import environment
 from perfharness.model.annotations import NOTES, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
-from perfharness.python_command import PYTHON_NAME
 from perfharness_launcher.nsys.collect import Collected
 from perfharness_launcher.nsys.command_line import TRACER_LOG
 from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, ProcessSpec, cpu_list
 from perfharness_launcher.processes.supervise import Watched
+from perfharness_launcher.program import PYTHON_NAME
 
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
 

@@ -21,8 +21,8 @@ from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import MOST_LAUNCHES
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
-from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
-from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.plan import LaunchPlan, folders_of
 from perfharness_launcher.staging import series_folder
 
 FIGURES = (
