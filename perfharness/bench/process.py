@@ -26,6 +26,7 @@ from perfharness.bench.spec import (
 )
 from perfharness.model import environment
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
+from perfharness_launcher import conditions
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys.command_line import TRACER_LOG
 from perfharness_launcher.processes.outcome import last_lines, log_tail, signal_name
@@ -152,8 +153,8 @@ def run_process(
     variables = {"CUDA_VISIBLE_DEVICES": gpus, environment.PROCESS_INDEX: "0"}
     group = ProcessGroup((ProcessSpec(0, (), folder.name, command, variables),), timeout_s=timeout_s)
     writer = _SpecWriter(spec, folder, poll)
-    supervisor = Supervisor(group, folder.parent, new_run_id(), interrupts, writer, Patience())
-    (ending,) = supervisor.run()
+    supervisor = Supervisor(group, conditions.Run(folder.parent, new_run_id()), interrupts, writer, Patience())
+    (ending,) = supervisor.watch()
     (folder / TRACER_LOG).unlink(missing_ok=True)
     return _end(ending, supervisor.leftovers)
 

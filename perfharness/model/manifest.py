@@ -132,6 +132,12 @@ class PlacementRecord(_Model):
     """What could not be done."""
 
 
+OF_THE_LAUNCHED = (
+    "user_s", "system_s", "max_rss_bytes", "cpu_run_s", "cpu_ready_s", "runnable_threads", "cpus_allowed"
+)  # fmt: skip
+"""Fields of `ProcessRecord` that no process that it started has."""
+
+
 class ProcessRecord(_Model):
     """One launched process."""
 
@@ -170,6 +176,20 @@ class ProcessRecord(_Model):
     """CPU time of the process and of the children it waited for."""
 
     max_rss_bytes: Int64 | None = None
+    """The kernel's peak of the process, or of the largest child that it waited for."""
+
+    cpu_run_s: float | None = None
+    """CPU time of all threads of the process and of what it started, from the scheduler; None: it was not sampled."""
+
+    cpu_ready_s: float | None = None
+    """How long these threads were ready to run without a CPU, added up."""
+
+    runnable_threads: float | None = None
+    """Threads that ran or were ready to run, on average."""
+
+    cpus_allowed: Int64 | None = None
+    """CPUs that the process may use."""
+
     placement: PlacementRecord | None = None
     measured: list[MeasuredProcess] | None = None
     """The processes of its tree that made ranges or GPU work: itself, ranks by number, others by start; itself where
@@ -216,7 +236,7 @@ class ProcessRecord(_Model):
                     "pid": one.pid,
                     "trace": one.trace,
                     "measured": [one],
-                    **({} if one.folder == self.folder else {"user_s": None, "system_s": None, "max_rss_bytes": None}),
+                    **({} if one.folder == self.folder else dict.fromkeys(OF_THE_LAUNCHED)),
                 }
             )
             for one in self.measured

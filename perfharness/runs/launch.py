@@ -13,8 +13,8 @@ from perfharness.errors import LaunchInterruptedError, PerfHarnessError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
 from perfharness.runs.explain import explaining_pass_failed, longest_s
-from perfharness_launcher.companions.companion import Companion
-from perfharness_launcher.launch import FinishedRun, companions_for
+from perfharness_launcher.conditions import Condition
+from perfharness_launcher.launch import FinishedRun, conditions_of
 from perfharness_launcher.launch import launch as measure
 from perfharness_launcher.machine import gather
 from perfharness_launcher.options import LaunchOptions, command_of, launch_options
@@ -128,23 +128,23 @@ def run_plan(
     plan: LaunchPlan,
     command: Sequence[str],
     observer: Observer,
-    companions: Sequence[Companion] = (),
+    conditions: Sequence[Condition] = (),
     complete: Callable[[FinishedRun], None] = lambda run: None,
 ) -> LaunchResult:
     """Run a plan and analyse what it measured.
 
     Args:
         command: the command line of perfharness itself, for the manifest.
-        companions: that run in addition to those that the options ask for.
+        conditions: in addition to those that the options ask for.
         complete: called with the run, analysed and not in place yet; may write further results into its folder.
 
     Raises:
         LaunchError: no process could be started, or results could not be written; the message says where what was
             measured lies.
     """
-    all_companions = [*companions_for(plan, observer.stage), *companions]
+    all_conditions = [*conditions_of(plan, observer.stage), *conditions]
     explaining_interrupted = False
-    with measure(plan, command, observer, companions=all_companions) as run:
+    with measure(plan, command, observer, conditions=all_conditions) as run:
         if plan.options.explain:
             findings, explaining_interrupted = _explain(plan, run, command, observer)
             run.add_findings(findings)
@@ -184,7 +184,7 @@ def _explain(
     second, folder = explaining_pass(plan, longest_s(run.manifest)), run.folder / EXPLAIN_NAME
     try:
         with measure(
-            second, command, observer, companions=companions_for(second, observer.stage), written_to=folder
+            second, command, observer, conditions=conditions_of(second, observer.stage), written_to=folder
         ) as explaining:
             explaining.put_in_place()
         run.mark_explained()

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from perfharness_launcher.conditions import Run
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing
 from perfharness_launcher.processes import child, guard
@@ -81,10 +82,10 @@ def supervised(
 ) -> tuple[list[Watched], Supervisor]:
     watcher = Watcher(act, when_up=when_up)
     supervisor = Supervisor(
-        what, folder, new_run_id(), Interrupts() if interrupts is None else interrupts, watcher, PATIENCE
+        what, Run(folder, new_run_id()), Interrupts() if interrupts is None else interrupts, watcher, PATIENCE
     )
     with adopting_orphans():
-        return supervisor.run(), supervisor
+        return supervisor.watch(), supervisor
 
 
 def end_of(ending: Watched) -> tuple[str | None, int | None]:
@@ -275,7 +276,7 @@ def test_a_tracer_that_only_waits_is_not_waited_for(tmp_path: Path) -> None:
     )
     watcher = Watcher(lambda _: None)
     patience = Patience(start=60, signal=0.3, tracer=600, idle_tracer=2.0)
-    supervisor = Supervisor(group("pass", nsys=nsys), tmp_path, new_run_id(), Interrupts(), watcher, patience)
+    supervisor = Supervisor(group("pass", nsys=nsys), Run(tmp_path, new_run_id()), Interrupts(), watcher, patience)
     with adopting_orphans():
-        (ending,) = supervisor.run()
+        (ending,) = supervisor.watch()
     assert (end_of(ending), ending.tracer_killed) == ((None, 0), True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from perfharness.errors import LaunchError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Device, Nvml, open_nvml
-from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport
+from perfharness_launcher.conditions import Condition, Run
 from perfharness_launcher.processes.orphans import belongs
 
 PERIOD_S = 0.5
@@ -102,7 +103,7 @@ class _Watched:
         return {"uuid": self.gpu.uuid, **listed, "looks": self.polls, "reason": self.refusal}
 
 
-class ExclusiveGpus(Companion):
+class ExclusiveGpus:
     """Watches who else is on the GPUs of a launch.
 
     Args:
@@ -112,8 +113,6 @@ class ExclusiveGpus(Companion):
         view: of the processes; None: this machine's, for the run.
     """
 
-    name = "exclusive"
-
     def __init__(
         self,
         *,
@@ -122,7 +121,7 @@ class ExclusiveGpus(Companion):
         view: ProcessView | None = None,
         period_s: float = PERIOD_S,
     ) -> None:
-        self.essential = required
+        self._required = required
         self._severity = Severity.ERROR if required else Severity.WARNING
         self._module = nvml
         self._view = view
@@ -132,36 +131,37 @@ class ExclusiveGpus(Companion):
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, context: CompanionContext) -> None:
+    def start(self, run: Run) -> None:
         """Poll the GPUs before any process of the run, then from a thread; without a GPU, do nothing.
 
         Raises:
             LaunchError: exclusive GPUs are required, and one is in use or that is not known.
         """
         if self._view is None:
-            self._view = view_of_run(context.run_id)
-        self._watched = [_Watched(gpu) for gpu in context.gpus]
+            self._view = view_of_run(run.run_id)
+        self._watched = [_Watched(gpu) for gpu in run.gpus]
         if not self._watched:
             return
         with open_nvml(self._module) as nvml:
             for watched in self._watched:
                 watched.before = {user.pid: user for user in self._users(nvml, watched)}  # no process of the run yet
                 self._before += self._idle_findings(nvml, watched)
-        if self.essential and (problems := self._findings()):
+        if self._required and (problems := self._findings()):
             raise LaunchError(
                 "--require-exclusive: " + "; ".join(finding.message for finding in problems) + "\nnothing was started"
             )
         self._thread = threading.Thread(target=self._watch, name="perfharness-exclusive", daemon=True)
         self._thread.start()
 
-    def stop(self) -> CompanionReport:
+    def stop(self, run: Run) -> None:
         """Stop polling; report the other users."""
         if self._thread is None:
-            return CompanionReport()
+            return
         self._done.set()
         self._thread.join(JOIN_S)
-        record = {"period_s": self._period_s, "gpus": [watched.record() for watched in self._watched]}
-        return CompanionReport(self._findings(), record)
+        run.findings += self._findings()
+        gpus = [watched.record() for watched in self._watched]
+        run.records["exclusive"] = {"period_s": self._period_s, "gpus": gpus}
 
     def _watch(self) -> None:
         with open_nvml(self._module) as nvml:
@@ -254,6 +254,19 @@ class ExclusiveGpus(Companion):
                 f"{watched.label}: {unknown}",
                 "run perfharness on the host, or the container with the host's pid namespace (docker run --pid=host)",
             )
+
+
+def other_users(*, required: bool) -> Condition:
+    """Watch who else is on the GPUs of a launch."""
+
+    @contextmanager
+    def condition(run: Run) -> Iterator[None]:
+        watch = ExclusiveGpus(required=required)
+        watch.start(run)
+        yield
+        watch.stop(run)
+
+    return condition
 
 
 def _signs_of_use(device: Device) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from perfharness.model.cold_start import CacheMethod, CacheState
-from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport, MeasuredProcess
+from perfharness_launcher.conditions import Run
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 PERIOD_S = 0.05
@@ -106,40 +106,27 @@ def resident_bytes(file: Path) -> int | None:
     return None if failed else sum(page & 1 for page in seen) * mmap.PAGESIZE
 
 
-class FilesInUse(Companion):
-    """A companion that notes which files the measured processes, and what they start, have mapped or open.
+@contextlib.contextmanager
+def files_in_use(run: Run, into: set[Path], period_s: float = PERIOD_S) -> Iterator[None]:
+    """Note which files the measured processes, and what they start, have mapped or open.
 
     A file that is opened, read and closed between two polls is missed, and then not dropped by name.
     """
+    pids: list[int] = []
+    is_over = threading.Event()
 
-    name = "files-in-use"
-
-    def __init__(self, period_s: float = PERIOD_S) -> None:
-        self.files: set[Path] = set()
-        self._period_s = period_s
-        self._pids: list[int] = []
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="perfharness-files", daemon=True)
-
-    def start(self, context: CompanionContext) -> None:
-        """Start polling."""
-        self._thread.start()
-
-    def process_started(self, process: MeasuredProcess) -> None:
-        """Poll this process too."""
-        self._pids.append(process.pid)
-
-    def stop(self) -> CompanionReport:
-        """Stop polling."""
-        self._done.set()
-        self._thread.join()
-        return CompanionReport()
-
-    def _watch(self) -> None:
-        while not self._done.wait(self._period_s):
-            for pid in list(self._pids):
+    def watch() -> None:
+        while not is_over.wait(period_s):
+            for pid in pids:
                 for member in (pid, *_children(pid)):
-                    self.files |= files_of(member)
+                    into.update(files_of(member))
+
+    thread = threading.Thread(target=watch, name="perfharness-files", daemon=True)
+    thread.start()
+    run.started.append(lambda process: pids.append(process.pid))
+    yield
+    is_over.set()
+    thread.join()
 
 
 def _children(pid: int) -> list[int]:

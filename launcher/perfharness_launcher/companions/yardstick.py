@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import psutil
 
 from perfharness.model.yardstick import YARDSTICK_COMPANION, LoopTime, OtherProcess, Yardstick
 from perfharness.telemetry.host import GUESTS, IDLE, NO_STEAL, is_virtual
-from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport
+from perfharness_launcher.conditions import Run
 from perfharness_launcher.processes.orphans import carries
 
 TURNS, STEPS = 40, 20_000
@@ -68,47 +69,20 @@ class _Reading:
     """Of each process that can be seen."""
 
 
-class YardstickCompanion(Companion):
-    """Reads and times before the first process and after the last; the last to start."""
-
-    name = YARDSTICK_COMPANION
-    outlasts_tracers = True
-    _found: Yardstick | None = None
-
-    def __init__(self) -> None:
-        self._strangers = set(_descendants())  # of a program that launches from Python, and has processes of its own
-
-    def start(self, context: CompanionContext) -> None:
-        """Time the loop, then read the counters."""
-        self._run_id = context.run_id
-        self._runnable = _runnable()
-        self._loop_before = timed_loop()
-        self._before = _read()
-
-    def processes_ended(self) -> None:
-        """Read the counters, while the tracers still live, whose time is the launch's."""
-        self._found = _compared(self._before, _read(), self._ours())
-
-    def stop(self) -> CompanionReport:
-        """Time the loop."""
-        if self._found is None:
-            self.processes_ended()
-        assert self._found is not None
-        found = self._found.model_copy(
-            update={
-                "runnable_before": self._runnable, "loop_before": self._loop_before, "loop_after": timed_loop(),
-            }
-        )  # fmt: skip
-        return CompanionReport(record=found.model_dump(mode="json"))
-
-    def _ours(self) -> set[Identity]:
-        """The processes of the launch that live: those below this one, and those that left it and carry its mark."""
-        marked = {
-            identity
-            for process in psutil.process_iter()
-            if carries(process, self._run_id) and (identity := _identity(process)) is not None
-        }
-        return marked | (set(_descendants()) - self._strangers)
+@contextmanager
+def machine_load(run: Run) -> Iterator[None]:
+    """Read and time before the first process and after the last."""
+    strangers = set(_descendants())  # of a program that launches from Python, and has processes of its own
+    runnable, loop_before, before = _runnable(), timed_loop(), _read()
+    yield
+    marked = {
+        identity
+        for process in psutil.process_iter()
+        if carries(process, run.run_id) and (identity := _identity(process)) is not None
+    }
+    found = _compared(before, _read(), marked | (set(_descendants()) - strangers))
+    loops = {"runnable_before": runnable, "loop_before": loop_before, "loop_after": timed_loop()}
+    run.records[YARDSTICK_COMPANION] = found.model_copy(update=loops).model_dump(mode="json")
 
 
 def timed_loop(turns: int = TURNS, steps: int = STEPS) -> LoopTime:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from perfharness.errors import LaunchError
-from perfharness_launcher.companions.companion import Companions, MeasuredProcess
+from perfharness_launcher.conditions import MeasuredProcess, Run
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.processes import child, guard, spawn
 from perfharness_launcher.processes.barrier import StartBarrier, start_barrier
@@ -131,18 +131,14 @@ class Supervisor:
     """Runs a group of processes.
 
     Args:
-        run_dir: where their folders are made.
-        run_id: what marks every process of this launch.
-        companions: those already started; notified of the processes; stopped at their end, or their tracers'.
+        run: its folder gets those of the processes, which carry its id; its conditions are left at their end.
     """
 
     group: ProcessGroup
-    run_dir: Path
-    run_id: str
+    run: Run
     interrupts: Interrupts
     observer: Observer = field(default_factory=Observer)
     patience: Patience = field(default_factory=Patience)
-    companions: Companions = field(default_factory=lambda: Companions(()))
     _interrupts_reported: int = field(default=0, init=False)
     _processes: RunProcesses = field(init=False)
     leftovers: list[str] = field(default_factory=list)
@@ -153,18 +149,18 @@ class Supervisor:
     has_measured: bool = False
     """Whether any measured process was started."""
 
-    def run(self) -> list[Watched]:
+    def watch(self) -> list[Watched]:
         """Start, watch and end all processes; returns how each ended."""
         watches: list[Watched] = []
-        self._processes = RunProcesses(self.run_id)
-        first_folder = self.run_dir / self.group.processes[0].folder
+        self._processes = RunProcesses(self.run.run_id)
+        first_folder = self.run.folder / self.group.processes[0].folder
         with _control_dir(first_folder) as control_dir, self._start_barrier(control_dir) as self.barrier:
             held = self.barrier.folder if self.barrier is not None else None
             try:
                 with self._guard() as notify_guard:
                     notify_guard(control_dir)
                     for spec in self.group.processes:
-                        started = spawn.start(spec, self.group, self.run_dir, control_dir, self.run_id, held)
+                        started = spawn.start(spec, self.group, self.run.folder, control_dir, self.run.run_id, held)
                         watches.append(Watched(started))  # one by one: were the next to fail, these have to be ended
                         self._processes.start_of(started.popen.pid)
                         notify_guard(started.tmp_dir)
@@ -172,7 +168,7 @@ class Supervisor:
                     self._wait_until_ready(watches)
                     self._send_start(watches)
                     self._wait_until_over(watches)
-                    self.companions.processes_ended()
+                    self.run.leave()
                     self._wait_for_tracers(watches)
             finally:
                 self._end_all(watches)
@@ -188,7 +184,7 @@ class Supervisor:
             yield lambda _folder: None
             return
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, self.run_id, str(self.patience.orphaned_tracer)],
+            [sys.executable, "-I", "-S", guard.__file__, self.run.run_id, str(self.patience.orphaned_tracer)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -222,7 +218,7 @@ class Supervisor:
         while True:
             for watch in watches:
                 watch.process.refresh()
-                self._notify_companions(watch)
+                self._notify(watch)
             if self.interrupts.count > self._interrupts_reported:
                 self._interrupts_reported = self.interrupts.count
                 self.observer.interrupted(self._interrupts_reported)
@@ -230,13 +226,13 @@ class Supervisor:
             yield
             time.sleep(POLL_S)
 
-    def _notify_companions(self, watch: Watched) -> None:
+    def _notify(self, watch: Watched) -> None:
         process = watch.process
         pid, start = process.status.pid, process.status.start_unix_ns
         if not watch.is_announced and pid is not None and start is not None:
             watch.is_announced = True
             uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
-            self.companions.process_started(MeasuredProcess(process.spec.folder, pid, start, uuids))
+            self.run.notify_started(MeasuredProcess(process.spec.folder, pid, start, uuids))
 
     def _wait_until_ready(self, watches: list[Watched]) -> None:
         deadline = time.monotonic() + self.patience.start
@@ -282,7 +278,7 @@ class Supervisor:
             running = [watch for watch in watches if not watch.process.is_over]
             if not running:
                 return
-            is_done = self.companions.are_done()
+            is_done = self.run.is_done()
             for watch in running:
                 self._stop_if_due(watch, is_done)
             self._poll_barrier(watches)
@@ -345,7 +341,7 @@ class Supervisor:
         for watch in watches:
             watch.process.signal_measured(signal.SIGKILL)
             watch.process.kill_tracer()
-        self.companions.stop()
+        self.run.leave()
         for watch in watches:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 watch.process.popen.wait(self.patience.signal)

@@ -20,7 +20,8 @@ from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import MOST_LAUNCHES
 from perfharness.runs.series.series_launch import SeriesLaunch
-from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
+from perfharness_launcher.companions.page_cache import drop_page_cache, files_in_use
+from perfharness_launcher.conditions import Condition
 from perfharness_launcher.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.plan import LaunchPlan, folders_of
 from perfharness_launcher.staging import series_folder
@@ -116,9 +117,8 @@ def run_cold_start(
         if row.status == "not_run":
             yield SeriesLaunch(row)
             continue
-        watcher = FilesInUse()
-        process = _run_one(plan, row, command, observe, [watcher] if row.cache == "unknown" else [])
-        files.update(watcher.files)
+        conditions = [partial(files_in_use, into=files)] if row.cache == "unknown" else []
+        process = _run_one(plan, row, command, observe, conditions)
         yield process
         if process.interrupted:
             return
@@ -129,11 +129,11 @@ def _run_one(
     row: ColdStartRow,
     command: Sequence[str],
     observe: Observe,
-    companions: Sequence[FilesInUse],
+    conditions: Sequence[Condition],
 ) -> SeriesLaunch[ColdStartRow]:
     try:
         with observe(plan) as observer:
-            result = run_plan(plan, command, observer, companions)
+            result = run_plan(plan, command, observer, conditions)
     except PerfHarnessError as error:
         row = row.model_copy(update={"status": "failed", "reason": str(error).splitlines()[0]})
         return SeriesLaunch(row, error=error)

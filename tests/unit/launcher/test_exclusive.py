@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from perfharness.errors import LaunchError
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import open_nvml
-from perfharness_launcher.companions.companion import CompanionContext
 from perfharness_launcher.companions.exclusive import LISTS, ExclusiveGpus, ProcessView, view_of_run
+from perfharness_launcher.conditions import Run
 from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
 from tests.integration.launches import environment, manifest, run_to_the_end
 from tests.support.nvml_cards import error, gpu_uuid, h100_machine, value
@@ -60,20 +61,22 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> CompanionContext:
-    return CompanionContext(tmp_path, "run-1", (GpuRecord(index=0, uuid=gpu_uuid(0)),))
+def context(tmp_path: Path) -> Run:
+    return Run(tmp_path, "run-1", (GpuRecord(index=0, uuid=gpu_uuid(0)),))
 
 
-def seen(machine: Machine, context: CompanionContext, *looks: Callable[[], None], **options: Any) -> list[Finding]:
+def seen(machine: Machine, context: Run, *looks: Callable[[], None], **options: Any) -> list[Finding]:
     """Findings after a start and so many looks, the machine changed before each."""
     companion = machine.companion(**options)
+    context = replace(context, findings=[])
     companion.start(context)
     assert companion._thread is not None
     for change in looks:
         change()
         with open_nvml(ReplayedNvml(machine.record)) as nvml:
             companion.poll(nvml, companion._watched[0])
-    return list(companion.stop().findings)
+    companion.stop(context)
+    return context.findings
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def seen(machine: Machine, context: CompanionContext, *looks: Callable[[], None]
 )
 def test_who_else_was_there(
     machine: Machine,
-    context: CompanionContext,
+    context: Run,
     before: dict[str, list[int]],
     looks: list[dict[str, list[int]]],
     options: dict[str, Any],
@@ -117,15 +120,14 @@ def test_who_else_was_there(
     assert all(words in finding.message for finding, (_, words) in zip(found, expected, strict=True))
 
 
-def test_required_a_used_gpu_ends_the_launch(machine: Machine, context: CompanionContext) -> None:
+def test_required_a_used_gpu_ends_the_launch(machine: Machine, context: Run) -> None:
     machine.put(COMPUTE, FOREIGN)
     companion = machine.companion(required=True)
-    assert companion.essential
     with pytest.raises(LaunchError, match=r"--require-exclusive.* 200"):
         companion.start(context)
 
 
-def test_pids_of_the_host_in_a_container(machine: Machine, context: CompanionContext) -> None:
+def test_pids_of_the_host_in_a_container(machine: Machine, context: Run) -> None:
     machine.sees_all = False
     (finding,) = seen(machine, context, lambda: machine.put(COMPUTE, 70001))
     assert (finding.code, finding.severity.value) == ("gpu-sharing-unknown", "note")
@@ -134,7 +136,7 @@ def test_pids_of_the_host_in_a_container(machine: Machine, context: CompanionCon
     assert [finding.code for finding in found] == ["gpu-shared", "gpu-sharing-unknown"], "70003 was there before us"
 
 
-def test_life_without_a_process(machine: Machine, context: CompanionContext) -> None:
+def test_life_without_a_process(machine: Machine, context: Run) -> None:
     value(machine.record, "nvmlDeviceGetUtilizationRates", machine.gpu, result={"struct": {"gpu": 37, "memory": 5}})
     used = {"struct": {"used": 3 << 30}}
     value(machine.record, "nvmlDeviceGetMemoryInfo", machine.gpu, int(pynvml.nvmlMemory_v2), result=used)
@@ -144,7 +146,7 @@ def test_life_without_a_process(machine: Machine, context: CompanionContext) -> 
     assert "3072 MiB" in finding.message
 
 
-def test_what_cannot_be_asked_is_not_taken_for_free(machine: Machine, context: CompanionContext) -> None:
+def test_what_cannot_be_asked_is_not_taken_for_free(machine: Machine, context: Run) -> None:
     error(machine.record, COMPUTE, machine.gpu, code=pynvml.NVML_ERROR_NO_PERMISSION)
     (finding,) = seen(machine, context)
     assert finding.code == "gpu-sharing-unknown"

@@ -23,8 +23,8 @@ from perfharness.runs.series.steadiness import (
     unsteadiness,
     unsteady_findings,
 )
-from perfharness_launcher.companions.companion import CompanionContext
-from perfharness_launcher.companions.yardstick import YardstickCompanion
+from perfharness_launcher.companions.yardstick import machine_load
+from perfharness_launcher.conditions import Run
 from tests.unit.export_runs import process_record, recorded_trace, run_folder
 from tests.unit.run_records import manifest_of
 
@@ -158,18 +158,17 @@ def busy(seconds: float) -> subprocess.Popen[str]:
 def measured(tmp_path: Path, run_id: str, seconds: float, *, is_own: bool) -> tuple[Yardstick, int]:
     """A yardstick around a process that uses so much CPU time: the launch's own, or another."""
     stranger = None if is_own else busy(0.0)
-    ruling = YardstickCompanion()
-    ruling.start(CompanionContext(tmp_path, run_id))
+    run = Run(tmp_path, run_id)
+    run.enter([machine_load])
     process = busy(seconds) if is_own else stranger
     assert process is not None
     with process:
         assert process.stdout is not None
         if is_own:
             process.stdout.readline()
-        report = ruling.stop()
+        run.leave()
         process.communicate("")
-    assert report.record is not None
-    found = yardstick_of({"yardstick": dict(report.record)})
+    found = yardstick_of(run.records)
     assert found is not None
     return found, process.pid
 
