@@ -17,6 +17,8 @@ from perfharness.telemetry.clock_files import state_dirs
 from perfharness.telemetry.clocks import RESTORE_COMMAND, changed_gpus
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
 from perfharness_launcher.collect import TRIAL_RANGES, try_nsys
+from perfharness_launcher.gpus import GpuFacts, find_gpus
+from perfharness_launcher.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system
 from perfharness_launcher.nsys import (
     INSTALL_NSYS,
     NSYS_VARIABLE,
@@ -26,8 +28,6 @@ from perfharness_launcher.nsys import (
     find_nsys,
     too_old_for_driver,
 )
-from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
-from perfharness_launcher.plan.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system
 
 PACKAGES = ("nvtx", "nvidia-ml-py", "cupti-python", "numpy", "pyarrow", "adbc-driver-sqlite", "torch", "onnxruntime")
 OPTIONAL_PACKAGES = frozenset({"cupti-python", "torch", "onnxruntime"})

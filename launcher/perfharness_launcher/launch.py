@@ -22,10 +22,11 @@ from perfharness_launcher.companions.exclusive import other_users
 from perfharness_launcher.companions.telemetry import SAMPLE_INTERVAL_MS, free_cpus, sampled
 from perfharness_launcher.companions.yardstick import machine_load
 from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
+from perfharness_launcher.contention import contention_findings
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.measured import missing_ranks, restarted_ranks, unfollowed, with_measured
 from perfharness_launcher.nsys import GpuSampling, find_gpu_metrics, gpu_metrics_hz
-from perfharness_launcher.plan.launch_plan import LaunchPlan
+from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import planned_command
 from perfharness_launcher.processes.outcome import (
     annotation_findings,
@@ -213,6 +214,7 @@ def _measure(
         ]
         findings = [*plan.findings, *unfinished, *_leftovers(supervisor.leftovers)]
         findings += run.findings
+        findings += contention_findings(plan, records)
         for ending, record, found in zip(endings, records, collected, strict=True):
             findings += found.findings
             options = plan.options

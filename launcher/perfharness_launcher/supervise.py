@@ -151,7 +151,7 @@ class Supervisor:
         if process.is_over:
             if self.group.nsys is None or not process.is_tracing:
                 return Phase.DONE
-            return Phase.WRITING if process.is_released or len(self.processes) == 1 else Phase.ENDED
+            return Phase.WRITING if all(other.is_over for other in self.processes) else Phase.ENDED
         if process.pid is None:
             return Phase.STARTING
         if process.stopped is not None:

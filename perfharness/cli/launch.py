@@ -34,15 +34,14 @@ from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
 from perfharness.runs.series.repeat_file import DEFAULT_COUNT, TRACED, UNTRACED, RepeatRequest
-from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
-from perfharness_launcher.plan.options import (
+from perfharness_launcher.options import (
     PROJECT_NAME,
     SETTINGS_NAME,
     TABLE,
     LaunchOptions,
     launch_options,
 )
-from perfharness_launcher.plan.ranks import own_arguments
+from perfharness_launcher.plan import LaunchPlan, folders_of
 from perfharness_launcher.staging import series_folder
 from perfharness_launcher.supervise import Observer
 
@@ -153,7 +152,7 @@ def planned(
         output.message(f"settings of {options.settings.file}: {', '.join(options.settings.names)}")
     with naming_settings(options):
         plans = plan_launches(launches)
-    misplaced = options_after_script(own_arguments(options), context)
+    misplaced = options_after_script(plans[0].program.script_arguments, context)
     if misplaced:
         finding = _after_script_finding(misplaced, options.script)
         plans = [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
@@ -234,8 +233,8 @@ def _after_script_finding(names: Sequence[str], script: str) -> Finding:
     return Finding(
         "options-behind-script",
         Severity.NOTE,
-        f"{what}: behind {script}, so passed to it; perfharness launch did not take them as its own",
-        f"options of perfharness launch go in front of the script; `{script} -- …` if they are the script's",
+        f"{what} after {script} was passed to the script",
+        f"for perfharness, put it before {script}; if the script needs it, write `{script} -- …`",
     )
 
 

@@ -17,7 +17,7 @@ from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, TEST, MlperfSettings
 from perfharness.model.settings import Option
 from perfharness.render.terminal.plan import print_plan
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.options import LaunchOptions
 
 SHOWN = {
     "backend", "precision", "max_batch", "scenario", "benchmark", "user_conf", "target_qps", "target_latency_ms",

@@ -28,7 +28,7 @@ from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.load import print_load, saturation_text, status_text
 from perfharness.render.terminal.plan import headline
 from perfharness.runs.comparison.limits import Limit
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.process import RunningProcess
 
 LINE_S, MOST_LINES = 5.0, 20

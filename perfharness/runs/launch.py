@@ -16,9 +16,9 @@ from perfharness.runs.explain import explaining_pass_failed, longest_s
 from perfharness_launcher.conditions import Condition
 from perfharness_launcher.launch import FinishedRun, conditions_of
 from perfharness_launcher.launch import launch as measure
-from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass, make_plan
-from perfharness_launcher.plan.machine import gather
-from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.machine import gather
+from perfharness_launcher.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.plan import LaunchPlan, explaining_pass, make_plan
 from perfharness_launcher.supervise import Observer
 
 if TYPE_CHECKING:

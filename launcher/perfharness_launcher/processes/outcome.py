@@ -16,10 +16,10 @@ from perfharness.model import environment
 from perfharness.model.annotations import NOTES, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
-from perfharness.python_command import PYTHON_NAME
 from perfharness_launcher.collect import Collected
 from perfharness_launcher.nsys import TRACER_LOG
 from perfharness_launcher.process import STDERR_LOG, STDOUT_LOG, ProcessSpec, RunningProcess, cpu_list
+from perfharness_launcher.program import PYTHON_NAME
 
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
 

@@ -34,8 +34,8 @@ from perfharness.errors import BackendError, UsageError
 from perfharness.model.bench import NO_CASE, BenchCase, MachineRecord, Precision
 from perfharness.model.manifest import GpuRecord
 from perfharness.model.version import VERSION
-from perfharness_launcher.plan.gpus import GpuFacts, choose_gpus, find_gpus
-from perfharness_launcher.plan.machine import cpu_model
+from perfharness_launcher.gpus import GpuFacts, choose_gpus, find_gpus
+from perfharness_launcher.machine import cpu_model
 
 NOT_PART_OF_A_CASE: dict[str, bool | dict[str, bool]] = {
     "file_cache": True,

@@ -22,8 +22,8 @@ from perfharness.runs.series.repeat_file import MOST_LAUNCHES
 from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness_launcher.companions.page_cache import drop_page_cache, files_in_use
 from perfharness_launcher.conditions import Condition
-from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
-from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.plan import LaunchPlan, folders_of
 from perfharness_launcher.staging import series_folder
 
 FIGURES = (

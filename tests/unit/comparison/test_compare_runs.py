@@ -109,10 +109,9 @@ def test_other_differences_are_listed(tmp_path: Path) -> None:
     assert row(version, "toy/batch/decode").verdict == "same"
 
 
-def test_commits_packages_and_files_are_listed(tmp_path: Path) -> None:
+def test_commits_packages_and_scripts_are_listed(tmp_path: Path) -> None:
     def made(commit: str, torch: str, digest: str) -> dict[str, Any]:
-        file = {"argument": 1, "name": "model.onnx", "bytes": 3, "sha256": digest}
-        source = {"git_commit": commit, "git_dirty": commit == "2", "script_sha256": "s", "input_files": [file]}
+        source = {"git_commit": commit, "git_dirty": commit == "2", "script_sha256": digest}
         return {"environment": {"packages": {"torch": torch}}, "source": source}
 
     base = write_side(tmp_path / "a", BASE, **made("1", "2.4", "abc"))
@@ -121,7 +120,7 @@ def test_commits_packages_and_files_are_listed(tmp_path: Path) -> None:
     assert {one.name: one.new for one in version.differences} == {
         "package torch": ["2.5"],
         "git commit": ["2 with changes"],
-        "file of argument 2": ["model.onnx, 3 bytes, def"],
+        "script's digest": ["def"],
     }
     assert row(version, "toy/batch/decode").verdict == "same"
 

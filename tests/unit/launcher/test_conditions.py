@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +22,10 @@ from perfharness.telemetry.protocol import Done
 from perfharness_launcher.companions.telemetry import telemetry_findings
 from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
 from perfharness_launcher.launch import launch
-from perfharness_launcher.plan.launch_plan import LaunchPlan, make_plan
-from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
-from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.program import find_program
+from perfharness_launcher.options import LaunchOptions
+from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.supervise import Observer, Patience, Phase
+from tests.support import launch_plans
 
 
 @dataclass
@@ -79,8 +78,7 @@ def plan_of(tmp_path: Path, program: str = "true", *arguments: str, num_processe
         tracer="none",
         num_processes=num_processes,
     )
-    found = replace(find_program(options), problem=None)  # that it is gone shall be found at its start
-    return make_plan(options, MachineFacts(found, interpreter=InterpreterFacts("python3")))
+    return launch_plans.plan_of(options)
 
 
 def run(

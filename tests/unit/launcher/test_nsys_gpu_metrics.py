@@ -9,9 +9,9 @@ import pytest
 
 from perfharness_launcher.launch import _with_gpu_metrics
 from perfharness_launcher.nsys import NsysInstall, find_gpu_metrics
-from perfharness_launcher.plan.launch_plan import explaining_pass
+from perfharness_launcher.plan import explaining_pass
 from perfharness_launcher.process import planned_command
-from tests.unit.launcher.test_plan import MIG, NSYS, TWO_GPUS, plan
+from tests.support.launch_plans import MIG, NSYS, TWO_GPUS, plan
 
 ONE = (
     "Possible --gpu-metrics-devices values are:\n\t0: Hopper GH100 | NVIDIA H200 PCI[0000:19:00.0]\n\tall: Select all\n"

@@ -11,8 +11,8 @@ from perfharness.model.findings import Severity
 from perfharness.model.journal import CapturedRecord, RecorderJournal, RecorderRecord
 from perfharness.model.manifest import GpuRecord
 from perfharness.trace import open_trace
+from tests.support.launch_plans import plan, refusal
 from tests.support.trace_builder import TraceBuilder
-from tests.unit.launcher.test_plan import plan, refusal
 
 
 def journal(captured: CapturedRecord | None) -> RecorderJournal:

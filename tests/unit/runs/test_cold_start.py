@@ -17,11 +17,9 @@ from perfharness.errors import UsageError
 from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
 from perfharness.runs.series.cold_start import cold_start_options, spreads
 from perfharness_launcher.companions.page_cache import drop_page_cache, files_of, resident_bytes
-from perfharness_launcher.plan.launch_plan import make_plan
-from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
-from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.program import find_program
+from perfharness_launcher.options import LaunchOptions
 from tests.schemas import valid
+from tests.support.launch_plans import plan_of
 
 ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
@@ -134,8 +132,7 @@ def measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     def measure(options: LaunchOptions, drop: Dropping, count: int = 2) -> tuple[int, ColdStart, str]:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "launcher")]))
         monkeypatch.setattr("perfharness.runs.series.cold_start.drop_page_cache", drop)
-        facts = MachineFacts(find_program(options), interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
-        plans = [make_plan(each, facts) for each in cold_start_options(options, count)]
+        plans = [plan_of(each) for each in cold_start_options(options, count)]
         code = show_cold_start(options, plans, Output())
         written = valid("cold_start", options.output_dir / "cold_start.json")
         return code, ColdStart.model_validate(written), capsys.readouterr().out

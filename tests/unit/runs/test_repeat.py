@@ -31,7 +31,7 @@ from perfharness.runs.series.repeat import (
 from perfharness.runs.series.repeat_file import GpuWait, Repeat, RepeatRow, read_repeat, repeated_launches
 from perfharness.runs.series.repeat_numbers import LaunchNumbers, within_launch
 from perfharness.runs.series.steadiness import LaunchConditions
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.options import LaunchOptions
 from tests.schemas import valid
 from tests.unit.export_runs import two_processes
 

@@ -27,7 +27,7 @@ from perfharness.runs.series.scaling import (
     total_power_w,
 )
 from perfharness.runs.series.sweep import sweep_options
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.options import LaunchOptions
 from tests.integration.launches import environment, run_to_the_end
 from tests.schemas import valid
 from tests.unit.charts import marks
