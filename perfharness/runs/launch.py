@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import LaunchInterruptedError, PerfHarnessError
+from perfharness.model.environment import HISTORY, HISTORY_OFF
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
 from perfharness.runs.explain import explaining_pass_failed, longest_s
@@ -157,7 +158,7 @@ def run_plan(
         place = run.put_in_place()
     is_aside = place != plan.options.output_dir.absolute()
     result = LaunchResult(run.manifest, place, summary, is_aside, explaining_interrupted=explaining_interrupted)
-    if not plan.options.history:
+    if not plan.options.history or os.environ.get(HISTORY) == HISTORY_OFF:
         return result
     from perfharness.runs.history import launch_entry, record  # its library takes long to load
 

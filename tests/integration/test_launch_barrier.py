@@ -20,7 +20,10 @@ perf = PerfRecorder("rec")
 if index == 1:
     time.sleep(late_s)
     if mode == "dies":
+        open(__file__ + ".dies", "w")
         sys.exit(3)
+while mode == "dies" and not os.path.exists(__file__ + ".dies"):
+    time.sleep(0.01)
 if mode == "after" and index == 1 or mode == "dies" and index == 2:
     while not os.path.exists(__file__ + ".ended"):
         time.sleep(0.01)
@@ -90,7 +93,7 @@ def test_without_it_there_is_no_common_window(tmp_path: Path) -> None:
 
 
 def test_one_that_dies_and_one_that_never_comes_hold_nobody_up(tmp_path: Path) -> None:
-    options = ("-np", 3, "-w", 1, "--tracer", "none", "--barrier-timeout", 1)
+    options = ("-np", 3, "-w", 1, "--tracer", "none", "--barrier-timeout", 4)
     code, manifest, _ = launch(tmp_path, *options, "|", 0, 5, "dies")
     assert code == 1
     assert [process["ended"] for process in manifest["processes"]] == ["ok", "failed", "ok"]
