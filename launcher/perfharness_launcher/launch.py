@@ -17,11 +17,11 @@ from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, ProcessRecord, RunManifest
 from perfharness_launcher.companions.clocks import maximized_clocks
 from perfharness_launcher.companions.cool_down import cooled_down
-from perfharness_launcher.companions.exclusive import other_users
 from perfharness_launcher.companions.telemetry import SAMPLE_INTERVAL_MS, free_cpus, sampled
-from perfharness_launcher.companions.yardstick import machine_load
 from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
+from perfharness_launcher.gpu_users import other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
+from perfharness_launcher.machine_load import machine_load
 from perfharness_launcher.measured import missing_ranks, restarted_ranks, unfollowed, with_measured
 from perfharness_launcher.nsys.collect import collect
 from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics, gpu_metrics_hz
