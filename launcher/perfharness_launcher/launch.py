@@ -15,6 +15,7 @@ from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessE
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, ProcessRecord, RunManifest
+from perfharness_launcher.children import rank_findings, unfollowed, with_measured
 from perfharness_launcher.companions.clocks import maximized_clocks
 from perfharness_launcher.companions.cool_down import cooled_down
 from perfharness_launcher.companions.telemetry import SAMPLE_INTERVAL_MS, free_cpus, sampled
@@ -22,7 +23,6 @@ from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
 from perfharness_launcher.gpu_users import other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.machine_load import machine_load
-from perfharness_launcher.measured import missing_ranks, restarted_ranks, unfollowed, with_measured
 from perfharness_launcher.nsys.collect import collect
 from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics, gpu_metrics_hz
 from perfharness_launcher.plan.launch_plan import LaunchPlan
@@ -216,7 +216,7 @@ def _measure(
         for ending, record, found in zip(endings, records, collected, strict=True):
             findings += found.findings
             options = plan.options
-            findings += [*missing_ranks(record), *restarted_ranks(record)]
+            findings += rank_findings(record)
             findings += unfollowed(ending.process.folder, record.folder, plan.tracer.kind)
             findings += process_findings(ending, record, plan.tracer, options.timeout_s, options.capture_batches)
             if plan.annotations is not None:

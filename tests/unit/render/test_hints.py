@@ -12,6 +12,8 @@ from perfharness.model.annotations import Annotations, FunctionNote
 from perfharness.model.manifest import ProcessRecord, TracerRecord
 from perfharness_launcher.processes.outcome import annotation_findings, failure_hint
 
+EMBEDDED: tuple[Any, str] = ("embedded", "0.1.0")
+
 
 @pytest.mark.parametrize(
     ("changes", "stderr", "tracer", "words"),
@@ -37,7 +39,7 @@ def test_the_hint_fits_how_a_process_ended(
     record = ProcessRecord.model_validate(
         {"index": 0, "gpu_index": 0, "folder": "proc_0_gpu_0", "command": ["p"], "ended": "failed"} | changes
     )
-    kind, version = tracer or ("embedded", "0.1.0")
+    kind, version = tracer or EMBEDDED
     hint = failure_hint(record, stderr, "/usr/bin/nsys", TracerRecord(kind=kind, version=version))
     assert words in hint
     assert bool(hint) is bool(words)
