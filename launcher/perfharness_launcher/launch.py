@@ -88,7 +88,7 @@ class FinishedRun:
         Raises:
             LaunchError: it could not be moved.
         """
-        self._interrupts.note_only()
+        self._interrupts.raises = False
         self.placed = self._stage.finish()
         return self.placed
 
@@ -142,10 +142,11 @@ def launch(
     with noting_interrupts() as interrupts, staging(output_dir, run_id, observer.stage) as stage:
         manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions, patience or Patience())
         run = FinishedRun(manifest, stage.path, stage, interrupts)
+        interrupts.raises = True
         try:
-            with interrupts.raising():
-                yield run
+            yield run
         except BaseException as error:
+            interrupts.raises = False
             if run.placed is not None:
                 raise
             raise _with_location(error, stage.finish(), observer) from error
