@@ -15,16 +15,16 @@ from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessE
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, ProcessRecord, RunManifest
+from perfharness_launcher.children import rank_findings, unfollowed, with_measured
 from perfharness_launcher.collect import collect
 from perfharness_launcher.companions.clocks import maximized_clocks
 from perfharness_launcher.companions.cool_down import cooled_down
-from perfharness_launcher.companions.exclusive import other_users
 from perfharness_launcher.companions.telemetry import SAMPLE_INTERVAL_MS, free_cpus, sampled
-from perfharness_launcher.companions.yardstick import machine_load
 from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
 from perfharness_launcher.contention import contention_findings
+from perfharness_launcher.gpu_users import other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
-from perfharness_launcher.measured import missing_ranks, restarted_ranks, unfollowed, with_measured
+from perfharness_launcher.machine_load import machine_load
 from perfharness_launcher.nsys import GpuSampling, find_gpu_metrics, gpu_metrics_hz
 from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import planned_command
@@ -89,7 +89,7 @@ class FinishedRun:
         Raises:
             LaunchError: it could not be moved.
         """
-        self._interrupts.note_only()
+        self._interrupts.raises = False
         self.placed = self._stage.finish()
         return self.placed
 
@@ -143,10 +143,11 @@ def launch(
     with noting_interrupts() as interrupts, staging(output_dir, run_id, observer.stage) as stage:
         manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions, patience or Patience())
         run = FinishedRun(manifest, stage.path, stage, interrupts)
+        interrupts.raises = True
         try:
-            with interrupts.raising():
-                yield run
+            yield run
         except BaseException as error:
+            interrupts.raises = False
             if run.placed is not None:
                 raise
             raise _with_location(error, stage.finish(), observer) from error
@@ -218,7 +219,7 @@ def _measure(
         for ending, record, found in zip(endings, records, collected, strict=True):
             findings += found.findings
             options = plan.options
-            findings += [*missing_ranks(record), *restarted_ranks(record)]
+            findings += rank_findings(record)
             findings += unfollowed(ending.folder, record.folder, plan.tracer.kind)
             findings += process_findings(ending, record, plan.tracer, options.timeout_s, options.capture_batches)
             if plan.annotations is not None:

@@ -311,14 +311,10 @@ def planned_command(spec: ProcessSpec, nsys: NsysTracing | None, run_dir: Path) 
     return list(spec.command) if nsys is None else profile_command(nsys, run_dir / spec.folder, spec.command)
 
 
-# ---- all processes of a run ----
-
-
-def is_alive(process: psutil.Process | int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     try:
-        found = psutil.Process(process) if isinstance(process, int) else process
-        return found.is_running() and found.status() != psutil.STATUS_ZOMBIE
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
@@ -328,14 +324,6 @@ def carries(process: psutil.Process, run_id: str) -> bool:
     try:
         return process.environ().get(variables.RUN_ID) == run_id
     except (psutil.Error, OSError):
-        return False
-
-
-def belongs(process: psutil.Process, run_id: str) -> bool:
-    """Whether a process or one above it carries the run's id; in doubt it does not."""
-    try:
-        return any(carries(one, run_id) for one in (process, *process.parents()))
-    except psutil.Error:
         return False
 
 

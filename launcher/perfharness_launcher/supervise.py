@@ -254,7 +254,7 @@ class Supervisor:
 def _wait_for(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Return those that still run after so many seconds; at once where there is none."""
     deadline = time.monotonic() + seconds
-    while left := [process for process in processes if is_alive(process)]:
+    while left := [process for process in processes if is_alive(process.pid)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.02)

@@ -28,7 +28,6 @@ SPEC_NAME = "spec.json"
 STATUS_NAME = "status.json"
 RESULT_NAME = "result.json"
 ARRAYS_FOLDER = "arrays"
-FILES_NAME = "files.json"
 OUTPUTS_NAME = "outputs.npz"
 OUTPUTS_FOLDER = "outputs"
 

@@ -320,7 +320,7 @@ class RunManifest(_Model):
     """None where there was one process only, or the barrier was switched off."""
 
     companions: FiniteJson = Field(default_factory=dict)
-    """The records of the companions of the processes, by name: `clocks`, `telemetry`, `yardstick`, …"""
+    """The records of the launch's conditions, by name: `clocks`, `telemetry`, `yardstick` (load of the machine), …"""
 
     findings: list[FindingRecord] = Field(default_factory=list)
     """What the launcher itself found; the analysis adds its own to `benchmark_mean.json`."""

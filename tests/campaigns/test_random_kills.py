@@ -51,8 +51,10 @@ with perf.range("pipeline"):
                 time.sleep(0.05)
 perf.finalize()
 """
-VICTIMS = {"embedded": ("launcher", "helper", "measured", "terminal")}
-VICTIMS["nsys"] = (*VICTIMS["embedded"], "nsys")
+VICTIMS = {
+    "embedded": ("launcher", "helper", "measured", "terminal"),
+    "nsys": ("launcher", "helper", "measured", "terminal", "nsys"),
+}
 
 
 def is_kind(kind: str, line: str) -> bool:

@@ -24,7 +24,7 @@ from perfharness_launcher.program import PYTHON_NAME
 Ended = Literal["ok", "failed", "timeout", "interrupted", "not_started"]
 
 LOST = "was killed together with the helper between it and its tracer"
-DEAF = "did not end when it was asked to (SIGINT, then SIGTERM), and was killed"
+IGNORED_SIGNALS = "did not end when it was asked to (SIGINT, then SIGTERM), and was killed"
 END_WHEN_ASKED = (
     "What it writes at its end is missing, its trace perhaps; a server ends when it is sent SIGINT or SIGTERM."
 )
@@ -184,7 +184,7 @@ def _ended_badly(
     command = shlex.join(ending.spec.command)
     folder = ending.folder
     how = {
-        "failed": LOST if ending.lost else DEAF if _was_killed(ending) else _how_it_failed(record),
+        "failed": LOST if ending.lost else IGNORED_SIGNALS if _was_killed(ending) else _how_it_failed(record),
         "timeout": f"was ended after --timeout {timeout_s:g} seconds" if timeout_s else "was ended",
         "interrupted": "was interrupted",
         "not_started": f"did not start ({ending.not_started})",
@@ -202,72 +202,52 @@ def _ended_badly(
 def _next_step(ending: RunningProcess, record: ProcessRecord, folder: Path, tracer: TracerRecord) -> str:
     if _was_killed(ending):
         return END_WHEN_ASKED
-    hints = (
-        failure_hint(record, log_tail(folder / STDERR_LOG), ending.spec.command[0]),
-        blocking_hint(record, tracer),
-    )
-    return " ".join(filter(None, hints))
+    return failure_hint(record, log_tail(folder / STDERR_LOG), ending.spec.command[0], tracer)
 
 
 CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"})
-MEMORY = "Fewer processes (-np) or smaller batches need less memory"
-EXCEPTION = re.compile(r"\s*(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit))\b")
-"""How the last line of a traceback begins."""
+ENDED_BY_EOF = re.compile(r"^\s*EOFError\b", re.MULTILINE)
+BLOCKS_FORKS_BEFORE = (2024, 1)
+"""nsys 2023.4 blocks a process one of whose threads forks while another runs, with or without perfharness."""
 
 
-def failure_hint(record: ProcessRecord, stderr: str, program: str) -> str:
+def failure_hint(record: ProcessRecord, stderr: str, program: str, tracer: TracerRecord) -> str:
     """The next step that fits how a process ended; empty where there is none.
 
     Args:
         stderr: the end of what it wrote there.
         program: what was started: the interpreter of a Python script.
     """
-    if record.ended == "timeout":
-        return "Give it longer (--timeout), or see where it hangs: `py-spy dump --pid PID` while it runs."
+    if record.ended in ("timeout", "interrupted"):
+        longer = "Give it longer (--timeout), or see where it hangs: `py-spy dump --pid PID` while it runs."
+        hints = (longer if record.ended == "timeout" else "", _blocked_by_tracer(tracer))
+        return " ".join(filter(None, hints))
     if record.ended != "failed":
         return ""
     code = record.exit_code
     number = code - 128 if record.signal is None and code is not None and 128 < code < 160 else None
     signal_of_end = record.signal or (signal_name(number) if number is not None else None)
     if signal_of_end == "SIGKILL":
-        return f"The kernel kills so where memory runs out (`dmesg`, or the container's limit). {MEMORY}."
+        return "The kernel kills a process where memory runs out (see `dmesg`). Use fewer processes or smaller batches."
     if signal_of_end in CRASHES:
         return "Native code crashed. PYTHONFAULTHANDLER=1 shows where; --tracer none whether it does so untraced."
     if signal_of_end is not None:
         return "Another program or a person sent the signal."
-    return _hint_of_exception(stderr, program) if code is not None else ""
+    if Path(program).name == "nsys" and tracer.kind == "nsys":
+        return "nsys cannot run inside nsys. Launch the program without nsys, or add --tracer embedded."
+    if ENDED_BY_EOF.search(stderr):
+        return "A launch closes standard input, so input() fails. Pass what the script asks for as an argument."
+    return "" if stderr else f"{Path(program).name} gave no reason. Run it without perfharness to see the same."
 
 
-BLOCKS_FORKS_BEFORE = (2024, 1)
-"""nsys 2023.4 blocks a process one of whose threads forks while another runs, with or without perfharness."""
-
-
-def blocking_hint(record: ProcessRecord, tracer: TracerRecord) -> str:
-    """Of a process that had to be ended: whether its tracer may have blocked it; empty where it cannot have."""
+def _blocked_by_tracer(tracer: TracerRecord) -> str:
     version = tuple(int(part) for part in re.findall(r"\d+", tracer.version or "")[:2])
-    if record.ended not in ("timeout", "interrupted") or tracer.kind != "nsys" or version >= BLOCKS_FORKS_BEFORE:
+    if tracer.kind != "nsys" or version >= BLOCKS_FORKS_BEFORE:
         return ""
     return (
-        "If it hung: this nsys blocks programs that fork in a thread, as Pool(maxtasksperchild=…) does; take a newer"
-        " one, or --tracer embedded."
+        "If it hung: this nsys blocks programs that fork in a thread, as Pool(maxtasksperchild=…) does. Install a newer"
+        " one, or add --tracer embedded."
     )
-
-
-def _hint_of_exception(stderr: str, program: str) -> str:
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    names = [found[1] for line in lines if (found := EXCEPTION.match(line))]
-    name = names[-1] if names else None
-    if name in ("SyntaxError", "IndentationError", "TabError"):
-        return "The script cannot be compiled, so nothing of it ran; correct the line above."
-    if name in ("ModuleNotFoundError", "ImportError"):
-        return f"Install what it imports for {program}, or name the interpreter too: launch PYTHON SCRIPT."
-    if name == "MemoryError" or re.search(r"out of memory", stderr, re.IGNORECASE):
-        return f"{MEMORY}."
-    if name is not None:
-        return "The script raised this itself; correct it, or run it without perfharness to see the same."
-    if any(line.strip().startswith("usage:") for line in lines):
-        return "The script refused its arguments: what follows SCRIPT is its own, ours go before it."
-    return "The script ended with this code itself (sys.exit); its stdout.log and stderr.log say more."
 
 
 def _end_of_output(folder: Path, logs: tuple[str, ...]) -> str:

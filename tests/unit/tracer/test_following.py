@@ -10,7 +10,7 @@ from pathlib import Path
 from perfharness.boot import FOLLOW
 from perfharness.model import environment
 from perfharness.trace.host_samples import _since_fork
-from perfharness_launcher import measured
+from perfharness_launcher import children
 
 
 def run_with_hook(code: str, *options: str, **environ: str) -> str:
@@ -33,7 +33,7 @@ def test_a_python_that_makes_no_ranges_imports_nothing_of_ours(tmp_path: Path) -
 def test_a_python_that_empties_its_environment_runs_and_is_named(tmp_path: Path) -> None:
     code = "import os; os.environ.clear(); import perfharness.recorder; print('ran')"
     assert run_with_hook(code, PERFHARNESS_OUTPUT_DIR=str(tmp_path), PERFHARNESS_TRACER="embedded") == "ran"
-    (finding,) = measured.unfollowed(tmp_path, "proc_0_gpu_0", "embedded")
+    (finding,) = children.unfollowed(tmp_path, "proc_0_gpu_0", "embedded")
     assert finding.code == "child-not-followed"
 
 
