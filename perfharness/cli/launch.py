@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BaseModel
@@ -33,7 +33,6 @@ from perfharness.model.text import safe
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
-from perfharness.runs.series.repeat_file import DEFAULT_COUNT, TRACED, UNTRACED, RepeatRequest
 from perfharness_launcher.options import (
     PROJECT_NAME,
     SETTINGS_NAME,
@@ -44,6 +43,9 @@ from perfharness_launcher.options import (
 from perfharness_launcher.plan import LaunchPlan, folders_of
 from perfharness_launcher.staging import series_folder
 from perfharness_launcher.supervise import Observer
+
+if TYPE_CHECKING:
+    from perfharness.runs.series.repeat_file import RepeatRequest
 
 SERIES = "Several launches"
 """A group of options in the help."""
@@ -122,7 +124,7 @@ def launch_verb(
     Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed, or nothing could be measured.
     """
     asked = launch_options(script, script_arguments or (), given(context, settings), series.config)
-    request = parse_repeat(DEFAULT_COUNT if series.overhead and series.repeat is None else series.repeat)
+    request = parse_repeat(series.repeat, default=series.overhead)
     with naming_settings(asked):
         numbers = parse_numbers(series.np_sweep)
         launches = launches_of(asked, numbers, series.cold_start, request, overhead=series.overhead)
@@ -248,18 +250,19 @@ def parse_numbers(text: str | None) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts)
 
 
-def parse_repeat(count: int | None) -> RepeatRequest | None:
-    """What --repeat asks for; None: one launch. Raises `UsageError`."""
-    if count is None:
+def parse_repeat(count: int | None, *, default: bool) -> RepeatRequest | None:
+    """What --repeat asks for, or the default number of launches; None: one launch. Raises `UsageError`."""
+    if count is None and not default:
         return None
     from perfharness.runs.series.repeat import repeat_request
+    from perfharness.runs.series.repeat_file import DEFAULT_COUNT
 
-    return repeat_request(count)
+    return repeat_request(DEFAULT_COUNT if count is None else count)
 
 
 @contextmanager
 def watching(plan: LaunchPlan, output: Output) -> Iterator[Observer]:
-    """What goes on during a launch, on stderr; what loses its parent meanwhile belongs to the launch."""
+    """What goes on during a launch, on stderr."""
     output.message(headline(plan))
     view = LaunchView(output.messages, show_output=output.verbose)
     with view:
@@ -342,6 +345,7 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
     from perfharness.render.terminal.overhead import print_overhead
     from perfharness.runs.series.overhead import overhead_cases, summarize_overhead
     from perfharness.runs.series.repeat import plan_repeats, run_repeats
+    from perfharness.runs.series.repeat_file import TRACED, UNTRACED
 
     interrupted = False
     of_each = [plans[: request.count], plans[request.count :]]
