@@ -185,7 +185,7 @@ def test_asked_twice_the_launcher_kills_what_ignores_signals(script: Path, tmp_p
         wait_for(lambda: hanging(out, 1))
         launcher.send_signal(signal.SIGINT)
         for line in launcher.stdout:
-            if "once more" in line:
+            if "again" in line:
                 break
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(PATIENCE_S) == 1
