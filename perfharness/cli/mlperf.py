@@ -79,7 +79,7 @@ def mlperf_verb(
     else:
         print_mlperf(output.results, run.result, run.launch.summary.mean, run.launch.summary.results)
     output.findings(run.findings)
-    output.message(f"results: {run.launch.folder}")
+    output.message(f"Results: {run.launch.folder}")
     if run.result.status != "ok" or not run.launch.all_processes_well or run.launch.summary.not_written is not None:
         raise typer.Exit(EXIT_FAILED)
     kept = are_kept(run.launch.folder, limits, output)

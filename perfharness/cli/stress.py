@@ -243,7 +243,7 @@ def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = 
     else:
         print_load(output.results, result.load)
     output.findings(result.findings)
-    output.message(f"results: {result.launch.folder}")
+    output.message(f"Results: {result.launch.folder}")
     if result.load.status == "stopped-by-errors":
         return EXIT_CHECK_FAILED
     if result.load.status != "ok" or not result.launch.all_processes_well:

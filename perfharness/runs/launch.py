@@ -165,21 +165,21 @@ def run_plan(
     return replace(result, history_findings=record(lambda: launch_entry(place)))
 
 
-EXPLAINING = "explaining pass: the same again, recording what explains the times"
+EXPLAINING = "profiling pass: running the script again"
 
 
 def _explain(
     plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observer: Observer
 ) -> tuple[list[Finding], bool]:
-    """Run the explaining pass of a run that was measured, into its folder; returns why there is none, if there is none,
-    and whether the user ended it.
+    """Run the profiling pass of a measured run, into its folder. The measured run stays as it was.
 
-    Whatever happens, the measured run is as it was.
+    Returns:
+        Why there is none, and whether the user ended it.
     """
     bad = [record.folder for record in run.manifest.processes if record.ended != "ok"]
     if bad or run.was_interrupted:
-        why = f"{', '.join(bad)} did not end well" if bad else "the launch was interrupted"
-        message = f"There is no explaining pass: {why} in the measured one."
+        why = f"{', '.join(bad)} failed in the measured pass" if bad else "the launch was interrupted"
+        message = f"Profiling pass skipped: {why}."
         return [Finding("explaining-pass-skipped", Severity.WARNING, message)], False
     observer.stage(EXPLAINING)
     second, folder = explaining_pass(plan, longest_s(run.manifest)), run.folder / EXPLAIN_NAME

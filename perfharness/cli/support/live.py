@@ -89,9 +89,9 @@ class LaunchView(Observer):
     def interrupted(self, count: int) -> None:
         """Say what is being done about it."""
         self._lines.append(
-            "ending the processes and writing what there is; once more: kill them"
+            "Ending the processes and saving results; press Ctrl-C again to kill them."
             if count == 1
-            else "killing the processes and their tracers"
+            else "Killing the processes and their tracers."
         )
         self._due.set()
 

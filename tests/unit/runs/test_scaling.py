@@ -188,3 +188,4 @@ def test_a_sweep_without_a_number_is_3(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     (point,) = json.loads((tmp_path / "out" / "scaling.json").read_text())["points"]
     assert (point["row"]["status"], point["row"]["items_per_second"]) == ("ok", None)
+    assert not (tmp_path / "out" / "scaling.png").exists()
