@@ -63,6 +63,7 @@ def main(arguments: list[str]) -> int:
         report("not_started", error="the launch was called off before the process started")
         return EXIT_NOT_STARTED
     problems = bind(settings["cpus"])
+    wakeup = wake_on_child_end()
     start_ns, start_unix_ns = time.perf_counter_ns(), time.time_ns()
     environment = {**os.environ, **settings["environment"], STARTED: str(start_unix_ns)}
     try:
@@ -83,7 +84,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, lambda number, _frame: signal_group(process.pid, number))
     cpus = sorted(os.sched_getaffinity(0))
     report("started", hold=own_pid, pid=process.pid, start_unix_ns=start_unix_ns, cpus=cpus, problems=problems)
-    wait_status, usage = wait_for(process.pid, control)
+    wait_status, usage = wait_for(process.pid, control, wakeup)
     process.returncode = code = os.waitstatus_to_exitcode(wait_status)
     report(
         "ended",
@@ -118,16 +119,30 @@ def bind(cpus: list[int]) -> list[str]:
     return []
 
 
-def wait_for(pid: int, control: int) -> tuple[int, Any]:
+def wake_on_child_end() -> int:
+    """Return the read end of a pipe that becomes readable when a child ends."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reader
+
+
+def wait_for(pid: int, control: int, wakeup: int) -> tuple[int, Any]:
     """Return wait status and resource usage of a process, which is ended where CONTROL ends first."""
-    ended = os.pidfd_open(pid)
-    watched, timeout = [ended, control], None
+    watched, timeout = [wakeup, control], None
     signals = [signal.SIGINT, signal.SIGTERM]
-    while ended not in select.select(watched, [], [], timeout)[0]:
-        watched, timeout = [ended], GRACE_S
-        signal_group(pid, signals.pop(0) if signals else signal.SIGKILL)
-    _, wait_status, usage = os.wait4(pid, 0)
-    return wait_status, usage
+    while True:
+        ended, wait_status, usage = os.wait4(-1, os.WNOHANG)
+        if ended == pid:
+            return wait_status, usage
+        if ended:  # an orphan
+            continue
+        if wakeup in select.select(watched, [], [], timeout)[0]:
+            os.read(wakeup, 64)
+        else:
+            watched, timeout = [wakeup], GRACE_S
+            signal_group(pid, signals.pop(0) if signals else signal.SIGKILL)
 
 
 def signal_group(pid: int, number: int) -> None:

@@ -108,6 +108,7 @@ class RunningProcess:
         not_started: why it never started.
         lost: whether the helper was killed, and the measured process with it.
         stopped: why the launcher ended it; `done`: it was no longer needed.
+        status: descriptor, readable when the helper has reported something.
         tracer_killed: whether the launcher killed a tracer that had not written its report.
         tracer_restarts: how often nsys was started again before the process began.
     """
@@ -135,7 +136,6 @@ class RunningProcess:
     is_released: bool = False
     tracer_killed: bool = False
     tracer_restarts: int = 0
-    _tracer_end: int = -1
     _unread: bytes = b""
 
     def start_tracer(self) -> None:
@@ -149,14 +149,6 @@ class RunningProcess:
                 env=self.environment,
                 start_new_session=True,
             )
-        if self._tracer_end >= 0:
-            os.close(self._tracer_end)
-        self._tracer_end = os.pidfd_open(self.tracer.pid)
-
-    @property
-    def descriptors(self) -> list[int]:
-        """Readable when there is something to refresh."""
-        return [self.status, *([self._tracer_end] if self.is_tracing else [])]
 
     @property
     def is_measured(self) -> bool:
@@ -224,7 +216,6 @@ class RunningProcess:
         """Close its descriptors, once all has ended."""
         self.release()
         os.close(self.status)
-        os.close(self._tracer_end)
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):

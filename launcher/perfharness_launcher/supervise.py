@@ -22,6 +22,7 @@ from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.process import ProcessGroup, RunningProcess, carries, is_alive, start
 
 POLL_S = 0.05
+END_POLL_S = 0.02
 ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 LEFTOVER_GRACE_S = 3.0
 """How long what the measured processes leave behind may take to end by itself."""
@@ -127,7 +128,7 @@ class Supervisor:
         return start_barrier(folder, {spec.index: spec.folder for spec in processes}, timeout_s)
 
     def _polls(self) -> Iterator[None]:
-        """Read the states and notify the observer, then rest until something happens, for `POLL_S` at most."""
+        """Read the states and notify the observer, then rest until a helper reports, for `POLL_S` at most."""
         while True:
             for process in self.processes:
                 process.refresh()
@@ -143,9 +144,8 @@ class Supervisor:
             yield
             poll = select.poll()
             for process in self.processes:
-                for descriptor in process.descriptors:
-                    poll.register(descriptor, select.POLLIN)
-            poll.poll(1000 * POLL_S)
+                poll.register(process.status, select.POLLIN)
+            poll.poll(1000 * (END_POLL_S if all(process.is_over for process in self.processes) else POLL_S))
 
     def _phase(self, process: RunningProcess) -> Phase:
         if process.is_over:
