@@ -1,4 +1,4 @@
-"""Everything that a measurement needs, checked one by one: what was found, what is missing, what to do."""
+"""Check what a measurement needs: what was found, what is missing, what to do."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from perfharness.model.version import VERSION
 from perfharness.telemetry.clock_files import state_dirs
 from perfharness.telemetry.clocks import RESTORE_COMMAND, changed_gpus
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
-from perfharness_launcher.nsys.command_line import NsysInstall
-from perfharness_launcher.nsys.probe import (
+from perfharness_launcher.collect import TRIAL_RANGES, try_nsys
+from perfharness_launcher.gpus import GpuFacts, find_gpus
+from perfharness_launcher.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system
+from perfharness_launcher.nsys import (
     INSTALL_NSYS,
     NSYS_VARIABLE,
     NVTX_PINNED,
-    TRIAL_RANGES,
+    NsysInstall,
     dotted,
     find_nsys,
     too_old_for_driver,
-    try_nsys,
 )
-from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
-from perfharness_launcher.plan.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system
 
 PACKAGES = ("nvtx", "nvidia-ml-py", "cupti-python", "numpy", "pyarrow", "adbc-driver-sqlite", "torch", "onnxruntime")
 OPTIONAL_PACKAGES = frozenset({"cupti-python", "torch", "onnxruntime"})
 
 
 class Health(str, Enum):
-    """The result of a check."""
+    """The result of a check; `ABSENT` is not needed on this machine."""
 
     GOOD = "good"
-    ABSENT = "absent"  # not there, and not needed on this machine
+    ABSENT = "absent"
     WARNING = "warning"
     BAD = "bad"
 
@@ -48,8 +47,8 @@ class Check:
     """One check.
 
     Args:
-        topic: a group, e.g. `nsys`.
-        hint: the next step; empty where none is needed.
+        topic: the group, `nsys`.
+        hint: the next step.
         measures: whether this alone makes measuring possible.
     """
 
@@ -63,11 +62,11 @@ class Check:
 def check_up(
     python: str, environ: Mapping[str, str], *, nsys: Path | None = None, root: Path = Path("/")
 ) -> list[Check]:
-    """Check everything; takes a few seconds, for each nsys is tried for real.
+    """Check everything, and try each nsys for real (seconds).
 
     Args:
-        python: the interpreter that would run scripts.
-        root: where /proc is looked for.
+        python: the interpreter that runs scripts.
+        root: where /proc is.
     """
     gpus = find_gpus()
     interpreter = ask_interpreter(python)
@@ -84,134 +83,103 @@ def check_up(
 
 
 def check_interpreter(interpreter: InterpreterFacts) -> Iterator[Check]:
-    """The interpreter and its nvtx."""
+    """Check the interpreter and its nvtx."""
     if interpreter.problem:
         yield Check("python", Health.BAD, interpreter.problem, "name a Python interpreter with --python")
         return
     yield Check("python", Health.GOOD, f"{interpreter.executable}, Python {interpreter.version}")
     if interpreter.nvtx is None:
-        yield Check(
-            "nvtx", Health.BAD, f"{interpreter.executable} has no nvtx: a script cannot annotate", "pip install nvtx"
-        )
+        yield Check("nvtx", Health.BAD, f"{interpreter.executable} has no nvtx", "pip install nvtx")
     else:
         yield Check("nvtx", Health.GOOD, f"nvtx {interpreter.nvtx}")
 
 
 def check_nsys(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts, gpus: GpuFacts) -> Iterator[Check]:
-    """Every nsys found; the usable ones are tried."""
+    """Check every nsys found, and try the usable ones."""
     if not installs:
-        yield Check(
-            "nsys",
-            Health.ABSENT,
-            "no nsys in PATH, /opt/nvidia, a CUDA toolkit, Nsight Compute or .nsys: the embedded tracer will be used",
-            f"`{INSTALL_NSYS}` gets one without root; --nsys or {NSYS_VARIABLE} names one elsewhere",
-        )
+        hint = f"install one without root: `{INSTALL_NSYS}`; or name one with --nsys or {NSYS_VARIABLE}"
+        yield Check("nsys", Health.ABSENT, "no nsys found; the embedded tracer is used", hint)
+    other = "name another with --nsys, or use --tracer embedded"
     for install in installs:
         name = f"nsys {install.version_text or '?'} at {install.path} ({install.source})"
         if not install.usable:
             yield Check("nsys", Health.BAD, f"{name}: {'; '.join(install.problems)}", _nsys_hint(install))
             continue
-        yield _trial_check(name, install, interpreter)
-        yield _details(install)
+        trial = try_nsys(install, interpreter.executable) if interpreter.nvtx else None
+        if trial is None:
+            yield Check("nsys", Health.WARNING, f"{name}: not tried, because nvtx is missing", "pip install nvtx")
+        elif trial.records_nvtx:
+            text = f"{name}: recorded {TRIAL_RANGES} of {TRIAL_RANGES} ranges"
+            yield Check("nsys", Health.GOOD, text, measures=True)
+        elif trial.ranges is None:
+            yield Check("nsys", Health.BAD, f"{name} records nothing here: {trial.reason}", other)
+        else:
+            hint = f"pip install nvtx=={NVTX_PINNED}, or nsys 2025.3 or newer, or --tracer embedded"
+            yield Check("nsys", Health.WARNING, f"{name} records no ranges of nvtx {interpreter.nvtx}", hint)
         if reason := too_old_for_driver(install, gpus.cuda_driver):
-            yield Check("nsys", Health.WARNING, reason, "install a newer Nsight Systems, or take --tracer embedded")
+            yield Check("nsys", Health.WARNING, reason, "install a newer Nsight Systems, or use --tracer embedded")
 
 
 def _nsys_hint(install: NsysInstall) -> str:
     text = " ".join(install.problems)
     if "not found" in text:
-        return "install the libraries named (Debian: libssh-4 libpfm4 libdw1), or put them next to the importer"
+        return "install these libraries (Debian: libssh-4 libpfm4 libdw1), or put them next to the importer"
     if "importer" in text:
-        return f"install the whole of Nsight Systems (its host-linux-* folder), or `{INSTALL_NSYS}`"
+        return f"install all of Nsight Systems (its host-linux-* folder), or `{INSTALL_NSYS}`"
     return "name another with --nsys"
 
 
-def _trial_check(name: str, install: NsysInstall, interpreter: InterpreterFacts) -> Check:
-    if interpreter.nvtx is None:
-        return Check("nsys", Health.WARNING, f"{name}: not tried, for there is no nvtx to try it with")
-    trial = try_nsys(install, interpreter.executable)
-    if trial.records_nvtx:
-        return Check("nsys", Health.GOOD, f"{name}: recorded {TRIAL_RANGES} of {TRIAL_RANGES} ranges", measures=True)
-    if trial.ranges is not None:
-        return Check(
-            "nsys",
-            Health.WARNING,
-            f"{name} records no range of nvtx {interpreter.nvtx} ({trial.reason})",
-            f"pip install nvtx=={NVTX_PINNED}, or nsys 2025.3 or newer, or --tracer embedded",
-        )
-    return Check("nsys", Health.BAD, f"{name} records nothing here: {trial.reason}", "name another with --nsys")
-
-
-def _details(install: NsysInstall) -> Check:
-    importer = f"importer {install.importer}" if install.importer else "importer not visible from here"
-    if install.importer and not install.finds_importer:
-        importer += " (nsys does not look there, so the launcher calls it)"
-    cupti = f", CUPTI up to {dotted(install.cupti)}" if install.cupti else ""
-    return Check("nsys", Health.GOOD, f"  {importer}{cupti}, {len(install.profile_options)} options of `profile`")
-
-
 def check_gpus(gpus: GpuFacts, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Driver and GPUs."""
+    """Check driver and GPUs."""
     for line in gpus.lost:
-        yield Check(
-            "gpu", Health.BAD, line, "nvidia-smi and the kernel's log (Xid) say more; a reset or restart may help"
-        )
+        yield Check("gpu", Health.BAD, line, "see nvidia-smi and the kernel log (Xid); reset the GPU or restart")
     if not gpus.gpus:
-        yield Check("gpu", Health.ABSENT, f"no GPU ({gpus.problem}): CPU times only")
+        yield Check("gpu", Health.ABSENT, f"no GPU ({gpus.problem}); CPU times only")
         return
-    yield Check("gpu", Health.GOOD, f"driver {gpus.driver}, CUDA {dotted(gpus.cuda_driver or ())}; NVML answers")
+    yield Check("gpu", Health.GOOD, f"driver {gpus.driver}, CUDA {dotted(gpus.cuda_driver or ())}")
     for gpu in gpus.gpus:
         yield Check("gpu", Health.GOOD, f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''}: {gpu.name}, {gpu.uuid}")
     if visible := environ.get("CUDA_VISIBLE_DEVICES"):
-        yield Check("gpu", Health.WARNING, f"CUDA_VISIBLE_DEVICES={visible} limits what -ng and -go choose from")
+        yield Check("gpu", Health.WARNING, f"CUDA_VISIBLE_DEVICES={visible} limits -ng and -go")
 
 
 def check_embedded(gpus: GpuFacts, interpreter: InterpreterFacts) -> Iterator[Check]:
-    """The embedded tracer: the interpreter, and CUPTI that matches the driver."""
+    """Check the embedded tracer: the interpreter, and a CUPTI that matches the driver."""
     if interpreter.problem:
         return
     if not interpreter.has_perfharness:
-        yield Check(
-            "embedded", Health.BAD, f"{interpreter.executable} cannot import perfharness", "install perfharness there"
-        )
+        text = f"perfharness is not installed in {interpreter.executable}"
+        yield Check("embedded", Health.BAD, text, "install perfharness there")
         return
-    yield Check("embedded", Health.GOOD, "the embedded tracer records ranges with host times", measures=True)
+    yield Check("embedded", Health.GOOD, "the embedded tracer records ranges and CPU times", measures=True)
     if not gpus.gpus or gpus.cuda_driver is None:
         return
     major = gpus.cuda_driver[0]
-    hint = f'pip install "cupti-python~={major}.0"'
     found = next(iter(find_libraries(major)), None)
-    if found is None:
-        text = f"no libcupti.so.{major} (the driver runs CUDA {major}): the embedded tracer cannot record GPU work"
-        yield Check("cupti", Health.WARNING, text, hint)
-        return
-    try:
-        yield Check("cupti", Health.GOOD, f"{found}, version {Cupti(found).version}, matches the driver")
-    except (OSError, CuptiError, AttributeError) as error:
-        yield Check("cupti", Health.WARNING, f"{found} cannot be used: {error}", hint)
+    problem = f"no libcupti.so.{major} for CUDA {major}"
+    if found is not None:
+        try:
+            yield Check("cupti", Health.GOOD, f"{found}, version {Cupti(found).version}, matches the driver")
+            return
+        except (OSError, CuptiError, AttributeError) as error:
+            problem = f"{found} cannot be used: {error}"
+    text = f"{problem}; the embedded tracer cannot record GPU work"
+    yield Check("cupti", Health.WARNING, text, f'pip install "cupti-python~={major}.0"')
 
 
 def check_permissions(root: Path, *, has_gpu: bool) -> Iterator[Check]:
-    """What the kernel and the driver let a user do."""
-    paranoid = _read(root / "proc/sys/kernel/perf_event_paranoid")
-    if paranoid is not None:
-        yield Check("permissions", Health.GOOD, f"perf_event_paranoid {paranoid}: of no concern, CPU sampling is off")
+    """Check whether the driver lets this user read GPU performance counters."""
+    if not has_gpu:
+        return
     parameters = _read(root / "proc/driver/nvidia/params")
     if parameters is None:
-        if has_gpu:
-            yield Check("permissions", Health.WARNING, "/proc/driver/nvidia/params cannot be read")
-        return
-    admin_only = re.search(r"RmProfilingAdminOnly: (\d)", parameters)
-    if admin_only is None or admin_only.group(1) == "0" or os.geteuid() == 0:
-        yield Check("permissions", Health.GOOD, "GPU performance counters are open to this user")
+        yield Check("permissions", Health.WARNING, "/proc/driver/nvidia/params cannot be read")
+    elif "RmProfilingAdminOnly: 1" in parameters and os.geteuid() != 0:
+        text = "GPU performance counters are for administrators only; kernels and copies are recorded all the same"
+        hint = "for counters, set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module"
+        yield Check("permissions", Health.ABSENT, text, hint)
     else:
-        yield Check(
-            "permissions",
-            Health.ABSENT,
-            "GPU performance counters are for administrators only (RmProfilingAdminOnly 1); kernels and copies are"
-            " recorded all the same",
-            "for counters: option nvidia NVreg_RestrictProfilingToAdminUsers=0 of the driver",
-        )
+        yield Check("permissions", Health.GOOD, "this user may read GPU performance counters")
 
 
 def check_clocks(gpus: GpuFacts, folders: Sequence[Path], root: Path = Path("/")) -> Iterator[Check]:
@@ -238,24 +206,22 @@ WHOLE_UID_MAP = ["0", "0", "4294967295"]
 
 
 def _clock_permission(root: Path) -> Check:
-    """The driver asks the kernel `capable(CAP_SYS_ADMIN)`, which a user namespace cannot give."""
+    """Check for what the driver asks of the kernel, `capable(CAP_SYS_ADMIN)`, which a user namespace cannot give."""
     effective = re.search(r"CapEff:\s*([0-9a-f]+)", _read(root / "proc/self/status") or "")
     uid_map = (_read(root / "proc/self/uid_map") or "").split()
     if effective is None:
-        return Check(
-            "clocks", Health.WARNING, "whether clocks may be locked is not known: /proc/self/status does not say"
-        )
+        return Check("clocks", Health.WARNING, "/proc/self/status does not say whether clocks may be locked")
     if not int(effective.group(1), 16) >> CAP_SYS_ADMIN & 1:
-        text = "clocks cannot be locked by this user: the driver asks for CAP_SYS_ADMIN"
+        text = "this user may not lock clocks: that needs CAP_SYS_ADMIN"
         return Check("clocks", Health.ABSENT, text, "for -m: root, or a container with --cap-add SYS_ADMIN")
     if uid_map != WHOLE_UID_MAP:
-        text = "clocks cannot be locked in a user namespace (rootless container), whatever capabilities it shows"
+        text = "a user namespace (rootless container) cannot lock clocks"
         return Check("clocks", Health.ABSENT, text, "for -m: run outside, as root")
-    return Check("clocks", Health.GOOD, "clocks may be locked by this user (CAP_SYS_ADMIN); the GPU may still refuse")
+    return Check("clocks", Health.GOOD, "this user may lock clocks (CAP_SYS_ADMIN); the GPU may still refuse")
 
 
 def check_packages(*, has_gpu: bool) -> Iterator[Check]:
-    """Versions of the Python packages that matter."""
+    """List the versions of Python packages."""
     yield Check("packages", Health.GOOD, f"perfharness {VERSION}")
     for name in PACKAGES:
         version = _version(name)
@@ -264,7 +230,7 @@ def check_packages(*, has_gpu: bool) -> Iterator[Check]:
         elif name not in OPTIONAL_PACKAGES:
             yield Check("packages", Health.BAD, f"{name} is missing", f"pip install {name}")
         elif name == "cupti-python" and has_gpu:
-            yield Check("packages", Health.ABSENT, "cupti-python is missing", install_command("cupti"))
+            yield Check("packages", Health.ABSENT, f"{name} is missing", install_command("cupti"))
 
 
 def _version(package: str) -> str | None:

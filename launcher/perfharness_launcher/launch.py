@@ -15,31 +15,27 @@ from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessE
 from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, ProcessRecord, RunManifest
-from perfharness_launcher.companions.clocks import ClockCompanion
-from perfharness_launcher.companions.companion import (
-    Companion,
-    CompanionContext,
-    Companions,
-    MeasuredProcess,
-)
-from perfharness_launcher.companions.cool_down import CoolDownCompanion
-from perfharness_launcher.companions.exclusive import ExclusiveGpus
-from perfharness_launcher.companions.telemetry import SAMPLE_INTERVAL_MS, TelemetryCompanion, free_cpus
-from perfharness_launcher.companions.yardstick import YardstickCompanion
+from perfharness_launcher.children import rank_findings, unfollowed, with_measured
+from perfharness_launcher.collect import collect
+from perfharness_launcher.companions.clocks import maximized_clocks
+from perfharness_launcher.companions.cool_down import cooled_down
+from perfharness_launcher.companions.telemetry import SAMPLE_INTERVAL_MS, free_cpus, sampled
+from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
+from perfharness_launcher.contention import contention_findings
+from perfharness_launcher.gpu_users import other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
-from perfharness_launcher.measured import missing_ranks, restarted_ranks, unfollowed, with_measured
-from perfharness_launcher.nsys.collect import collect
-from perfharness_launcher.nsys.gpu_metrics import GpuSampling, find_gpu_metrics, gpu_metrics_hz
-from perfharness_launcher.plan.launch_plan import LaunchPlan
-from perfharness_launcher.processes.outcome import (
+from perfharness_launcher.machine_load import machine_load
+from perfharness_launcher.nsys import GpuSampling, find_gpu_metrics, gpu_metrics_hz
+from perfharness_launcher.plan import LaunchPlan
+from perfharness_launcher.process import planned_command
+from perfharness_launcher.outcome import (
     annotation_findings,
     planned_record,
     process_findings,
     process_record,
 )
-from perfharness_launcher.processes.spawn import planned_command
-from perfharness_launcher.processes.supervise import Observer, Patience, Supervisor
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
+from perfharness_launcher.supervise import Observer, Patience, Supervisor
 
 ALMOST_FULL_BYTES = 1 << 20
 """With less space than this at the end of a run, something was perhaps not written."""
@@ -93,27 +89,27 @@ class FinishedRun:
         Raises:
             LaunchError: it could not be moved.
         """
-        self._interrupts.note_only()
+        self._interrupts.raises = False
         self.placed = self._stage.finish()
         return self.placed
 
 
-def companions_for(plan: LaunchPlan, say: Callable[[str], None]) -> list[Companion]:
-    """The companions that the options ask for, in the order of their start.
+def conditions_of(plan: LaunchPlan, say: Callable[[str], None]) -> list[Condition]:
+    """The conditions that the options ask for, in the order in which they are entered.
 
     Args:
-        say: called with a line for what a companion waits for before the run begins.
+        say: called with a line for what a condition waits for before the run begins.
     """
     options = plan.options
-    companions: list[Companion] = [ExclusiveGpus(required=options.require_exclusive)]
+    conditions: list[Condition] = [other_users(required=options.require_exclusive)]
     if options.cool_down_c is not None:  # before the clocks are locked, for an idle GPU with locked clocks stays warmer
-        companions.append(CoolDownCompanion(options.cool_down_c, options.cool_down_limit_s, say))
+        conditions.append(cooled_down(options.cool_down_c, options.cool_down_limit_s, say))
     if options.maximize_clocks:  # before the sampler, so that the idle power is that of the clocks of the run
-        companions.append(ClockCompanion())
+        conditions.append(maximized_clocks)
     if options.telemetry:
         cpus = free_cpus(spec.placement for spec in plan.processes)
-        companions.append(TelemetryCompanion(SAMPLE_INTERVAL_MS, options.measure_idle_s, cpus=cpus))
-    return [*companions, YardstickCompanion()]
+        conditions.append(sampled(SAMPLE_INTERVAL_MS, options.measure_idle_s, cpus=cpus))
+    return [*conditions, machine_load]
 
 
 @contextmanager
@@ -122,7 +118,7 @@ def launch(
     command: Sequence[str],
     observer: Observer,
     *,
-    companions: Sequence[Companion] = (),
+    conditions: Sequence[Condition] = (),
     patience: Patience | None = None,
     written_to: Path | None = None,
 ) -> Iterator[FinishedRun]:
@@ -133,24 +129,25 @@ def launch(
 
     Args:
         command: the command line of perfharness itself, for the manifest.
-        companions: that run alongside the processes, in the order of their start.
+        conditions: of the processes, in the order in which they are entered.
         written_to: the output folder as long as the run that this one is a part of is not in place; None: that of the
             options.
 
     Raises:
         LaunchError: no process could be started; the output folder is as it was.
-        PerfHarnessError: an essential companion could not be started; the same.
+        PerfHarnessError: a condition called the launch off; the same.
     """
     output_dir = written_to or plan.options.output_dir.absolute()
     run_id = new_run_id()
     plan = _with_gpu_metrics(plan)
     with noting_interrupts() as interrupts, staging(output_dir, run_id, observer.stage) as stage:
-        manifest = _measure(plan, command, run_id, stage, interrupts, observer, companions, patience or Patience())
+        manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions, patience or Patience())
         run = FinishedRun(manifest, stage.path, stage, interrupts)
+        interrupts.raises = True
         try:
-            with interrupts.raising():
-                yield run
+            yield run
         except BaseException as error:
+            interrupts.raises = False
             if run.placed is not None:
                 raise
             raise _with_location(error, stage.finish(), observer) from error
@@ -187,93 +184,83 @@ def _measure(
     stage: Staging,
     interrupts: Interrupts,
     observer: Observer,
-    companions: Sequence[Companion],
+    conditions: Sequence[Condition],
     patience: Patience,
 ) -> RunManifest:
     """Run the processes, and write the complete manifest."""
     output_dir = plan.options.output_dir.absolute()
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    keeper = _ManifestKeeper(stage, make_manifest(plan, command, run_id, created))
-    running = Companions([*companions, keeper])
-    supervisor = Supervisor(plan.group, stage.path, run_id, interrupts, observer, patience, running)
+    run = Run(stage.path, run_id, plan.gpus, lambda: bool(interrupts))
+    supervisor = Supervisor(plan.group, run, interrupts, observer, patience)
     unfinished = _unfinished_findings(stage.output_dir, stage.path)
     try:
-        keeper.write()
-        running.start(CompanionContext(stage.path, run_id, plan.gpus, lambda: bool(interrupts)))
-        endings = supervisor.run()
+        run.started.append(_keep_manifest(stage, make_manifest(plan, command, run_id, created)))
+        run.enter(conditions)
+        endings = supervisor.watch()
         observer.stage("exporting the traces" if plan.nsys else "looking for the traces")
         nsys = None if plan.nsys is None else plan.nsys.install
-        folders = {ending.process.folder: ending.process.status.pid for ending in endings}
+        folders = {ending.folder: ending.pid for ending in endings}
         for folder in folders:  # a script may have removed its own, and that of the run
             folder.mkdir(parents=True, exist_ok=True)
         collected = collect(nsys, folders, interrupts)
         records = [
             with_measured(
                 stage.path,
-                process_record(ending, found, planned_command(ending.process.spec, plan.nsys, output_dir)),
+                process_record(ending, found, planned_command(ending.spec, plan.nsys, output_dir)),
                 share_trace=plan.nsys is not None,
             )
             for ending, found in zip(endings, collected, strict=True)
         ]
         findings = [*plan.findings, *unfinished, *_leftovers(supervisor.leftovers)]
-        findings += running.findings
+        findings += run.findings
+        findings += contention_findings(plan, records)
         for ending, record, found in zip(endings, records, collected, strict=True):
             findings += found.findings
             options = plan.options
-            findings += [*missing_ranks(record), *restarted_ranks(record)]
-            findings += unfollowed(ending.process.folder, record.folder, plan.tracer.kind)
+            findings += rank_findings(record)
+            findings += unfollowed(ending.folder, record.folder, plan.tracer.kind)
             findings += process_findings(ending, record, plan.tracer, options.timeout_s, options.capture_batches)
             if plan.annotations is not None:
-                findings += annotation_findings(ending.process.folder, record, plan.annotations)
+                findings += annotation_findings(ending.folder, record, plan.annotations)
         findings += supervisor.barrier.findings() if supervisor.barrier is not None else ()
         findings += _full_disk(stage.path)
         if not supervisor.has_measured:
             _raise_not_started(findings)
         manifest = make_manifest(plan, command, run_id, created, records, findings).model_copy(
             update={
-                "companions": running.records,
+                "companions": run.records,
                 "start_barrier": supervisor.barrier.record() if supervisor.barrier is not None else None,
             }
         )
         stage.write_manifest(manifest)
     except BaseException as error:
-        running.stop()
+        run.leave()
         if supervisor.has_measured:
             raise _with_location(error, stage.finish(), observer) from error
         stage.discard()
-        if isinstance(error, PerfHarnessError) and (running.findings or interrupts):
+        if isinstance(error, PerfHarnessError) and (run.findings or interrupts):
             kind = LaunchInterruptedError if interrupts else type(error)
-            raise kind(_with_findings(error, running.findings)) from error
+            raise kind(_with_findings(error, run.findings)) from error
         raise
     return manifest
 
 
-@dataclass
-class _ManifestKeeper(Companion):
-    """The manifest from the start of a run, so that one whose launcher is killed can be read; adds each process."""
+def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[MeasuredProcess], None]:
+    """Write the manifest as the run begins, so that one whose launcher is killed can be read; returns what adds the pid
+    and start of a process to it.
+    """
+    records = {record.folder: record for record in manifest.processes}
 
-    stage: Staging
-    manifest: RunManifest
-
-    name = "manifest"
-    essential = True
-
-    def write(self) -> None:
-        """Write it as it stands. Raises `LaunchError`."""
-        try:
-            self.stage.write_manifest(self.manifest)
-        except OSError as error:
-            raise LaunchError(f"-o {self.stage.output_dir} cannot be written to: {reason_of(error)}") from error
-
-    def process_started(self, process: MeasuredProcess) -> None:
-        """Note its pid and start."""
+    def add(process: MeasuredProcess) -> None:
         started = {"pid": process.pid, "start_unix_ns": process.start_unix_ns}
-        records = [
-            record.model_copy(update=started) if record.folder == process.folder else record
-            for record in self.manifest.processes
-        ]
-        self.manifest = self.manifest.model_copy(update={"processes": records})
-        self.write()
+        records[process.folder] = records[process.folder].model_copy(update=started)
+        stage.write_manifest(manifest.model_copy(update={"processes": list(records.values())}))
+
+    try:
+        stage.write_manifest(manifest)
+    except OSError as error:
+        raise LaunchError(f"-o {stage.output_dir} cannot be written to: {reason_of(error)}") from error
+    return add
 
 
 def _with_location(error: BaseException, place: Path, observer: Observer) -> BaseException:
@@ -325,7 +312,7 @@ def _raise_not_started(findings: Sequence[Finding]) -> NoReturn:
 
 
 def _with_findings(error: PerfHarnessError, findings: Sequence[Finding]) -> str:
-    """Its text; there is no manifest to take what the companions found, and it may matter more than the error."""
+    """Its text; there is no manifest to take what the conditions found, and it may matter more than the error."""
     return "\n".join([str(error), *(f"{finding.message}; {finding.hint}" for finding in findings)])
 
 

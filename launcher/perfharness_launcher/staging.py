@@ -5,24 +5,23 @@ An earlier run there moves to `previous`. Files that no run makes are never touc
 
 from __future__ import annotations
 
-import errno
-import mmap
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from perfharness.errors import LaunchError, UsageError
-from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of, sync
+from perfharness.files import is_plain_folder, locked, read_regular, reason_of
 from perfharness.model.checks import PROCESS_FOLDER
-from perfharness.model.manifest import BENCHMARK_MEAN_NAME, BENCHMARK_NAME, EXPLAIN_NAME, MANIFEST_NAME, RunManifest
+from perfharness.model.manifest import BENCHMARK_MEAN_NAME, EXPLAIN_NAME, MANIFEST_NAME, RunManifest
 
 STAGING_PREFIX = ".perfharness-run-"
 """A run that is being written, or whose launcher was killed."""
@@ -33,20 +32,18 @@ ASIDE_PREFIX = "run-"
 PREVIOUS_NAME = "previous"
 """The run that was in the output folder before."""
 
-SERIES_FILES = ("repeat.json", "scaling.json", "cold_start.json", "overhead.json")
-MARKERS = (MANIFEST_NAME, *SERIES_FILES)
+COLD_START = "cold_start.json"
+MARKERS = (MANIFEST_NAME, "repeat.json", "scaling.json", COLD_START, "overhead.json")
 """Each marks a whole run, or series of launches; moved last."""
 
 LOAD_FILES = ("load.json", "mlperf.json")
-_FILE = re.compile(r"(telemetry_(gpu_\d+|host)|scaling)\.png|(telemetry|scaling)\.html")
+RUN_FILES = {*MARKERS, *LOAD_FILES, BENCHMARK_MEAN_NAME, "ranges.parquet", "telemetry.parquet"}
+CHART = re.compile(r"(telemetry_(gpu_\d+|host)|scaling)\.png|(telemetry|scaling)\.html")
 LAUNCH_FOLDER = re.compile(rf"(launch|np|cold|warm)_\d{{1,9}}|first|traced|untraced|{EXPLAIN_NAME}", re.ASCII)
 """Folders of launches inside a series, and of the explaining pass of a run."""
 
-_TABLE = re.compile(rb'\n  "(?:data|mean_data|mean_all_batches)": \{\s*"|\n    "data_file": "')
-NUMBERS = {
-    BENCHMARK_NAME: _TABLE, BENCHMARK_MEAN_NAME: _TABLE, "cold_start.json": re.compile(rb'"startup": \{'),
-}  # fmt: skip
-"""What a result file with numbers has, by its layout: parsing takes ten times its size, which may be huge."""
+Say = Callable[[str], None]
+"""Called with a line where an earlier run is moved."""
 
 
 def new_run_id() -> str:
@@ -56,21 +53,20 @@ def new_run_id() -> str:
 
 def has_name_of_a_run(name: str) -> bool:
     """Whether a run, or a series, writes such a file or folder of a process."""
-    files = {*MARKERS, *LOAD_FILES, BENCHMARK_MEAN_NAME, "ranges.parquet", "telemetry.parquet"}
-    return name in files or bool(_FILE.fullmatch(name) or PROCESS_FOLDER.fullmatch(name))
+    return name in RUN_FILES or bool(CHART.fullmatch(name) or PROCESS_FOLDER.fullmatch(name))
 
 
 def is_run(folder: Path) -> bool:
     """Whether a launch, or a series of launches, has written its results there."""
-    return any(_is_ours(folder / name) for name in MARKERS)
+    return any({"schema_version", "created", "command"} <= _content(folder / name).keys() for name in MARKERS)
 
 
-def _is_ours(marker: Path) -> bool:
-    try:
-        content = orjson.loads(read_regular(marker))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and {"schema_version", "created", "command"} <= content.keys()
+def _content(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none."""
+    with suppress(OSError, ValueError):
+        content = orjson.loads(read_regular(path))
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def unfinished_runs(folder: Path) -> list[Path]:
@@ -79,92 +75,81 @@ def unfinished_runs(folder: Path) -> list[Path]:
 
 
 def entries_of(folder: Path) -> list[str]:
-    """What belongs to the run there, or to a series, also to one that was cut off; markers last."""
+    """What belongs to the run there, or to a series, also to one that was cut off."""
     whole = is_run(folder)
-    names = (
+    return [
         path.name
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (whole and has_name_of_a_run(path.name)) or (LAUNCH_FOLDER.fullmatch(path.name) and _is_launch(path))
-    )
-    return _markers_last(names)
+    ]
 
 
 def _is_launch(folder: Path) -> bool:
     return is_plain_folder(folder) and (is_run(folder) or bool(unfinished_runs(folder)))
 
 
-def _is_in_use(folder: Path) -> bool:
-    """Whether something else is there than launches, or an empty folder."""
-    if _is_launch(folder) or not os.path.lexists(folder):
-        return False
-    return not is_plain_folder(folder) or any(folder.iterdir())
-
-
-def _markers_last(names: Iterable[str]) -> list[str]:
-    return sorted(names, key=lambda name: (name in MARKERS, name))
-
-
 def has_numbers(folder: Path) -> bool:
     """Whether anything was measured in the run, or the series, there."""
-    files = (
-        path
-        for name in entries_of(folder)
-        for path in ((folder / name).rglob("*.json") if (folder / name).is_dir() else [folder / name])
+    entries = entries_of(folder)
+    content = {name: _content(folder / name) for name in entries if name in (BENCHMARK_MEAN_NAME, COLD_START)}
+    mean, cold = content.get(BENCHMARK_MEAN_NAME, {}), content.get(COLD_START, {})
+    return (
+        any(name in LOAD_FILES for name in entries)
+        or bool(mean.get("mean_data") or mean.get("mean_all_batches"))
+        or any(row.get("startup") for row in cold.get("rows", ()))
+        or any(has_numbers(folder / name) for name in entries if LAUNCH_FOLDER.fullmatch(name))
     )
-    return any(path.name in LOAD_FILES or (path.name in NUMBERS and _holds_numbers(path)) for path in files)
 
 
-def _holds_numbers(path: Path) -> bool:
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return NUMBERS[path.name].search(content) is not None
-    except (OSError, ValueError):
-        return False
+def _move(names: Iterable[str], source: Path, target: Path) -> None:
+    """Rename entries into another folder, markers last. Raises `OSError`; before the first where one is there."""
+    target.mkdir(exist_ok=True)
+    ordered = sorted(names, key=lambda name: (name in MARKERS, name))
+    for name in ordered:
+        if os.path.lexists(target / name):
+            raise OSError(f"{target / name} is in the way")
+    for name in ordered:
+        (source / name).rename(target / name)
 
 
-def _keep_previous(folder: Path, say: Callable[[str], None]) -> bool:
+def _keep_previous(folder: Path, say: Say) -> bool:
     """Move the run there to `previous`, and remove the one before it; False where there is none. Raises `OSError`."""
     names, previous = entries_of(folder), folder / PREVIOUS_NAME
     if not names:
         return False
-    if is_plain_folder(previous):
-        for name in entries_of(previous):
-            _remove(previous / name)
+    for path in [previous / name for name in entries_of(previous)] if is_plain_folder(previous) else ():
+        if is_plain_folder(path):
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     _move(names, folder, previous)
     say(f"Moved the previous results to {previous}.")
     return True
 
 
-def _remove(path: Path) -> None:
-    if is_plain_folder(path):
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+def _place(run: Path, folder: Path) -> None:
+    """Rename the entries of a run from the folder that it was written in. Raises `OSError`."""
+
+    def is_moved(name: str) -> bool:
+        is_new = not name.startswith(".") and not os.path.lexists(folder / name)
+        return is_new or has_name_of_a_run(name) or name == EXPLAIN_NAME
+
+    _move([path.name for path in run.iterdir() if is_moved(path.name)], run, folder)
+    shutil.rmtree(run, ignore_errors=True)
 
 
-def _move(names: Sequence[str], source: Path, target: Path) -> None:
-    """Rename entries into another folder, in this order. Raises `OSError`; before the first where one is there."""
-    target.mkdir(exist_ok=True)
-    there = next((target / name for name in names if os.path.lexists(target / name)), None)
-    if there is not None:
-        raise FileExistsError(errno.EEXIST, f"{there} is in the way")
-    for name in names:
-        (source / name).rename(target / name)
-    sync(target)
-
-
+@dataclass
 class Staging:
-    """The folder that a run is written in, inside the output folder and so on the same file system.
+    """The folder that a run is written in, inside the output folder and so on the same file system."""
 
-    Args:
-        say: called with a line where an earlier run is moved.
-    """
+    output_dir: Path
+    run_id: str
+    say: Say = lambda line: None
 
-    def __init__(self, output_dir: Path, run_id: str, say: Callable[[str], None] = lambda line: None) -> None:
-        self.output_dir = output_dir
-        self.path = output_dir / f"{STAGING_PREFIX}{run_id}"
-        self._aside = output_dir / f"{ASIDE_PREFIX}{run_id}"
-        self._say = say
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.output_dir / f"{STAGING_PREFIX}{self.run_id}"
 
     def write_manifest(self, manifest: RunManifest) -> None:
         """Write it, as a whole. Raises `OSError`."""
@@ -183,23 +168,12 @@ class Staging:
         """
         try:
             if has_numbers(self.output_dir) and not has_numbers(self.path):
-                return self.path.rename(self._aside)
-            _keep_previous(self.output_dir, self._say)
-            names = _markers_last(filter(self._is_moved, [path.name for path in self.path.iterdir()]))
-            for name in names:
-                if is_plain(self.path / name):
-                    sync(self.path / name)
-            _move(names, self.path, self.output_dir)
+                return self.path.rename(self.output_dir / f"{ASIDE_PREFIX}{self.run_id}")
+            _keep_previous(self.output_dir, self.say)
+            _place(self.path, self.output_dir)
         except OSError as error:
-            raise LaunchError(
-                f"the run could not be put in place ({reason_of(error)}); it is in {self.path}"
-            ) from error
-        self.discard()
+            raise LaunchError(f"The run was not put in place ({reason_of(error)}). It is in {self.path}.") from error
         return self.output_dir
-
-    def _is_moved(self, name: str) -> bool:
-        is_new = not name.startswith(".") and not os.path.lexists(self.output_dir / name)
-        return is_new or has_name_of_a_run(name) or name == EXPLAIN_NAME
 
     def discard(self) -> None:
         """Remove this run; the old one stays as it is."""
@@ -210,43 +184,54 @@ class Staging:
 def writing_to(folder: Path, launches: Collection[str] = ()) -> Iterator[None]:
     """A folder for results, made where there is none, in which no other command writes meanwhile.
 
+    A run whose launcher was killed between two renames is placed first.
+
     Args:
         launches: folders in it that are to be written to.
 
     Raises:
-        LaunchError: one does, or it cannot be made.
+        LaunchError: another launch writes to it, or it cannot be made.
         UsageError: a file or folder there, which no run wrote, has the name of one that is to be written.
     """
     with ExitStack() as stack:
-        try:
+        with _refusing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder))
-            strangers = [] if is_run(folder) else [path for path in folder.iterdir() if has_name_of_a_run(path.name)]
-            strangers += [path for path in map(folder.joinpath, launches) if _is_in_use(path)]
-        except BlockingIOError as error:
-            raise LaunchError(f"another launch is writing to {folder}; wait for it or choose another -o") from error
-        except OSError as error:
-            raise LaunchError(f"-o {folder} cannot be used: {reason_of(error)}") from error
-        if strangers:
+            for run in unfinished_runs(folder):
+                if not is_run(folder) and _content(run / MANIFEST_NAME).get("complete"):
+                    _place(run, folder)
+            foreign = [] if is_run(folder) else [path for path in folder.iterdir() if has_name_of_a_run(path.name)]
+            foreign += [path for path in map(folder.joinpath, launches) if _is_foreign(path)]
+        if foreign:
             raise UsageError(
-                f"{min(strangers)} is not of a whole run, and a run would be written over it; move it away, or name "
-                "another -o"
+                f"{min(foreign)} does not belong to a run, and a run would overwrite it. Move it away, or choose "
+                "another -o."
             )
         yield
 
 
-@contextmanager
-def staging(output_dir: Path, run_id: str, say: Callable[[str], None] = lambda line: None) -> Iterator[Staging]:
-    """The output folder, locked against other commands that write there, and in it the folder of this run.
+def _is_foreign(launch: Path) -> bool:
+    if _is_launch(launch) or not os.path.lexists(launch):
+        return False
+    return not is_plain_folder(launch) or any(launch.iterdir())
 
-    Raises:
-        LaunchError: the folder cannot be made or written to, or another command is writing to it.
-        UsageError: as of `writing_to`.
-    """
+
+@contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError as error:
+        raise LaunchError(f"Another launch is writing to {folder}. Wait for it, or choose another -o.") from error
+    except OSError as error:
+        raise LaunchError(f"-o {folder} cannot be written to: {reason_of(error)}") from error
+
+
+@contextmanager
+def staging(output_dir: Path, run_id: str, say: Say = lambda line: None) -> Iterator[Staging]:
+    """The output folder, and in it the folder of this run. Raises as `writing_to`."""
     made = Staging(output_dir, run_id, say)
-    with ExitStack() as stack:
-        stack.enter_context(writing_to(output_dir))
-        with _telling(output_dir):
+    with writing_to(output_dir), ExitStack() as stack:
+        with _refusing(output_dir):
             made.path.mkdir()
             stack.enter_context(locked(made.path))  # so that it is not read as a run that was cut off
         yield made
@@ -260,38 +245,27 @@ class SeriesFolder:
 
 
 @contextmanager
-def series_folder(
-    output_dir: Path, launches: Collection[str], say: Callable[[str], None] = lambda line: None
-) -> Iterator[SeriesFolder]:
+def series_folder(output_dir: Path, launches: Collection[str], say: Say = lambda line: None) -> Iterator[SeriesFolder]:
     """The output folder of a series, whose launches and file are written right into it: each launch is whole by itself.
 
     An earlier run moves to `previous` before the first launch. It comes back where only that has numbers, and the
-    series is then next to it. Raises as `staging`.
+    series is then next to it. Raises as `writing_to`.
 
     Args:
         launches: names of their folders.
-        say: called with a line where an earlier run is moved.
     """
     series, previous = SeriesFolder(output_dir), output_dir / PREVIOUS_NAME
     with writing_to(output_dir, launches):
-        with _telling(output_dir):
+        with _refusing(output_dir):
             moved = _keep_previous(output_dir, say)
         try:
             yield series
         finally:
             if moved and has_numbers(previous) and not has_numbers(output_dir):
                 series.path = output_dir / f"{ASIDE_PREFIX}{new_run_id()}"
-                with _telling(output_dir):
+                with _refusing(output_dir):
                     _move(entries_of(output_dir), output_dir, series.path)
                     _move(entries_of(previous), previous, output_dir)
                 with suppress(OSError):  # a user has put something there
                     previous.rmdir()
                 say(f"Kept the previous results in {output_dir}; this incomplete series is in {series.path}.")
-
-
-@contextmanager
-def _telling(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise LaunchError(f"-o {folder} cannot be written to: {reason_of(error)}") from error

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,13 @@ from perfharness.bench.spec import (
 )
 from perfharness.model import environment
 from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
+from perfharness_launcher import conditions
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.nsys.command_line import TRACER_LOG
-from perfharness_launcher.processes.outcome import last_lines, log_tail, signal_name
-from perfharness_launcher.processes.spawn import STDERR_LOG, ProcessGroup, ProcessSpec, RunningProcess
-from perfharness_launcher.processes.supervise import Observer, Patience, Phase, Supervisor, Watched
+from perfharness_launcher.nsys import TRACER_LOG
+from perfharness_launcher.process import STDERR_LOG, ProcessGroup, ProcessSpec, RunningProcess
+from perfharness_launcher.outcome import last_lines, log_tail, signal_name
 from perfharness_launcher.staging import new_run_id
+from perfharness_launcher.supervise import Observer, Patience, Phase, Supervisor
 
 SEARCHED_LINES = 100
 """Lines at the end of the log that are searched for out-of-memory messages; a stack trace follows these."""
@@ -151,25 +151,26 @@ def run_process(
     command = (sys.executable, "-m", entry, str(folder.absolute() / SPEC_NAME))
     variables = {"CUDA_VISIBLE_DEVICES": gpus, environment.PROCESS_INDEX: "0"}
     group = ProcessGroup((ProcessSpec(0, (), folder.name, command, variables),), timeout_s=timeout_s)
-    writer = _SpecWriter(spec, folder, poll)
-    supervisor = Supervisor(group, folder.parent, new_run_id(), interrupts, writer, Patience())
-    (ending,) = supervisor.run()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    supervisor = Supervisor(group, conditions.Run(folder.parent, new_run_id()), interrupts, _Poller(poll), Patience())
+    (ending,) = supervisor.watch()
     (folder / TRACER_LOG).unlink(missing_ok=True)
     return _end(ending, supervisor.leftovers)
 
 
-def _end(ending: Watched, leftovers: Sequence[str]) -> CaseEnd:
-    status, interrupted = ending.process.status, ending.stopped == "interrupted"
-    if status.pid is None:
-        reason = status.not_started or "its supervisor ended before it was started"
+def _end(ending: RunningProcess, leftovers: Sequence[str]) -> CaseEnd:
+    interrupted = ending.stopped == "interrupted"
+    if ending.pid is None:
+        reason = ending.not_started or "its supervisor ended before it was started"
         return CaseEnd(None, interrupted=interrupted, reason=reason)
-    ended = status.ended or {}
+    ended = ending.ended or {}
     code, number = ended.get("exit_code"), ended.get("signal")
     return CaseEnd(
         return_code=code if code is not None else -(number or 9),  # its supervisor was killed with it
         timed_out=ending.stopped == "timeout",
         interrupted=interrupted,
-        started_unix_ns=status.start_unix_ns,
+        started_unix_ns=ending.start_unix_ns,
         duration_s=ended["duration_ns"] / 1e9 if ended else None,
         max_rss_bytes=ended.get("max_rss_bytes"),
         leftovers=tuple(leftovers),
@@ -177,21 +178,11 @@ def _end(ending: Watched, leftovers: Sequence[str]) -> CaseEnd:
 
 
 @dataclass
-class _SpecWriter(Observer):
-    """Writes the spec right before the process starts: start-up time is counted from then."""
+class _Poller(Observer):
+    """Calls a function at every poll."""
 
-    spec: CaseSpec
-    folder: Path
     on_poll: Callable[[], None]
-    _waiting: list[RunningProcess] = field(default_factory=list, init=False)
-
-    def started(self, processes: Sequence[RunningProcess]) -> None:
-        self._waiting = list(processes)
 
     def poll(self, phases: Sequence[Phase]) -> None:
         del phases
-        if self._waiting and self._waiting[0].status.ready:
-            self._waiting.clear()
-            spec = self.spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
-            (self.folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
         self.on_poll()

@@ -28,7 +28,6 @@ SPEC_NAME = "spec.json"
 STATUS_NAME = "status.json"
 RESULT_NAME = "result.json"
 ARRAYS_FOLDER = "arrays"
-FILES_NAME = "files.json"
 OUTPUTS_NAME = "outputs.npz"
 OUTPUTS_FOLDER = "outputs"
 
@@ -103,7 +102,6 @@ class CaseSpec(_Model):
         tokens_per_item, tokens_dimension: a number, or the dimension that counts tokens; None: no tokens.
         memory_limit_bytes: of the device, or of the host where the case runs on the CPU.
         file_cache: its state as known to the parent.
-        spawned_unix_ns: when the parent started the process; start-up begins there.
     """
 
     case: BenchCase
@@ -125,7 +123,6 @@ class CaseSpec(_Model):
     layer_rounds: int = 20
     accuracy: AccuracyPass | None = None
     file_cache: Literal["cold", "warm", "unknown"] = "unknown"
-    spawned_unix_ns: int | None = None
 
 
 class CaseState(_Model):

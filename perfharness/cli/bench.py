@@ -125,7 +125,7 @@ def _suite(made: Suite, run: BenchSettings) -> int:
         )
     print_suite(Console(), result)
     _draw(run, messages, lambda: bench_pictures(result), BENCH_PAGE)
-    say(messages, f"results: {run.output_dir.absolute()}")
+    say(messages, f"Results: {run.output_dir.absolute()}")
     if not result.complete:
         left = sum(case.status == "not-run" for case in result.cases)
         say(messages, f"interrupted with {left} of {len(result.cases)} cases left; {RESUME_HINT}: {resume_command()}")
@@ -165,7 +165,7 @@ def _find_batch(path: Path | None, options: SuiteOptions, run: BenchSettings) ->
     )
     print_sweep(Console(), found)
     _draw(run, messages, lambda: sweep_pictures(found), SWEEP_PAGE)
-    say(messages, f"results: {run.output_dir.absolute()}")
+    say(messages, f"Results: {run.output_dir.absolute()}")
     if not found.complete:
         say(messages, f"interrupted; {RESUME_HINT}: {resume_command()}")
     return search_exit_code(found)
@@ -195,7 +195,7 @@ def _start_up(path: Path | None, count: int, options: SuiteOptions, run: BenchSe
         done=lambda row: say(messages, f"{row.folder}: {row.status}"),
     )
     print_cold_start(Console(), found, FIGURES)
-    say(messages, f"results: {run.output_dir.absolute()}")
+    say(messages, f"Results: {run.output_dir.absolute()}")
     impossible = any(row.status == "not_run" for row in found.rows)
     statuses = [row.status for row in found.rows if row.status == "failed" or row.cache != "unknown"]
     return exit_code(statuses, interrupted=len(found.rows) < 2 * count + 1, check_failed=impossible)

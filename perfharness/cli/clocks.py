@@ -35,8 +35,8 @@ from perfharness.telemetry.clocks import (
     restore,
 )
 from perfharness.telemetry.nvml import Device, open_nvml
+from perfharness_launcher.gpus import choose_gpus, find_gpus
 from perfharness_launcher.interrupts import noting_interrupts
-from perfharness_launcher.plan.gpus import choose_gpus, find_gpus
 
 
 class ChosenGpus(BaseModel):

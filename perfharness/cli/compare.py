@@ -32,7 +32,7 @@ from perfharness.render.terminal.console import say
 
 if TYPE_CHECKING:
     from perfharness.runs.comparison.result import Comparison
-    from perfharness_launcher.plan.options import LaunchOptions
+    from perfharness_launcher.options import LaunchOptions
 
 MATCHING, DECIDING, GATE, MEASURE = "What is compared", "What counts as a difference", "Gate", "Measure both"
 """Groups of options in the help."""
@@ -189,7 +189,7 @@ def _measure(runs: Sequence[str], count: int, output_dir: Path, output: Output) 
     """
     from perfharness.cli.launch import watching_one
     from perfharness.runs.series.repeat import plan_repeats, repeat_request, run_repeats
-    from perfharness_launcher.plan.options import command_of
+    from perfharness_launcher.options import command_of
 
     if len(runs) < 2:
         raise UsageError("--run is given once; give it once for BASE and once for each NEW")
@@ -207,7 +207,7 @@ def _measure(runs: Sequence[str], count: int, output_dir: Path, output: Output) 
 def _launch_of(text: str, folder: Path) -> LaunchOptions:
     """The options of a launch from what stands behind `perfharness launch`. Raises `UsageError`."""
     from perfharness.cli.launch import read_command_line
-    from perfharness_launcher.plan.options import LaunchOptions, launch_options
+    from perfharness_launcher.options import LaunchOptions, launch_options
 
     try:
         context, values = read_command_line(shlex.split(text))

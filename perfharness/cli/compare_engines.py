@@ -220,7 +220,7 @@ def compare_engines_verb(*, asked: EngineSettings) -> None:
     print_comparison(Console(), comparison)
     if place != asked.output_dir:
         say(messages, f"nothing was measured, so the earlier results in {asked.output_dir} are kept")
-    say(messages, f"results: {place.absolute()}")
+    say(messages, f"Results: {place.absolute()}")
     statuses = [one.status for one in comparison.engines]
     bad = any(status != "ok" for status in statuses) or _lacks_accuracy(comparison)
     raise typer.Exit(exit_code(statuses, interrupted="not-run" in statuses, check_failed=bad))

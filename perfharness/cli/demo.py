@@ -23,7 +23,7 @@ from perfharness.render.terminal.console import say
 from perfharness.render.terminal.results import stage_rows
 from perfharness.runs.launch import plan_launches, run_plan
 from perfharness.runs.run import open_run
-from perfharness_launcher.plan.options import launch_options
+from perfharness_launcher.options import launch_options
 
 PIPELINE_NAME = "demo_pipeline.py"
 DEFAULT_FOLDER = Path("perfharness-demo")

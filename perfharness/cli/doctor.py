@@ -1,4 +1,4 @@
-"""`perfharness doctor`: what was found, what is missing, what to do."""
+"""`perfharness doctor`."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ class DoctorSettings(BaseModel):
     """What is checked."""
 
     nsys: Annotated[Path | None, Option(("--nsys",), "", "Check this nsys only.")] = None
-    python: Annotated[
-        str, Option(("--python",), "", "Interpreter that would run scripts.", show_default="this one")
-    ] = Field(default_factory=lambda: sys.executable)
+    python: Annotated[str, Option(("--python",), "", "Interpreter that runs scripts.", show_default="this one")] = (
+        Field(default_factory=lambda: sys.executable)
+    )
     json_format: Annotated[bool, Option(("--json",), "", "Print JSON.")] = False
     install_nsys: Annotated[
         bool,
         Option(
             ("--install-nsys",),
             "",
-            "Get Nsight Systems 2023.4 from Debian's packages into your own folder (190 MB, no root), then check.",
+            "Install Nsight Systems 2023.4 into your own folder (190 MB, no root), then check.",
         ),
     ] = False
 
 
 @with_settings()
 def doctor(*, asked: DoctorSettings) -> None:
-    """Check everything that a measurement needs; each nsys found is tried for real.
+    """Check what a measurement needs, and try each nsys.
 
-    Exit codes: 0 something here can measure; 1 nsys could not be installed; 3 nothing can measure.
+    Exit codes: 0 this machine can measure; 1 nsys could not be installed; 3 it cannot measure.
     """
     import json
 
     from perfharness.render.terminal.console import Console
     from perfharness_launcher.doctor import check_up
-    from perfharness_launcher.nsys.probe import install_nsys
+    from perfharness_launcher.nsys import install_nsys
 
     if asked.install_nsys and install_nsys(os.environ) != 0:
         raise typer.Exit(EXIT_FAILED)
@@ -71,7 +71,7 @@ def doctor(*, asked: DoctorSettings) -> None:
 
 
 def history_check() -> Check:
-    """Whether the history can be opened. None is created."""
+    """Check whether the history can be opened, without creating one."""
     from perfharness.errors import PerfHarnessError
     from perfharness.runs.history import History, find_place
     from perfharness_launcher.doctor import Check, Health
@@ -82,11 +82,11 @@ def history_check() -> Check:
         if place is None:
             return Check(topic, Health.ABSENT, "switched off (PERFHARNESS_HISTORY)")
         if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
-            return Check(topic, Health.ABSENT, f"{place.database}: empty so far")
+            return Check(topic, Health.ABSENT, f"{place.database}, empty")
         history = History()
         return Check(topic, Health.GOOD, f"{history.place}, {len(history.runs())} runs")
     except PerfHarnessError as error:
-        return Check(topic, Health.WARNING, "runs are not added to it", str(error))
+        return Check(topic, Health.WARNING, "runs are not added to the history", str(error))
 
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:
@@ -102,4 +102,4 @@ def print_checks(checks: Sequence[Check], console: Console) -> None:
         if check.hint:
             say(console, f"{'':<15}hint: {check.hint}")
     if not any(check.measures for check in checks):
-        say(console, "Nothing here can measure; see the hints above.")
+        say(console, "This machine cannot measure; see the hints above.")

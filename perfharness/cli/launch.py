@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import BaseModel
@@ -33,19 +34,19 @@ from perfharness.model.text import safe
 from perfharness.render.terminal.console import say
 from perfharness.render.terminal.plan import headline, print_plan
 from perfharness.runs.launch import LaunchResult, plan_launches, run_plan
-from perfharness.runs.series.repeat_file import DEFAULT_COUNT, TRACED, UNTRACED, RepeatRequest
-from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
-from perfharness_launcher.plan.options import (
+from perfharness_launcher.options import (
     PROJECT_NAME,
     SETTINGS_NAME,
     TABLE,
     LaunchOptions,
     launch_options,
 )
-from perfharness_launcher.plan.ranks import own_arguments
-from perfharness_launcher.processes.orphans import adopting_orphans
-from perfharness_launcher.processes.supervise import Observer
+from perfharness_launcher.plan import LaunchPlan, folders_of
 from perfharness_launcher.staging import series_folder
+from perfharness_launcher.supervise import Observer
+
+if TYPE_CHECKING:
+    from perfharness.runs.series.repeat_file import RepeatRequest
 
 SERIES = "Several launches"
 """A group of options in the help."""
@@ -80,11 +81,11 @@ class Series(DryRun):
     ] = None
     repeat: Annotated[
         int | None,
-        Option(("--repeat",), SERIES, "Launch N times; each number gets its interval over launches.", metavar="N"),
+        Option(("--repeat",), SERIES, "Launch N times, and print each number with its interval.", metavar="N"),
     ] = None
     overhead: Annotated[
         bool,
-        Option(("--overhead",), SERIES, "Launch traced and untraced in turns, --repeat times each."),
+        Option(("--overhead",), SERIES, "Measure what tracing costs: launch traced and untraced in turns."),
     ] = False
     config: Annotated[
         Path | None,
@@ -110,21 +111,23 @@ def launch_verb(
     ],
     script_arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SCRIPT ARGUMENTS]...", help="All that follows belongs to SCRIPT.", show_default=False),
+        typer.Argument(
+            metavar="[SCRIPT ARGUMENTS]...", help="Everything after SCRIPT belongs to it.", show_default=False
+        ),
     ] = None,
     *,
     series: Series,
     output: FullOutput,
     **settings: Any,
 ) -> None:
-    """Run SCRIPT in N processes on M GPUs, traced, and report where the time went.
+    """Run SCRIPT in N processes on M GPUs, and see where the time goes.
 
     Results go to stdout, progress and messages to stderr.
 
-    Exit codes: 0 all well; 1 a process failed; 2 usage; 3 measured, but a check failed, or nothing could be measured.
+    Exit codes: 0 success; 1 a process failed; 2 usage; 3 a check failed, or nothing could be measured.
     """
     asked = launch_options(script, script_arguments or (), given(context, settings), series.config)
-    request = parse_repeat(DEFAULT_COUNT if series.overhead and series.repeat is None else series.repeat)
+    request = parse_repeat(series.repeat, default=series.overhead)
     with naming_settings(asked):
         numbers = parse_numbers(series.np_sweep)
         launches = launches_of(asked, numbers, series.cold_start, request, overhead=series.overhead)
@@ -145,16 +148,16 @@ def launch_verb(
 def planned(
     context: typer.Context, launches: Sequence[LaunchOptions], output: Output, *, dry_run: bool
 ) -> list[LaunchPlan]:
-    """The plans of the launches, with notes on how the command line was read; printed where nothing is to be started.
+    """Plan the launches, note how the command line was read, and print the plans of a dry run.
 
     Raises what `plan_launches` raises.
     """
     options = launches[0]
     if options.settings is not None and options.settings.names:
-        output.message(f"settings of {options.settings.file}: {', '.join(options.settings.names)}")
+        output.message(f"settings from {options.settings.file}: {', '.join(options.settings.names)}")
     with naming_settings(options):
         plans = plan_launches(launches)
-    misplaced = options_after_script(own_arguments(options), context)
+    misplaced = options_after_script(plans[0].program.script_arguments, context)
     if misplaced:
         finding = _after_script_finding(misplaced, options.script)
         plans = [replace(plan, findings=(*plan.findings, finding)) for plan in plans]
@@ -168,7 +171,7 @@ def planned(
 
 @contextmanager
 def naming_settings(options: LaunchOptions) -> Iterator[None]:
-    """What is wrong with the options may be wrong in the file that some of them come from."""
+    """Name the file of settings in errors, because they may come from it."""
     try:
         yield
     except UsageError as error:
@@ -190,10 +193,7 @@ def launches_of(
         from perfharness.runs.series.repeat import repeat_options
 
         if np_sweep is not None or cold_start is not None:
-            raise UsageError(
-                "--repeat makes the same launch again, so neither --np-sweep nor --cold-start can go with it; leave "
-                "one of them away"
-            )
+            raise UsageError("--repeat cannot be combined with --np-sweep or --cold-start")
         if overhead:
             from perfharness.runs.series.overhead import overhead_options
 
@@ -203,9 +203,7 @@ def launches_of(
         from perfharness.runs.series.cold_start import cold_start_options
 
         if np_sweep is not None:
-            raise UsageError(
-                "--cold-start starts one process at a time, so --np-sweep cannot go with it; leave one of the two away"
-            )
+            raise UsageError("--cold-start cannot be combined with --np-sweep")
         return cold_start_options(options, cold_start)
     if np_sweep is not None:
         from perfharness.runs.series.sweep import sweep_options
@@ -215,7 +213,7 @@ def launches_of(
 
 
 def read_command_line(words: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """The context and the values of the words behind `perfharness launch`; what is wrong is an error as of the verb."""
+    """Parse the words after `perfharness launch`; returns context and values, raises as the command does."""
     app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=None)
     register(app)
     context: Any = typer.main.get_group(app).commands["launch"].make_context("launch", [*words])
@@ -223,7 +221,7 @@ def read_command_line(words: Sequence[str]) -> tuple[Any, dict[str, Any]]:
 
 
 def options_after_script(arguments: Sequence[str], context: typer.Context) -> list[str]:
-    """Arguments of the script that are named as an option of perfharness; none after a `--`."""
+    """Find arguments of the script, up to a `--`, that are options of perfharness."""
     own = {name for option in context.command.params for name in (*option.opts, *option.secondary_opts)} - {"--help"}
     unescaped = list(itertools.takewhile(lambda argument: argument != "--", arguments))
     names = [argument.partition("=")[0] for argument in unescaped if argument.startswith("-")]
@@ -235,36 +233,37 @@ def _after_script_finding(names: Sequence[str], script: str) -> Finding:
     return Finding(
         "options-behind-script",
         Severity.NOTE,
-        f"{what}: behind {script}, so passed to it; perfharness launch did not take them as its own",
-        f"options of perfharness launch go in front of the script; `{script} -- …` if they are the script's",
+        f"{what} after {script} was passed to the script",
+        f"for perfharness, put it before {script}; if the script needs it, write `{script} -- …`",
     )
 
 
 def parse_numbers(text: str | None) -> tuple[int, ...] | None:
-    """`1,2,4` -> (1, 2, 4). Raises `UsageError` where that is no list of numbers."""
+    """`1,2,4` -> (1, 2, 4). Raises `UsageError`."""
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() for part in parts):
-        raise UsageError(f"--np-sweep {text}: must be different numbers of processes, as in 1,2,4,8")
+        raise UsageError(f"--np-sweep {text}: must be numbers of processes, as in 1,2,4,8")
     return tuple(int(part) for part in parts)
 
 
-def parse_repeat(count: int | None) -> RepeatRequest | None:
-    """What --repeat asks for; None: one launch. Raises `UsageError`."""
-    if count is None:
+def parse_repeat(count: int | None, *, default: bool) -> RepeatRequest | None:
+    """Read --repeat, or take its default; None: one launch. Raises `UsageError`."""
+    if count is None and not default:
         return None
     from perfharness.runs.series.repeat import repeat_request
+    from perfharness.runs.series.repeat_file import DEFAULT_COUNT
 
-    return repeat_request(count)
+    return repeat_request(DEFAULT_COUNT if count is None else count)
 
 
 @contextmanager
 def watching(plan: LaunchPlan, output: Output) -> Iterator[Observer]:
-    """What goes on during a launch, on stderr; what loses its parent meanwhile belongs to the launch."""
+    """Show progress on stderr."""
     output.message(headline(plan))
     view = LaunchView(output.messages, show_output=output.verbose)
-    with adopting_orphans(), view:
+    with view:
         yield view
 
 
@@ -293,16 +292,21 @@ def show_result(result: LaunchResult, output: Output) -> int:
     else:
         print_result(output.results, summary.mean, summary.results)
     output.findings(result.findings)
-    output.message(f"results: {result.folder}")
+    output.message(f"Results: {result.folder}. Next: perfharness report {shlex.quote(_shortest(result.folder))}")
     if not result.all_processes_well or summary.not_written is not None:
         return EXIT_FAILED
     return exit_code(result.findings)
 
 
-def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], output: Output) -> int:
-    """Launch the same again and again, and print each number with its interval over launches.
+def _shortest(folder: Path) -> str:
+    """The path as a user would type it."""
+    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
-    Returns 0: all well; 3: a launch failed, or a check; 1: none was measured, or it was interrupted.
+
+def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], output: Output) -> int:
+    """Launch repeatedly, and print each number with its interval over launches.
+
+    Returns 0: success; 3: a launch or a check failed; 1: none was measured, or it was interrupted.
     """
     from perfharness.render.terminal.series import print_repeat
     from perfharness.runs.series.repeat import plan_repeats, run_repeats
@@ -329,7 +333,7 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
         print_repeat(output.results, repeat)
     findings += [*(record.to_finding() for record in repeat.findings), *missing]
     output.findings(findings)
-    output.message(f"results: {case.folder.absolute()}")
+    output.message(f"Results: {case.folder.absolute()}")
     if interrupted or not repeat.measured:
         return EXIT_FAILED
     return EXIT_CHECK_FAILED if len(repeat.measured) < len(repeat.rows) else exit_code(findings)
@@ -338,12 +342,13 @@ def show_repeat(options: LaunchOptions, request: RepeatRequest, plans: Sequence[
 def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequence[LaunchPlan], output: Output) -> int:
     """Launch traced and untraced in turns, and print what tracing costs.
 
-    Returns 0: all well; 3: a launch failed, or tracing costs so much that traced times mislead, or a check; 1: nothing
+    Returns 0: success; 3: a launch failed, or tracing costs so much that traced times mislead, or a check; 1: nothing
     was measured of one kind, or it was interrupted.
     """
     from perfharness.render.terminal.overhead import print_overhead
     from perfharness.runs.series.overhead import overhead_cases, summarize_overhead
     from perfharness.runs.series.repeat import plan_repeats, run_repeats
+    from perfharness.runs.series.repeat_file import TRACED, UNTRACED
 
     interrupted = False
     of_each = [plans[: request.count], plans[request.count :]]
@@ -360,7 +365,7 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
         print_overhead(output.results, measured)
     findings = [record.to_finding() for record in measured.findings]
     output.findings(findings)
-    output.message(f"results: {series.path.absolute()}")
+    output.message(f"Results: {series.path.absolute()}")
     if interrupted or not all(case.launches for case in cases):
         return EXIT_FAILED
     is_short = any(len(case.launches) < len(case.rows) for case in cases)
@@ -370,7 +375,7 @@ def show_overhead(options: LaunchOptions, request: RepeatRequest, plans: Sequenc
 def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Output) -> int:
     """Run a sweep and print its curve.
 
-    Returns 0: all well; 3: some were measured, or none gave a throughput; 1: none was measured, or it was interrupted.
+    Returns 0: success; 3: some were measured, or none gave a throughput; 1: none was measured, or it was interrupted.
     """
     from perfharness.render.charts.drawing import draw as draw_pictures
     from perfharness.render.charts.scaling import SCALING_PAGE, scaling_picture
@@ -386,15 +391,17 @@ def show_sweep(options: LaunchOptions, plans: Sequence[LaunchPlan], output: Outp
             if one.result is not None:
                 output.findings([*one.result.summary.findings, *one.result.history_findings])
         swept = summarize_sweep(options, plans, launches, command_line())
-        try:
-            draw_pictures([scaling_picture(swept.scaling)], swept.folder, SCALING_PAGE)
-        except PerfHarnessError as error:
-            output.message(str(error))
+        rows = [point.row for point in swept.scaling.points]
+        if any(row.items_per_second or row.latency_p50_ms for row in rows):
+            try:
+                draw_pictures([scaling_picture(swept.scaling)], swept.folder, SCALING_PAGE)
+            except PerfHarnessError as error:
+                output.message(str(error))
     if output.is_json:
         output.json_document(swept.scaling.model_dump(mode="json"))
     else:
         print_scaling(output.results, swept.scaling)
-    output.message(f"results: {series.path.absolute()}")
+    output.message(f"Results: {series.path.absolute()}")
     return sweep_exit_code(launches)
 
 
@@ -412,5 +419,5 @@ def show_cold_start(options: LaunchOptions, plans: Sequence[LaunchPlan], output:
         output.json_document(measured.found.model_dump(mode="json"))
     else:
         print_cold_start(output.results, measured.found)
-    output.message(f"results: {series.path.absolute()}")
+    output.message(f"Results: {series.path.absolute()}")
     return cold_start_exit_code(measured.found, is_complete=measured.is_complete)

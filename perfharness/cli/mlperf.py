@@ -17,7 +17,7 @@ from perfharness.cli.support.settings import given, with_settings
 from perfharness.load.mlperf.settings import LAUNCH_SETTINGS, TEST, MlperfSettings
 from perfharness.model.settings import Option
 from perfharness.render.terminal.plan import print_plan
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.options import LaunchOptions
 
 SHOWN = {
     "backend", "precision", "max_batch", "scenario", "benchmark", "user_conf", "target_qps", "target_latency_ms",
@@ -79,7 +79,7 @@ def mlperf_verb(
     else:
         print_mlperf(output.results, run.result, run.launch.summary.mean, run.launch.summary.results)
     output.findings(run.findings)
-    output.message(f"results: {run.launch.folder}")
+    output.message(f"Results: {run.launch.folder}")
     if run.result.status != "ok" or not run.launch.all_processes_well or run.launch.summary.not_written is not None:
         raise typer.Exit(EXIT_FAILED)
     kept = are_kept(run.launch.folder, limits, output)

@@ -28,9 +28,8 @@ from perfharness.render.terminal.console import Console
 from perfharness.render.terminal.load import print_load, saturation_text, status_text
 from perfharness.render.terminal.plan import headline
 from perfharness.runs.comparison.limits import Limit
-from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.processes.orphans import adopting_orphans
-from perfharness_launcher.processes.spawn import RunningProcess
+from perfharness_launcher.options import LaunchOptions
+from perfharness_launcher.process import RunningProcess
 
 LINE_S, MOST_LINES = 5.0, 20
 """How often a line says how the load goes, where there is no terminal."""
@@ -193,7 +192,7 @@ def stress_verb(
     plan = plan_stress(target, profile, given(context, settings), spec, start=asked.start, http=http)
     output.message(headline(plan.launch))
     view = LoadView(output.messages, profile)
-    with adopting_orphans(), view:
+    with view:
         result = run_stress(plan, command_line(), view)
     raise typer.Exit(show_stress(result, output, limits))
 
@@ -244,7 +243,7 @@ def show_stress(result: StressResult, output: Output, limits: Sequence[Limit] = 
     else:
         print_load(output.results, result.load)
     output.findings(result.findings)
-    output.message(f"results: {result.launch.folder}")
+    output.message(f"Results: {result.launch.folder}")
     if result.load.status == "stopped-by-errors":
         return EXIT_CHECK_FAILED
     if result.load.status != "ok" or not result.launch.all_processes_well:

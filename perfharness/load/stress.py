@@ -19,7 +19,7 @@ from perfharness.load.inputs import Inputs
 from perfharness.load.judge import judge_load
 from perfharness.load.profile import Profile, profile_of
 from perfharness.load.result import load_result
-from perfharness.load.server import GENERATOR_LOG, GeneratorCompanion
+from perfharness.load.server import GENERATOR_LOG, load_of
 from perfharness.load.targets.backend import ModelSpec, check_model
 from perfharness.load.targets.callable import check_callable
 from perfharness.load.targets.http.settings import HttpSettings, check_http, http_settings, is_url
@@ -33,11 +33,11 @@ from perfharness.runs.comparison.load_test import of_no_concern
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness_launcher.launch import FinishedRun
-from perfharness_launcher.plan.launch_plan import LaunchPlan
-from perfharness_launcher.plan.options import launch_options, sentences_of
-from perfharness_launcher.processes.outcome import log_tail
-from perfharness_launcher.processes.spawn import STDERR_LOG
-from perfharness_launcher.processes.supervise import Observer
+from perfharness_launcher.options import launch_options, sentences_of
+from perfharness_launcher.plan import LaunchPlan
+from perfharness_launcher.process import STDERR_LOG
+from perfharness_launcher.outcome import log_tail
+from perfharness_launcher.supervise import Observer
 
 MODEL = ("device", "precision", "shapes")
 
@@ -218,7 +218,7 @@ def run_stress(plan: StressPlan, command: Sequence[str], observer: Observer) -> 
         write_json(run.folder / LOAD_NAME, found[0].model_dump(mode="json"))
 
     beside = [sys.executable, "-m", MODULE, plan.spec.to_text()]
-    generator = [GeneratorCompanion(beside, plan.spec.profile.grace_s)] if plan.serves else []
+    generator = [load_of(beside, plan.spec.profile.grace_s)] if plan.serves else []
     result = run_plan(plan.launch, command, observer, generator, complete=complete)
     return StressResult(found[0], result)
 

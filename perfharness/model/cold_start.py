@@ -12,31 +12,10 @@ COLD_START_NAME = "cold_start.json"
 COLD_START_VERSION = 1
 
 Cache = Literal["cold", "warm", "unknown"]
-CacheMethod = Literal["drop_caches", "fadvise"]
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class CacheState(_Model):
-    """How the file cache was emptied before a process, and what stayed."""
-
-    method: CacheMethod | None = None
-    """All of it, or the files that an earlier process had mapped or open; None: it could not be."""
-
-    reason: str | None = None
-    """Why it could not be."""
-
-    files: int | None = None
-    bytes: int | None = None
-    """Of the files that an earlier process had mapped or open."""
-
-    checked_bytes: int | None = None
-    """Of those for which the kernel reports whether they are in the cache."""
-
-    resident_share: float | None = None
-    """Part of the checked bytes that was still in the cache when the process began; None: not reported."""
 
 
 class ColdStartRow(_Model):
@@ -48,7 +27,6 @@ class ColdStartRow(_Model):
     folder: str
     status: Literal["ok", "failed", "not_run"]
     reason: str | None = None
-    cache_state: CacheState | None = None
     startup: dict[str, Any] | None = None
     """As in benchmark.json."""
 

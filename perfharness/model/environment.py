@@ -31,6 +31,9 @@ WARMUP_BATCHES = "PERFHARNESS_WARMUP_BATCHES"
 CAPTURE_BATCHES = "PERFHARNESS_CAPTURE_BATCHES"
 """`--capture-batches`, as `FIRST:LAST`; unset or empty: all batches are recorded."""
 
+RUN_ID = "PERFHARNESS_RUN_ID"
+"""Marks every process of a run, so that none is left running."""
+
 LAUNCHED = "PERFHARNESS_LAUNCHED"
 """`1` for the launched process; the start-up hook removes it, so that no process which that one starts has it."""
 

@@ -105,20 +105,6 @@ class EnvironmentRecord(_Model):
     gpus: list[GpuRecord] = Field(default_factory=list)
 
 
-class InputFileRecord(_Model):
-    """A file that an argument of the script names."""
-
-    argument: Int64
-    """Place of the argument, from 0."""
-
-    name: MaskedText
-    """Without its folder."""
-
-    bytes: Int64
-    sha256: str | None = None
-    """None: it was too large to be read, or could not be."""
-
-
 class SourceRecord(_Model):
     """What was measured."""
 
@@ -130,7 +116,6 @@ class SourceRecord(_Model):
 
     git_reason: str | None = None
     script_sha256: str | None = None
-    input_files: list[InputFileRecord] = Field(default_factory=list)
 
 
 class PlacementRecord(_Model):
@@ -145,6 +130,12 @@ class PlacementRecord(_Model):
     how: str = ""
     problems: list[str] = Field(default_factory=list)
     """What could not be done."""
+
+
+OF_THE_LAUNCHED = (
+    "user_s", "system_s", "max_rss_bytes", "cpu_run_s", "cpu_ready_s", "runnable_threads", "cpus_allowed"
+)  # fmt: skip
+"""Fields of `ProcessRecord` that no process that it started has."""
 
 
 class ProcessRecord(_Model):
@@ -185,6 +176,20 @@ class ProcessRecord(_Model):
     """CPU time of the process and of the children it waited for."""
 
     max_rss_bytes: Int64 | None = None
+    """The kernel's peak of the process, or of the largest child that it waited for."""
+
+    cpu_run_s: float | None = None
+    """CPU time of all threads of the process and of what it started, from the scheduler; None: it was not sampled."""
+
+    cpu_ready_s: float | None = None
+    """How long these threads were ready to run without a CPU, added up."""
+
+    runnable_threads: float | None = None
+    """Threads that ran or were ready to run, on average."""
+
+    cpus_allowed: Int64 | None = None
+    """CPUs that the process may use."""
+
     placement: PlacementRecord | None = None
     measured: list[MeasuredProcess] | None = None
     """The processes of its tree that made ranges or GPU work: itself, ranks by number, others by start; itself where
@@ -231,7 +236,7 @@ class ProcessRecord(_Model):
                     "pid": one.pid,
                     "trace": one.trace,
                     "measured": [one],
-                    **({} if one.folder == self.folder else {"user_s": None, "system_s": None, "max_rss_bytes": None}),
+                    **({} if one.folder == self.folder else dict.fromkeys(OF_THE_LAUNCHED)),
                 }
             )
             for one in self.measured
@@ -315,7 +320,7 @@ class RunManifest(_Model):
     """None where there was one process only, or the barrier was switched off."""
 
     companions: FiniteJson = Field(default_factory=dict)
-    """The records of the companions of the processes, by name: `clocks`, `telemetry`, `yardstick`, …"""
+    """The records of the launch's conditions, by name: `clocks`, `telemetry`, `yardstick` (load of the machine), …"""
 
     findings: list[FindingRecord] = Field(default_factory=list)
     """What the launcher itself found; the analysis adds its own to `benchmark_mean.json`."""

@@ -87,7 +87,3 @@ class MeasuredProcess(_Model):
     trace: TraceName | None = None
     """Relative to the folder of the launched process. Several processes may share one, of which each has its pid's
     rows (nsys)."""
-
-    trace_from_ns: UnixNs | None = None
-    trace_until_ns: UnixNs | None = None
-    """UTC: when rows of its pid in a shared trace are its own, where another process had the pid before or after it."""

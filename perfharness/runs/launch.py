@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfharness.errors import LaunchInterruptedError, PerfHarnessError
+from perfharness.model.environment import HISTORY, HISTORY_OFF
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import EXPLAIN_NAME, RunManifest
 from perfharness.runs.explain import explaining_pass_failed, longest_s
-from perfharness_launcher.companions.companion import Companion
-from perfharness_launcher.launch import FinishedRun, companions_for
+from perfharness_launcher.conditions import Condition
+from perfharness_launcher.launch import FinishedRun, conditions_of
 from perfharness_launcher.launch import launch as measure
-from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass, make_plan
-from perfharness_launcher.plan.machine import gather
-from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
-from perfharness_launcher.processes.supervise import Observer
+from perfharness_launcher.machine import gather
+from perfharness_launcher.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.plan import LaunchPlan, explaining_pass, make_plan
+from perfharness_launcher.supervise import Observer
 
 if TYPE_CHECKING:
     from perfharness.runs.files.run_folder import RunSummary
@@ -128,23 +129,23 @@ def run_plan(
     plan: LaunchPlan,
     command: Sequence[str],
     observer: Observer,
-    companions: Sequence[Companion] = (),
+    conditions: Sequence[Condition] = (),
     complete: Callable[[FinishedRun], None] = lambda run: None,
 ) -> LaunchResult:
     """Run a plan and analyse what it measured.
 
     Args:
         command: the command line of perfharness itself, for the manifest.
-        companions: that run in addition to those that the options ask for.
+        conditions: in addition to those that the options ask for.
         complete: called with the run, analysed and not in place yet; may write further results into its folder.
 
     Raises:
         LaunchError: no process could be started, or results could not be written; the message says where what was
             measured lies.
     """
-    all_companions = [*companions_for(plan, observer.stage), *companions]
+    all_conditions = [*conditions_of(plan, observer.stage), *conditions]
     explaining_interrupted = False
-    with measure(plan, command, observer, companions=all_companions) as run:
+    with measure(plan, command, observer, conditions=all_conditions) as run:
         if plan.options.explain:
             findings, explaining_interrupted = _explain(plan, run, command, observer)
             run.add_findings(findings)
@@ -157,34 +158,34 @@ def run_plan(
         place = run.put_in_place()
     is_aside = place != plan.options.output_dir.absolute()
     result = LaunchResult(run.manifest, place, summary, is_aside, explaining_interrupted=explaining_interrupted)
-    if not plan.options.history:
+    if not plan.options.history or os.environ.get(HISTORY) == HISTORY_OFF:
         return result
     from perfharness.runs.history import launch_entry, record  # its library takes long to load
 
     return replace(result, history_findings=record(lambda: launch_entry(place)))
 
 
-EXPLAINING = "explaining pass: the same again, recording what explains the times"
+EXPLAINING = "profiling pass: running the script again"
 
 
 def _explain(
     plan: LaunchPlan, run: FinishedRun, command: Sequence[str], observer: Observer
 ) -> tuple[list[Finding], bool]:
-    """Run the explaining pass of a run that was measured, into its folder; returns why there is none, if there is none,
-    and whether the user ended it.
+    """Run the profiling pass of a measured run, into its folder. The measured run stays as it was.
 
-    Whatever happens, the measured run is as it was.
+    Returns:
+        Why there is none, and whether the user ended it.
     """
     bad = [record.folder for record in run.manifest.processes if record.ended != "ok"]
     if bad or run.was_interrupted:
-        why = f"{', '.join(bad)} did not end well" if bad else "the launch was interrupted"
-        message = f"There is no explaining pass: {why} in the measured one."
+        why = f"{', '.join(bad)} failed in the measured pass" if bad else "the launch was interrupted"
+        message = f"Profiling pass skipped: {why}."
         return [Finding("explaining-pass-skipped", Severity.WARNING, message)], False
     observer.stage(EXPLAINING)
     second, folder = explaining_pass(plan, longest_s(run.manifest)), run.folder / EXPLAIN_NAME
     try:
         with measure(
-            second, command, observer, companions=companions_for(second, observer.stage), written_to=folder
+            second, command, observer, conditions=conditions_of(second, observer.stage), written_to=folder
         ) as explaining:
             explaining.put_in_place()
         run.mark_explained()

@@ -95,34 +95,26 @@ def _facts(file: TraceFile) -> tuple[dict[int, ProcessFacts], bool]:
     return facts, has_lost_events
 
 
-def part_of_process(trace: Trace, pid: int, from_ns: int | None = None, until_ns: int | None = None) -> Trace:
+def part_of_process(trace: Trace, pid: int) -> Trace:
     """What a trace has of one process; the trace itself where it holds no other.
 
     What the process left open ends with its own last event, not with that of another.
-
-    Args:
-        from_ns, until_ns: on the trace's clock, where others had its pid before or after it: what begins from the one
-            on and before the other is its own.
     """
 
-    def own(table: _Columns, process: Int64, begin_ns: Int64) -> _Columns:
-        return rows_of(table, is_own(process, begin_ns))
+    def own(table: _Columns, process: Int64) -> _Columns:
+        return rows_of(table, is_own(process))
 
-    def is_own(process: Int64, begin_ns: Int64) -> Bool:
+    def is_own(process: Int64) -> Bool:
         found: Bool = pid_of(process) == pid
-        if from_ns is not None:
-            found &= begin_ns >= from_ns
-        if until_ns is not None:
-            found &= begin_ns < until_ns
         return found
 
     threads = (trace.ranges.thread, trace.marks.thread, trace.api.thread, trace.operations.process)
-    if from_ns is until_ns is None and all((pid_of(one) == pid).all() for one in threads):
+    if all((pid_of(one) == pid).all() for one in threads):
         return trace
-    ranges = own(trace.ranges, trace.ranges.thread, trace.ranges.start_ns)
-    marks = own(trace.marks, trace.marks.thread, trace.marks.time_ns)
-    api = own(trace.api, trace.api.thread, trace.api.start_ns)
-    of_gpu = is_own(trace.operations.process, trace.operations.start_ns)
+    ranges = own(trace.ranges, trace.ranges.thread)
+    marks = own(trace.marks, trace.marks.thread)
+    api = own(trace.api, trace.api.thread)
+    of_gpu = is_own(trace.operations.process)
     operations, details = rows_of(trace.operations, of_gpu), rows_of(trace.details, of_gpu)
     ends = (known_ends(ranges), marks.time_ns, api.end_ns, operations.end_ns)
     end_ns = max(int(column.max(initial=0)) for column in ends)
@@ -134,8 +126,8 @@ def part_of_process(trace: Trace, pid: int, from_ns: int | None = None, until_ns
         api=api,
         operations=operations,
         details=details,
-        synchronizations=own(waits, waits.process, waits.start_ns),
-        os_calls=None if os_calls is None else own(os_calls, os_calls.thread, os_calls.start_ns),
-        lock_events=None if locks is None else own(locks, locks.thread, locks.start_ns),
+        synchronizations=own(waits, waits.process),
+        os_calls=None if os_calls is None else own(os_calls, os_calls.thread),
+        lock_events=None if locks is None else own(locks, locks.thread),
         end_ns=end_ns,
     )

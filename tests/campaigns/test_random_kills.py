@@ -1,9 +1,10 @@
 """A process is killed at a random time in a short launch: none hangs, no process is left, no good result is lost.
 
-Victims in turn: launcher, helper, measured process, sampler. Each trial begins with a good run in its output folder. A
-hit counts only where the victim was there; trials go on until there are as many as asked for.
+Victims in turn: launcher, helper, measured process, nsys, terminal (SIGHUP to the launcher). Each trial begins with a
+good run in its output folder. A hit counts only where the victim was there; trials go on until there are as many as
+asked for.
 
-    PERFHARNESS_TEST_KILLS      hits (12)
+    PERFHARNESS_TEST_KILLS      hits per tracer (10)
     PERFHARNESS_TEST_KILL_SEED  which signals and moments are drawn (1)
 """
 
@@ -24,16 +25,16 @@ from pathlib import Path
 
 import pytest
 
-from perfharness_launcher.processes import child
-from tests.integration.launches import command, environment
+from perfharness_launcher import hold
+from tests.integration.launches import command, environment, tracing
 
-KILLS = int(os.environ.get("PERFHARNESS_TEST_KILLS", "12"))
+KILLS = int(os.environ.get("PERFHARNESS_TEST_KILLS", "10"))
 SEED = int(os.environ.get("PERFHARNESS_TEST_KILL_SEED", "1"))
 TRIES = 40
 """At most so many trials until a victim was there at the moment drawn."""
 TAG = "PERFHARNESS_TEST_KILL"
 LIMIT_S = 300.0
-"""The launcher's and the guard's patience, and as much again for a busy machine."""
+"""The launcher's patience, and as much again for a busy machine."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 60 * KILLS)]
 
@@ -41,7 +42,7 @@ SCRIPT = """
 import subprocess, sys, time
 from perfharness import PerfRecorder
 if sys.argv[1] == "daemon":
-    subprocess.Popen(["env", "-i", "sleep", sys.argv[2]], start_new_session=True)
+    subprocess.Popen(["sleep", sys.argv[2]], start_new_session=True)
 perf = PerfRecorder("rec")
 with perf.range("pipeline"):
     for index in range(14):
@@ -50,16 +51,20 @@ with perf.range("pipeline"):
                 time.sleep(0.05)
 perf.finalize()
 """
-VICTIMS = ("launcher", "helper", "measured", "sampler")
+VICTIMS = {
+    "embedded": ("launcher", "helper", "measured", "terminal"),
+    "nsys": ("launcher", "helper", "measured", "terminal", "nsys"),
+}
 
 
 def is_kind(kind: str, line: str) -> bool:
     """Whether a command line, of which each argument ends with a zero byte, is that of such a process."""
     return {
         "launcher": "\0launch\0" in line,
-        "helper": child.__file__ in line,
-        "measured": "work.py" in line and not (child.__file__ in line or "\0launch\0" in line),
-        "sampler": "perfharness.telemetry.sampler" in line,
+        "terminal": "\0launch\0" in line,
+        "helper": hold.__file__ in line and "\0profile\0" not in line,
+        "measured": "work.py" in line and not (hold.__file__ in line or "\0launch\0" in line),
+        "nsys": "/nsys\0profile\0" in line,
     }[kind]
 
 
@@ -104,13 +109,15 @@ def strike(kind: str, tag: str, number: signal.Signals) -> bool:
 @dataclass(frozen=True)
 class Campaign:
     folder: Path
+    tracer: str
 
     def start(self, place: Path, tag: str, *arguments: str) -> subprocess.Popen[bytes]:
         (place / "work.py").write_text(SCRIPT)
-        options = ("--telemetry", "-np", 2, "-w", 1, "--tracer", "embedded")
-        words = command(*options, "--barrier-timeout", 20, "-o", place / "out", place / "work.py", *arguments)
+        tracer, sites = tracing(self.tracer)
+        options = ("--telemetry", "-np", 2, "-w", 1, *tracer, "--barrier-timeout", 20, "-o", place / "out")
+        words = command(*options, place / "work.py", *arguments)
         with (place / "said").open("wb") as said:
-            return subprocess.Popen(words, env=environment(**{TAG: tag}), stdout=said, stderr=said)
+            return subprocess.Popen(words, env=environment(*sites, **{TAG: tag}), stdout=said, stderr=said)
 
     def run_well(self) -> float:
         """A good run in `good/out`; how many seconds a launch takes here and now."""
@@ -124,8 +131,10 @@ class Campaign:
     def trial(self, number: int, lasts_s: float) -> tuple[bool, list[str]]:
         """Whether somebody was hit, and what went wrong."""
         chance = random.Random(SEED * 100_003 + number)
-        kind = VICTIMS[number // TRIES % len(VICTIMS)]
+        kind = VICTIMS[self.tracer][number // TRIES % len(VICTIMS[self.tracer])]
         number_of_signal = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
+        if kind == "terminal":
+            number_of_signal = signal.SIGHUP
         tag, place = f"{SEED}.{os.getpid()}{number:05d}", self.folder / str(number)
         shutil.copytree(self.folder / "good", place)
         launcher = self.start(place, tag, chance.choice(["plain", "plain", "plain", "daemon"]), f"60{tag}")
@@ -168,8 +177,9 @@ class Campaign:
         return [*wrong, f"partial: {left}"] if left else wrong
 
 
-def test_whoever_is_killed(tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path)
+@pytest.mark.parametrize("tracer", ["embedded", pytest.param("nsys", marks=pytest.mark.nsys)])
+def test_whoever_is_killed(tmp_path: Path, tracer: str) -> None:
+    campaign = Campaign(tmp_path, tracer)
     lasts_s = 1.2 * campaign.run_well()
     wrong: list[str] = []
     for place in range(KILLS):

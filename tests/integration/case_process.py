@@ -11,7 +11,8 @@ from pathlib import Path
 from perfharness.bench.process import CaseEnd, result_of
 from perfharness.bench.spec import CASE_ENTRY, SPEC_NAME, CaseSpec
 from perfharness.model.bench import CaseResult
-from perfharness_launcher.processes.spawn import STDERR_LOG
+from perfharness_launcher.hold import STARTED
+from perfharness_launcher.process import STDERR_LOG
 from tests.integration.launches import CHECKOUT
 
 
@@ -22,12 +23,16 @@ def run_case(folder: Path, spec: CaseSpec, *, timeout_s: float = 300, **environ:
         environ: variables over this process's own.
     """
     folder.mkdir(exist_ok=True)
-    begun = spec.model_copy(update={"spawned_unix_ns": time.time_ns()})
-    (folder / SPEC_NAME).write_text(begun.model_dump_json())
+    (folder / SPEC_NAME).write_text(spec.model_dump_json())
     with (folder / STDERR_LOG).open("wb") as log:
         done = subprocess.run(
             [sys.executable, "-m", CASE_ENTRY, str(folder / SPEC_NAME)],
-            stdout=log, stderr=log, check=False, cwd=CHECKOUT, env={**os.environ, **environ}, timeout=timeout_s,
-        )  # fmt: skip
+            stdout=log,
+            stderr=log,
+            check=False,
+            cwd=CHECKOUT,
+            env={**os.environ, STARTED: str(time.time_ns()), **environ},
+            timeout=timeout_s,
+        )
     print((folder / STDERR_LOG).read_text(errors="replace"))  # seen where the test fails
     return result_of(CaseEnd(done.returncode), spec.case, folder), done.returncode

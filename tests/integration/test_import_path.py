@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfharness_launcher.plan.machine import ask_interpreter
+from perfharness_launcher.machine import ask_interpreter
 from tests.integration.launches import PATIENCE_S, environment
 
 NAMES = (

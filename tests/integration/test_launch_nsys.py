@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from perfharness.trace import open_trace
-from perfharness_launcher.nsys.probe import probe, try_nsys
+from perfharness_launcher.collect import try_nsys
+from perfharness_launcher.nsys import probe
 from tests.integration.launches import (
     CHECKOUT,
     NSYS,
@@ -128,8 +129,8 @@ def test_no_daemon_and_no_session_is_left_behind(script: Path, tmp_path: Path, n
         assert code == 1
         assert [record["ended"] for record in manifest(out)["processes"]] == ["interrupted"] * 2
         assert range_names(out / "proc_1_gpu_0" / "trace.sqlite") == ["batch"]
+        assert not any(folder.exists() for folder in folders)
     assert processes_naming(str(tmp_path)) == []
-    wait_for(lambda: not any(folder.exists() for folder in folders))
 
 
 @pytest.mark.slow
@@ -150,21 +151,6 @@ def test_an_nsys_killed_in_the_middle_is_told_and_costs_only_its_own_trace(scrip
     assert died["process"] == "proc_1_gpu_0"
     assert range_names(out / "proc_0_gpu_0" / "trace.sqlite") == ["batch"]
     assert processes_naming(str(tmp_path)) == []
-
-
-def test_an_importer_that_breaks_is_told_and_the_recording_kept(script: Path, tmp_path: Path) -> None:
-    host = tmp_path / "nsight-compute" / "host"
-    collector = _copy(COLLECTOR, host / "target-linux-x64")
-    broken = host / "linux-desktop-x64" / "QdstrmImporter"
-    broken.parent.mkdir()
-    broken.write_text("#!/bin/sh\necho 'cannot read the recording' >&2\nexit 4\n")
-    broken.chmod(0o755)
-    out = tmp_path / "out"
-    done = launch("--nsys", collector / "nsys", "-o", out, script)
-    assert done.returncode == 1
-    assert codes(out) == ["trace-import-failed", "trace-missing"]
-    assert "cannot read the recording" in manifest(out)["findings"][0]["message"]
-    assert (out / "proc_0_gpu_0" / "trace.qdstrm").exists()
 
 
 FAILING = """#!/bin/sh
@@ -191,35 +177,39 @@ def failing_nsys(folder: Path, host: str, failures: int, end: str) -> Path:
     return collector / "nsys"
 
 
+BESIDE, APART = "host-linux-x64", "linux-desktop-x64"
+"""Where the importer is: nsys itself looks for it in the first folder only."""
+
+
 @pytest.mark.parametrize(
-    ("host", "failures", "end"),
+    ("host", "failures", "end", "code", "found", "left"),
     [
-        ("host-linux-x64", 2, "exit 2"),
-        pytest.param("linux-desktop-x64", 1, "kill -SEGV $$", marks=pytest.mark.slow),
+        (BESIDE, 2, "exit 2", 0, [], {"nsys-rep", "sqlite"}),
+        pytest.param(APART, 1, "kill -SEGV $$", 0, [], {"nsys-rep", "sqlite"}, marks=pytest.mark.slow),
+        pytest.param(
+            BESIDE,
+            9,
+            "kill -SEGV $$",
+            3,
+            ["tracer-complained", "trace-import-failed"],
+            {"nsys-rep", "qdstrm", "sqlite"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            APART, 9, "exit 4", 1, ["trace-import-failed", "trace-missing"], {"qdstrm"}, marks=pytest.mark.slow
+        ),
     ],
 )
-def test_an_import_that_fails_is_tried_again(script: Path, tmp_path: Path, host: str, failures: int, end: str) -> None:
-    out = tmp_path / "out"
+def test_an_import_that_fails_is_tried_again(
+    script: Path, tmp_path: Path, host: str, failures: int, end: str, code: int, found: list[str], left: set[str]
+) -> None:
+    out, folder = tmp_path / "out", tmp_path / "out" / "proc_0_gpu_0"
     done = launch("--nsys", failing_nsys(tmp_path / "host", host, failures, end), "-o", out, script)
-    assert (codes(out), done.returncode) == ([], 0), done.stdout + done.stderr
-    folder = out / "proc_0_gpu_0"
-    assert sorted(path.name for path in folder.glob("trace.*")) == ["trace.nsys-rep", "trace.sqlite"]
-    assert range_names(folder / "trace.sqlite") == ["batch"]
-    said = (folder / "tracer.log").read_text()
-    assert said.count("Import Failed") == failures
-    assert said.count("QdstrmImporter --input-file") == failures + (host != "host-linux-x64")
-
-
-@pytest.mark.slow
-def test_a_report_that_only_failed_imports_left_is_told_to_be_one(script: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    failing = failing_nsys(tmp_path / "host", "host-linux-x64", 9, "kill -SEGV $$")
-    done = launch("--nsys", failing, "-o", out, script)
-    folder = out / "proc_0_gpu_0"
-    assert done.returncode == 3, (folder / "tracer.log").read_text()
-    assert codes(out) == ["tracer-complained", "trace-import-failed"]
-    left = sorted(path.name for path in folder.glob("trace.*"))
-    assert left == ["trace.nsys-rep", "trace.qdstrm", "trace.sqlite"]
+    assert (done.returncode, codes(out)) == (code, found), (folder / "tracer.log").read_text()
+    assert {path.name.partition(".")[2] for path in folder.glob("trace.*")} == left
+    if not found:
+        assert range_names(folder / "trace.sqlite") == ["batch"]
+        assert (folder / "tracer.log").read_text().count("Import Failed") == failures
 
 
 @pytest.mark.slow

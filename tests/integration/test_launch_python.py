@@ -1,10 +1,9 @@
-"""A launch from Python gives what the command gives: folder, files, findings; in a script and in a thread too."""
+"""A launch from Python gives what the command gives: folder, files, findings; in a thread, too."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +14,9 @@ import pytest
 import perfharness
 from perfharness.errors import LaunchError, UsageError
 from perfharness.runs.analyze import AnalyzedRuns, AnalyzedTraces
-from perfharness_launcher.processes.spawn import RunningProcess
-from perfharness_launcher.processes.supervise import Observer, Phase
+from perfharness.runs.launch import LaunchResult
+from perfharness_launcher.process import RunningProcess
+from perfharness_launcher.supervise import Observer, Phase
 from tests.integration.launches import environment, manifest, run_to_the_end
 
 SCRIPT = """
@@ -58,10 +58,40 @@ def of_run(folder: Path) -> dict[str, Any]:
     return {"names": names, "codes": codes, "settings": manifest(folder)["settings"], **trees}
 
 
+class _Starting(Observer):
+    """Starts a process of the caller's own while a launch goes on."""
+
+    def __init__(self) -> None:
+        self.own: subprocess.Popen[bytes] | None = None
+
+    def started(self, processes: Sequence[RunningProcess]) -> None:
+        del processes
+        self.own = subprocess.Popen(["sleep", "100"])
+
+    def poll(self, phases: Sequence[Phase]) -> None:
+        """Nothing to be done."""
+
+
+def launched_in_a_thread(observer: _Starting) -> LaunchResult:
+    """A launch from Python; a process that the caller starts meanwhile is left alone."""
+    results = []
+    settings: dict[str, Any] = {"num_processes": 2, "output_dir": Path("python"), "observer": observer}
+    thread = threading.Thread(target=lambda: results.append(perfharness.launch("pipeline.py", "4", **settings)))
+    thread.start()
+    thread.join()
+    assert observer.own is not None
+    try:
+        assert observer.own.poll() is None
+    finally:
+        observer.own.kill()
+        observer.own.wait()
+    return results[0]
+
+
 def test_a_launch_from_python_gives_what_the_command_gives(script: Path, tmp_path: Path) -> None:
     done = run_to_the_end(("--telemetry", "-np", 2, "-o", "command", "pipeline.py", 4), environment(), tmp_path)
     assert done.returncode == 0, done.stderr
-    result = perfharness.launch("pipeline.py", "4", num_processes=2, output_dir=Path("python"))
+    result = launched_in_a_thread(_Starting())
     assert result.folder == tmp_path / "python"
     assert of_run(tmp_path / "python") == of_run(tmp_path / "command")
     assert result.all_processes_well
@@ -88,48 +118,6 @@ def test_a_launch_from_python_gives_what_the_command_gives(script: Path, tmp_pat
     assert isinstance(bare, AnalyzedTraces)
     assert bare.has_numbers
     assert (tmp_path / "written" / "bare" / "benchmark.json").is_file()
-
-
-def test_a_script_may_launch(script: Path, tmp_path: Path) -> None:
-    code = "import perfharness; print(perfharness.launch('pipeline.py', '3', output_dir='out').summary.mean.keys())"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "throughput" in done.stdout
-    assert manifest(tmp_path / "out")["complete"]
-
-
-class _Starting(Observer):
-    """Starts a process of the caller's own while a launch goes on."""
-
-    def __init__(self) -> None:
-        self.own: subprocess.Popen[bytes] | None = None
-
-    def started(self, processes: Sequence[RunningProcess]) -> None:
-        del processes
-        self.own = subprocess.Popen(["sleep", "100"])
-
-    def poll(self, phases: Sequence[Phase]) -> None:
-        """Nothing to be done."""
-
-
-def test_children_of_the_caller_are_left_alone_in_a_thread_too(script: Path) -> None:
-    observer = _Starting()
-    results = []
-    thread = threading.Thread(
-        target=lambda: results.append(
-            perfharness.launch(script, "1", tracer="none", telemetry=False, output_dir="out", observer=observer)
-        )
-    )
-    thread.start()
-    thread.join()
-    assert observer.own is not None
-    try:
-        assert observer.own.poll() is None
-    finally:
-        observer.own.kill()
-        observer.own.wait()
-    assert results[0].manifest.processes[0].ended == "ok"
-    assert "leftover-processes" not in {finding.code for finding in results[0].findings}
 
 
 def test_what_is_wrong_is_raised_before_anything_starts(script: Path, tmp_path: Path) -> None:

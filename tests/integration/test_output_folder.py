@@ -6,11 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from perfharness.cli.main import run as run_cli
 from tests.integration.launches import environment, manifest, run_to_the_end
 
 WELL = """
@@ -24,7 +26,9 @@ perf.finalize()
 FAILS = "import sys; sys.exit(7)"
 RUN = {"benchmark_mean.json", "manifest.json", "proc_0_gpu_0"}
 REPEAT = {"launch_0", "launch_1", "repeat.json"}
-FOREIGN = {"load": "folder", "notes.txt": "mine", "first": "folder", "previous.txt": "mine"}
+FOREIGN = ("load/mine", "notes.txt", "first/mine", "previous.txt")
+
+Make = Callable[[str], Path]
 
 
 def launch(out: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -34,116 +38,111 @@ def launch(out: Path, text: str, *options: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A good run, and a good repeat."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """A good run, or a good repeat; each is made once."""
     folder = tmp_path_factory.mktemp("made")
-    assert launch(folder / "run", WELL).returncode == 0
-    assert launch(folder / "repeat", WELL, "--repeat", "2").returncode == 0
-    return {"run": folder / "run", "repeat": folder / "repeat"}
+
+    @cache
+    def once(kind: str) -> Path:
+        assert launch(folder / kind, WELL, *(("--repeat", "2") if kind == "repeat" else ())).returncode == 0
+        return folder / kind
+
+    return once
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A folder with files of others."""
+    for name in FOREIGN:
+        (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / name).write_text("mine")
+    return tmp_path / "out"
 
 
 def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+    """Of what is there, less the files of others."""
+    return {path.name for path in folder.iterdir()} - {Path(name).parts[0] for name in FOREIGN}
 
 
 def marks(folder: Path) -> list[str]:
-    """Of the runs in a folder, or of its repeat."""
+    """Manifests of the runs in a folder, or of its repeat."""
     return [path.read_text() for path in sorted(folder.rglob("manifest.json"))]
 
 
-def put(out: Path, made: dict[str, Path], *, before: str | None, previous: str | None = None) -> None:
-    out.mkdir()
-    for name, content in FOREIGN.items():
-        if content == "folder":
-            (out / name).mkdir()
-            (out / name / "mine").write_text("mine")
-        else:
-            (out / name).write_text(content)
-    if before is not None:
-        shutil.copytree(made[before], out, dirs_exist_ok=True)
-    if previous is not None:
-        shutil.copytree(made[previous], out / "previous")
-        (out / "previous" / "notes.txt").write_text("mine")
-
-
-def slow(*values: Any) -> Any:
-    """A row for `scripts/test --all`: other series do the same by the same code."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(
-    ("before", "previous", "options", "here", "kept"),
-    [
-        (None, None, (), RUN, None),
-        ("run", None, (), RUN, RUN),
-        ("run", "run", (), RUN, RUN | {"notes.txt"}),
-        slow("run", "repeat", (), RUN, RUN | {"notes.txt"}),
-        slow("repeat", None, (), RUN, REPEAT),
-        slow("run", "run", ("--repeat", "2"), REPEAT, RUN | {"notes.txt"}),
-        slow("repeat", None, ("--np-sweep", "1"), {"np_1", "scaling.html", "scaling.json", "scaling.png"}, REPEAT),
-        slow("run", None, ("--overhead", "--repeat", "2"), {"traced", "untraced", "overhead.json"}, RUN),
-    ],
-    ids=lambda value: "+".join(value) if isinstance(value, tuple) else None,
-)
-def test_an_earlier_run_moves_and_foreign_files_stay(
-    made: dict[str, Path],
-    tmp_path: Path,
-    before: str | None,
-    previous: str | None,
-    options: tuple[str, ...],
-    here: set[str],
-    kept: set[str] | None,
-) -> None:
-    out = tmp_path / "out"
-    put(out, made, before=before, previous=previous)
-    moved = [] if before is None else marks(made[before])
-    done = launch(out, WELL, *options)
-    assert done.returncode in (0, 3), done.stderr  # of an overhead of two launches little is decided
-    assert names(out) == here | set(FOREIGN) | (set() if kept is None else {"previous"})
-    assert (str(out / "previous") in done.stderr) == (kept is not None)
-    if kept is not None:
-        assert names(out / "previous") == kept
-        assert marks(out / "previous") == moved
-    now = {path.read_text() for path in out.rglob("manifest.json") if "previous" not in path.parts}
-    assert now
-    assert not now & set(moved)
-    assert all((out / name / "mine").read_text() == "mine" for name in ("load", "first"))
-    assert (out / "notes.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    ("before", "options"),
-    [
-        ("run", ()),
-        slow("repeat", ()),
-        ("repeat", ("--repeat", "2")),
-        *(slow(before, (series, "1")) for before in ("run", "repeat") for series in ("--np-sweep", "--cold-start")),
-    ],
-)
-def test_what_measured_nothing_replaces_nothing(
-    made: dict[str, Path], tmp_path: Path, before: str, options: tuple[str, ...]
-) -> None:
-    out = tmp_path / "out"
-    put(out, made, before=before)
-    shutil.rmtree(out / "first")
+def test_one_folder_for_all_launches(out: Path) -> None:
+    """Each moves the one before to `previous`; one without numbers goes next to the last that has some."""
+    before: list[str] = []
+    for _ in range(3):
+        done = launch(out, WELL)
+        assert done.returncode == 0, done.stderr
+        assert names(out) == (RUN | {"previous"} if before else RUN)
+        assert (str(out / "previous") in done.stderr) == bool(before)
+        if before:
+            assert marks(out / "previous") == before
+            (out / "previous" / "notes.txt").write_text("mine")
+        before = [(out / "manifest.json").read_text()]
     there, was = names(out), marks(out)
-    done = launch(out, FAILS, *options)
-    assert done.returncode in (1, 3), done.stderr
+    failed = launch(out, FAILS)
+    assert failed.returncode == 1
     (aside,) = out.glob("run-*")
-    assert names(out) == there | {aside.name}
-    assert str(aside) in done.stderr
-    shutil.move(aside, tmp_path / "aside")
+    assert str(aside) in failed.stderr
+    assert names(out) - there == {aside.name}
+    shutil.move(aside, out.parent / "aside")
     assert marks(out) == was
-    assert marks(tmp_path / "aside")
+    assert all((out / name).read_text() == "mine" for name in (*FOREIGN, "previous/notes.txt"))
 
 
-def test_a_run_without_numbers_replaces_one_without(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_a_run_without_numbers_replaces_one_without(out: Path) -> None:
     assert launch(out, FAILS).returncode == 1
     before = marks(out)
     assert launch(out, FAILS).returncode == 1
     assert names(out) == RUN | {"previous"}
     assert marks(out / "previous") == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "options", "here"),
+    [
+        ("repeat", (), RUN),
+        ("run", ("--repeat", "2"), REPEAT),
+        ("repeat", ("--np-sweep", "1"), {"np_1", "scaling.html", "scaling.json", "scaling.png"}),
+        ("run", ("--overhead", "--repeat", "2"), {"traced", "untraced", "overhead.json"}),
+    ],
+)
+def test_series_move_and_are_moved(
+    made: Make, out: Path, before: str, options: tuple[str, ...], here: set[str]
+) -> None:
+    shutil.copytree(made(before), out, dirs_exist_ok=True)
+    done = launch(out, WELL, *options)
+    assert done.returncode in (0, 3), done.stderr  # of an overhead of two launches little is decided
+    assert names(out) == here | {"previous"}
+    assert marks(out / "previous") == marks(made(before))
+
+
+@pytest.mark.parametrize(
+    ("before", "options"),
+    [
+        ("run", ("--repeat", "2")),
+        pytest.param("repeat", (), marks=pytest.mark.slow),
+        pytest.param("repeat", ("--np-sweep", "1"), marks=pytest.mark.slow),
+        pytest.param("run", ("--cold-start", "1"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_series_that_measured_nothing_replaces_nothing(
+    made: Make, tmp_path: Path, before: str, options: tuple[str, ...]
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(made(before), out)
+    there = names(out)
+    done = launch(out, FAILS, *options)
+    assert done.returncode in (1, 3), done.stderr
+    (aside,) = out.glob("run-*")
+    assert str(aside) in done.stderr
+    assert names(out) == there | {aside.name}
+    assert marks(aside)
+    shutil.move(aside, tmp_path / "aside")
+    assert marks(out) == marks(made(before))
 
 
 @pytest.mark.parametrize(
@@ -157,15 +156,15 @@ def test_a_run_without_numbers_replaces_one_without(tmp_path: Path) -> None:
     ],
 )
 def test_a_foreign_file_with_the_name_of_one_of_a_run_is_not_touched(
-    tmp_path: Path, name: str, options: tuple[str, ...]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, options: tuple[str, ...]
 ) -> None:
-    out = tmp_path / "out"
+    out, script = tmp_path / "out", tmp_path / "script.py"
     out.mkdir()
     (out / name).write_text('{"name": "a web page"}')
-    done = launch(out, WELL, *options)
-    assert done.returncode == 2
-    assert str(out / name) in done.stderr
-    assert names(out) == {name}
+    script.write_text(WELL)
+    assert run_cli(["launch", "--tracer", "embedded", "-o", str(out), *options, str(script)]) == 2
+    assert str(out / name) in capsys.readouterr().err.replace("\n", "")
+    assert [path.name for path in out.iterdir()] == [name]
 
 
 KILLED = """
@@ -183,25 +182,27 @@ run(sys.argv[2:])
 
 
 @pytest.mark.parametrize(
-    "at", [slow("previous/benchmark_mean.json"), "previous/manifest.json", slow("proc_0_gpu_0"), "manifest.json"]
+    "at",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("previous/benchmark_mean.json", "proc_0_gpu_0")),
+        pytest.param("previous/manifest.json", marks=pytest.mark.slow),
+        "manifest.json",
+    ],
 )
-def test_a_launcher_that_is_killed_while_it_renames_loses_no_run(
-    made: dict[str, Path], tmp_path: Path, at: str
-) -> None:
-    """Both are there, each in one or two folders; no file is of two runs."""
-    out, script = tmp_path / "out", tmp_path / "script.py"
-    put(out, made, before="run")
-    (was,) = marks(made["run"])
+def test_a_launcher_that_is_killed_while_it_renames_loses_no_run(made: Make, out: Path, at: str) -> None:
+    """Both are there, each in one or two folders; no file is of two runs. The next launch puts it right."""
+    script = out.parent / "script.py"
+    shutil.copytree(made("run"), out, dirs_exist_ok=True)
+    (was,) = marks(made("run"))
     script.write_text(WELL)
     words = ["launch", "--no-telemetry", "--tracer", "embedded", "-o", str(out), str(script)]
     done = subprocess.run([sys.executable, "-c", KILLED, str(out / at), *words], env=environment(), check=False)
     assert done.returncode == 9
     (hidden,) = out.glob(".perfharness-run-*")
     run_id = manifest(hidden)["run_id"]
-    assert (out / "notes.txt").read_text() == "mine"
-    places = [out] if at.startswith("previous") else [hidden]
     assert was in marks(out / "previous") + ([] if (out / "previous" / "manifest.json").exists() else marks(out))
     found = [json.loads(path.read_text())["meta"]["run_id"] for path in out.rglob("benchmark.json")]
     assert sorted(found) == sorted([json.loads(was)["run_id"], run_id])
-    again = launch(out, WELL)
-    assert again.returncode == (0 if places == [out] else 2), again.stderr
+    assert launch(out, WELL).returncode == 0
+    assert manifest(out / "previous")["run_id"] == (json.loads(was)["run_id"] if hidden.exists() else run_id)
+    assert (out / "notes.txt").read_text() == "mine"

@@ -15,8 +15,8 @@ from perfharness.errors import LaunchInterruptedError
 from perfharness.runs.files import run_folder
 from perfharness.runs.series.repeat import repeat_cases
 from perfharness.runs.series.repeat_file import read_repeat, repeated_launches
-from perfharness_launcher.companions.yardstick import YardstickCompanion
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher import launch as launcher
+from perfharness_launcher.options import LaunchOptions
 from tests.integration.launches import environment, hanging, launching, run_to_the_end, wait_for
 
 SCRIPT = """
@@ -93,22 +93,22 @@ def test_an_interrupt_ends_it_and_what_was_measured_stays(script: Path, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", [pytest.param("a companion starts", marks=pytest.mark.slow), "the traces are read"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "the traces are read"])
 def test_an_interrupt_at_any_time_ends_it(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    owner = YardstickCompanion if when == "a companion starts" else run_folder
-    monkeypatch.setattr(owner, "start" if owner is YardstickCompanion else "analyze_run", interrupted)
+    owner, name = (launcher, "machine_load") if when == "before" else (run_folder, "analyze_run")
+    monkeypatch.setattr(owner, name, interrupted)
     settings: dict[str, Any] = {"script": str(script), "tracer": "embedded", "telemetry": False, "warmup_batches": 0}
     options = [LaunchOptions(output_dir=tmp_path / name, **settings) for name in ("a", "b")]
     cases = repeat_cases(options, count=2, seed=5)
     rows = sorted((row for case in cases for row in case.repeat.rows), key=lambda row: row.place)
     assert [row.status for row in rows] == ["failed", "not_run", "not_run", "not_run"]
     kept = list(tmp_path.rglob("manifest.json"))
-    assert len(kept) == (0 if owner is YardstickCompanion else 1)  # what was measured is kept
+    assert len(kept) == (0 if when == "before" else 1)  # what was measured is kept
     with pytest.raises(LaunchInterruptedError):
         perfharness.launch(script, output_dir=tmp_path / "c", tracer="embedded", telemetry=False)
 

@@ -21,9 +21,9 @@ from perfharness.model.telemetry import HOST, TELEMETRY_NAME, SampleLog, process
 from perfharness.telemetry.protocol import SPOOL_NAME, Answer, SamplerOptions, sampler_command
 from perfharness.telemetry.spool import read_spool
 from perfharness.telemetry.store import read_sample_log
-from perfharness_launcher.companions.companion import CompanionContext, MeasuredProcess
 from perfharness_launcher.companions.telemetry import TelemetryCompanion, free_cpus
-from perfharness_launcher.processes.spawn import Placement
+from perfharness_launcher.conditions import MeasuredProcess, Run
+from perfharness_launcher.process import Placement
 from tests.integration.launches import PATIENCE_S, wait_for
 from tests.support.nvml_cards import gpu_uuid, h100_machine
 from tests.support.replayed_nvml import replay_environment
@@ -52,11 +52,11 @@ class Beside:
         self.run_dir.mkdir()
         self.gpu = gpu
         gpus = () if gpu is None else (GpuRecord(index=0, uuid=gpu),)
-        self.context = CompanionContext(self.run_dir, "run", gpus)
+        self.run = Run(self.run_dir, "run", gpus)
         self.companion = TelemetryCompanion(PERIOD_MS, idle_s, **options)
 
     def start(self) -> Beside:
-        self.companion.start(self.context)
+        self.companion.start(self.run)
         return self
 
     @property
@@ -74,10 +74,11 @@ class Beside:
 
     def stop(self) -> tuple[SampleLog, set[str], Any]:
         """The file, the findings' codes, the record in the manifest; nothing else is left in the folder."""
-        report = self.companion.stop()
+        self.companion.stop(self.run)
         assert [path.name for path in self.run_dir.iterdir()] == [TELEMETRY_NAME]
-        json.dumps(report.record)
-        return read_sample_log(self.run_dir / TELEMETRY_NAME), {one.code for one in report.findings}, report.record
+        record = self.run.records.get("telemetry")
+        json.dumps(record)
+        return read_sample_log(self.run_dir / TELEMETRY_NAME), {one.code for one in self.run.findings}, record
 
 
 BUSY = "import time\nwhile time.process_time() < 0.9: sum(range(1000))"

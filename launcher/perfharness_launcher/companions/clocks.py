@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from perfharness.errors import PerfHarnessError
 from perfharness.model.clocks import CLOCKS_COMPANION, ClocksRecord, ClockStep
 from perfharness.model.findings import Finding, Severity
 from perfharness.telemetry.clock_files import state_dirs
 from perfharness.telemetry.clock_settings import refusal_lines
 from perfharness.telemetry.clocks import RESTORE_COMMAND, ClockOwner, Restored
 from perfharness.telemetry.nvml import open_nvml
-from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport
+from perfharness_launcher.conditions import Run
 
 RESTORED_DURING_RUN = "the clocks were restored during the run (`clocks restore --force`)"
 PERMISSION_HINT = (
@@ -19,30 +20,22 @@ PERMISSION_HINT = (
 )
 
 
-class ClockCompanion(Companion):
-    """Maximizes the clocks of a launch's GPUs."""
-
-    name = CLOCKS_COMPANION
-
-    def __init__(self) -> None:
-        self._open = ExitStack()
-        self._owner: ClockOwner | None = None
-
-    def start(self, context: CompanionContext) -> None:
-        """Set everything; NVML stays open, for without persistence mode an idle driver forgets them."""
-        with ExitStack() as opening:
-            nvml = opening.enter_context(open_nvml())
-            self._owner = ClockOwner(nvml, state_dirs()[0], context.interrupted)
-            self._owner.maximize([gpu.uuid for gpu in context.gpus])
-            self._open = opening.pop_all()
-
-    def stop(self) -> CompanionReport:
-        """Restore; the report has each step and its outcome."""
-        assert self._owner is not None
-        with self._open:
-            restored = self._owner.restore()
-        steps = [_with_outcome(step, restored) for step in self._owner.steps]
-        return CompanionReport(_findings(steps, restored), ClocksRecord(steps=steps).model_dump(mode="json"))
+@contextmanager
+def maximized_clocks(run: Run) -> Iterator[None]:
+    """Maximize the clocks of the run's GPUs. NVML stays open: without persistence mode an idle driver forgets them."""
+    with open_nvml() as nvml:
+        owner = ClockOwner(nvml, state_dirs()[0], run.interrupted)
+        try:
+            owner.maximize([gpu.uuid for gpu in run.gpus])
+        except PerfHarnessError as error:
+            run.findings.append(Finding("clocks-refused", Severity.ERROR, str(error), PERMISSION_HINT))
+            yield
+            return
+        yield
+        restored = owner.restore()
+    steps = [_with_outcome(step, restored) for step in owner.steps]
+    run.findings += _findings(steps, restored)
+    run.records[CLOCKS_COMPANION] = ClocksRecord(steps=steps).model_dump(mode="json")
 
 
 def _with_outcome(step: ClockStep, restored: Sequence[Restored]) -> ClockStep:

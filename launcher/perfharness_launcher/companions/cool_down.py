@@ -2,57 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.cool_down import CoolDown, cool_down
 from perfharness.telemetry.nvml import open_nvml
-from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport
+from perfharness_launcher.conditions import Condition, Run
 
 START_MARGIN_C = 5
 """A launch of a series begins at most so much warmer than the first: idle GPUs differ by less from minute to minute."""
 
 
-class CoolDownCompanion(Companion):
-    """Waits before the first process.
+def cooled_down(target_c: float, limit_s: float, say: Callable[[str], None]) -> Condition:
+    """Wait before the first process until the GPUs are cool.
 
     Args:
         target_c: degrees Celsius.
         say: called with a line when there is something to wait for.
     """
 
-    name = "cool-down"
-
-    def __init__(self, target_c: float, limit_s: float, say: Callable[[str], None]) -> None:
-        self._target_c = target_c
-        self._limit_s = limit_s
-        self._say = say
-        self._results: list[CoolDown] = []
-        self._problem: str | None = None
-
-    def start(self, context: CompanionContext) -> None:
-        """Wait."""
+    @contextmanager
+    def condition(run: Run) -> Iterator[None]:
         with open_nvml() as nvml:
-            uuids = [gpu.uuid for gpu in context.gpus]
-            devices = [device for uuid in uuids if (device := nvml.device(uuid))]
+            devices = [device for gpu in run.gpus if (device := nvml.device(gpu.uuid))]
             if not devices:
-                self._problem = nvml.opened.reason or "the run uses no GPU"
-            self._results = cool_down(
-                devices, self._target_c, limit_s=self._limit_s, interrupted=context.interrupted, say=self._say
-            )
+                nothing = f"--cool-down waited for no GPU: {nvml.opened.reason or 'the run uses no GPU'}"
+                run.findings.append(Finding("not-cooled-down", Severity.WARNING, nothing))
+            results = cool_down(devices, target_c, limit_s=limit_s, interrupted=run.interrupted, say=say)
+        run.findings += not_cooled(results)
+        gpus = [item.to_json() for item in results]
+        run.records["cool-down"] = {"target_c": target_c, "limit_s": limit_s, "gpus": gpus}
+        yield
 
-    def stop(self) -> CompanionReport:
-        """Report how long it took, and what stayed too warm."""
-        record = {
-            "target_c": self._target_c,
-            "limit_s": self._limit_s,
-            "gpus": [item.to_json() for item in self._results],
-        }
-        nothing = f"--cool-down waited for no GPU: {self._problem}"
-        findings = [] if self._problem is None else [Finding("not-cooled-down", Severity.WARNING, nothing)]
-        return CompanionReport([*findings, *not_cooled(self._results)], record)
+    return condition
 
 
 def as_cool_as_first(

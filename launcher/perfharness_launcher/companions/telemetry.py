@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfharness.errors import LaunchError, PerfHarnessError
+from perfharness.model.environment import RUN_ID
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import TELEMETRY_NAME, TickRecord
 from perfharness.telemetry.protocol import (
@@ -26,9 +27,8 @@ from perfharness.telemetry.protocol import (
     SamplerOptions,
     sampler_command,
 )
-from perfharness_launcher.companions.companion import Companion, CompanionContext, CompanionReport, MeasuredProcess
-from perfharness_launcher.processes.orphans import RUN_ID_VARIABLE
-from perfharness_launcher.processes.spawn import Placement
+from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
+from perfharness_launcher.process import Placement
 
 READY_S = 60.0
 DONE_S = 60.0
@@ -59,7 +59,7 @@ LISTED = 3
 """Metrics that are named where several were not read for one reason."""
 
 
-class TelemetryCompanion(Companion):
+class TelemetryCompanion:
     """Samples the GPUs of the run and the host, into `telemetry.parquet` of the run.
 
     Args:
@@ -69,8 +69,6 @@ class TelemetryCompanion(Companion):
         command: the sampler's command line, made of its options; replaced in tests.
         environ: the environment that it gets, less the mark of the run: it is no part of it.
     """
-
-    name = "telemetry"
 
     def __init__(
         self,
@@ -95,12 +93,12 @@ class TelemetryCompanion(Companion):
         self._answers = b""
         self._ready: Ready | None = None
 
-    def start(self, context: CompanionContext) -> None:
+    def start(self, run: Run) -> None:
         """Start the sampler and wait until it has read everything once. Raises `LaunchError` where it does not."""
-        gpus = [gpu.uuid for gpu in context.gpus]
+        gpus = [gpu.uuid for gpu in run.gpus]
         self._options = SamplerOptions(
-            spool=context.run_dir / SPOOL_NAME,
-            target=context.run_dir / TELEMETRY_NAME,
+            spool=run.folder / SPOOL_NAME,
+            target=run.folder / TELEMETRY_NAME,
             period_ns=round(self._sample_interval_ms * 1e6),
             gpu_uuids=gpus,
             idle_ns=round(self._measure_idle_s * 1e9) if gpus else 0,
@@ -113,10 +111,10 @@ class TelemetryCompanion(Companion):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env={name: value for name, value in self._environ.items() if name != RUN_ID_VARIABLE},
+                env={name: value for name, value in self._environ.items() if name != RUN_ID},
                 start_new_session=True,  # a Ctrl-C on the terminal is not for it
             )
-            self._ready = self._wait_until_ready(context)
+            self._ready = self._wait_until_ready(run)
         except BaseException:
             self._end()
             self._options.spool.unlink(missing_ok=True)
@@ -128,7 +126,7 @@ class TelemetryCompanion(Companion):
             Command(follow=FollowedProcess(folder=process.folder, pid=process.pid, gpu_uuids=list(process.gpu_uuids)))
         )
 
-    def stop(self) -> CompanionReport:
+    def stop(self, run: Run) -> None:
         """End the sampler; where it has died, make the file of what it had written."""
         assert self._options is not None
         self._send(Command(stop=True))
@@ -139,13 +137,14 @@ class TelemetryCompanion(Companion):
             findings.append(self._cut_off(code))
         if done is None:
             done = _finish(self._options, findings)
-        if done is None:
-            return CompanionReport(findings)
-        return CompanionReport([*findings, *telemetry_findings(done, self._ready)], manifest_record(done))
+        run.findings += findings
+        if done is not None:
+            run.findings += telemetry_findings(done, self._ready)
+            run.records["telemetry"] = manifest_record(done)
 
-    def _wait_until_ready(self, context: CompanionContext) -> Ready:
+    def _wait_until_ready(self, run: Run) -> Ready:
         for answer in self._answers_within(self._ready_s + self._measure_idle_s):
-            if context.interrupted():
+            if run.interrupted():
                 raise LaunchError("the launch was called off while the telemetry sampler was starting")
             if answer is not None and answer.ready is not None:
                 return answer.ready
@@ -221,6 +220,25 @@ class TelemetryCompanion(Companion):
             f"the telemetry sampler {how} before the run was over; the readings up to then are kept",
             "look for what ended it (the system's log reports a lack of memory), and run again",
         )
+
+
+def sampled(sample_interval_ms: float, measure_idle_s: float = 0.0, **options: Any) -> Condition:
+    """Sample the GPUs of the run and the host. Arguments: as of `TelemetryCompanion`."""
+
+    @contextlib.contextmanager
+    def condition(run: Run) -> Iterator[None]:
+        sampler = TelemetryCompanion(sample_interval_ms, measure_idle_s, **options)
+        try:
+            sampler.start(run)
+        except LaunchError as error:
+            run.findings.append(Finding("telemetry-lost", Severity.ERROR, f"the run has no telemetry: {error}"))
+            yield
+            return
+        run.started.append(sampler.process_started)
+        yield
+        sampler.stop(run)
+
+    return condition
 
 
 def _parsed(line: bytes) -> Answer:

@@ -43,8 +43,8 @@ from perfharness.errors import UsageError
 from perfharness.files import replacing
 from perfharness.model.bench import BenchCase, Precision
 from perfharness.model.telemetry import Float64
+from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
 
 RUNNING, FAILED = ".running", "failed"
 """Subfolders of the results: of a running comparison, and of one without any result."""

@@ -34,12 +34,11 @@ from perfharness.errors import BackendError, UsageError
 from perfharness.model.bench import NO_CASE, BenchCase, MachineRecord, Precision
 from perfharness.model.manifest import GpuRecord
 from perfharness.model.version import VERSION
-from perfharness_launcher.plan.gpus import GpuFacts, choose_gpus, find_gpus
-from perfharness_launcher.plan.machine import cpu_model
+from perfharness_launcher.gpus import GpuFacts, choose_gpus, find_gpus
+from perfharness_launcher.machine import cpu_model
 
 NOT_PART_OF_A_CASE: dict[str, bool | dict[str, bool]] = {
     "file_cache": True,
-    "spawned_unix_ns": True,
     "case": {"variant": True},
 }
 """Fields of a spec that differ between attempts, or repeat its settings."""

@@ -1,43 +1,21 @@
-"""Start-up times of a case in fresh processes, alternately with a cold and a warm file cache.
-
-Cold: files that an earlier process of the case had open or mapped are evicted from the file cache.
-"""
+"""Start-up times of a case in fresh processes, alternately with a cold and a warm file cache."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from perfharness.backends import model_source
 from perfharness.bench.process import result_of, run_process
-from perfharness.bench.spec import FILES_NAME, CaseSpec
+from perfharness.bench.spec import CaseSpec
 from perfharness.bench.suite.matrix import plan_suite
 from perfharness.bench.suite.store import measuring
 from perfharness.bench.suite.suite import Suite
 from perfharness.errors import UsageError
 from perfharness.files import write_model
 from perfharness.model.bench import CaseResult
-from perfharness.model.cold_start import COLD_START_NAME, CacheState, ColdStart, ColdStartRow
-from perfharness.runs.series.cold_start import prepare_cache, process_names, summarized
-from perfharness_launcher.companions.page_cache import drop_page_cache
+from perfharness.model.cold_start import COLD_START_NAME, ColdStart, ColdStartRow
+from perfharness.runs.series.cold_start import drop_page_cache, prepare_cache, process_names, summarized
 from perfharness_launcher.interrupts import Interrupts
-
-
-def make_cold(warm_folder: Path, model: Path | None = None) -> CacheState:
-    """Evict a case's files from the file cache; returns what was evicted and what was not, or why eviction failed.
-
-    Args:
-        warm_folder: folder of an earlier run of the case: `files.json` has the files.
-        model: file or folder, which is closed after reading and so is not in `files.json`.
-    """
-    try:
-        names = json.loads((warm_folder / FILES_NAME).read_text())
-    except (OSError, ValueError):
-        return CacheState(reason=f"there is no {warm_folder / FILES_NAME}; run the case once with a warm cache first")
-    of_model = [] if model is None else [entry for entry in (model, *model.rglob("*")) if entry.is_file()]
-    return drop_page_cache({*map(Path, names), *of_model})
-
 
 FIGURES = {
     "process_to_first_result_ms": "to the first result",
@@ -84,12 +62,11 @@ def run_startup(
     if planned[0].refusal is not None:
         raise UsageError(planned[0].refusal)
     spec, out, rows = planned[0].spec, output_dir.absolute(), list[ColdStartRow]()
-    model = model_source(spec.model, spec.model_name).path
     with measuring(output_dir) as interrupts:
         if any(output_dir.iterdir()):
             raise UsageError(f"{output_dir} is not empty; name another folder with -o")
         for name in process_names(count):
-            row = prepare_cache(name, lambda: make_cold(out / "first", model))
+            row = prepare_cache(name, drop_page_cache)
             if row.status == "ok":
                 row = _measured(row, spec, out / name, suite.run.timeout_s, interrupts)
                 if interrupts:

@@ -38,7 +38,6 @@ from perfharness.model.bench_suite import (
     SweepFile,
 )
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
-from perfharness_launcher.processes.orphans import adopting_orphans
 
 CASES = "cases"
 EQUALITY = "equality"
@@ -73,7 +72,6 @@ def measuring(out: Path) -> Iterator[Interrupts]:
         except OSError as error:
             raise _unusable(out, error) from error
         interrupts = stack.enter_context(noting_interrupts())
-        stack.enter_context(adopting_orphans())
         yield interrupts
 
 

@@ -18,7 +18,7 @@ from perfharness.errors import UsageError
 from perfharness.files import read_toml
 from perfharness.model.bench import NO_CASE, BenchCase, Direction, Precision
 from perfharness.model.bench_suite import Constraints
-from perfharness_launcher.plan.options import DEFAULT_COOL_DOWN_LIMIT_S
+from perfharness_launcher.options import DEFAULT_COOL_DOWN_LIMIT_S
 
 DEFAULT_TIMEOUT_S = 1800.0
 

@@ -6,7 +6,6 @@ Each result is written as soon as it is known, so that a crash keeps earlier one
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 import time
@@ -20,7 +19,7 @@ from pydantic import ValidationError
 
 from perfharness.backends import BackendOptions, ModelSource, Session, backend, model_source
 from perfharness.backends.base import Backend
-from perfharness.bench.spec import EXIT_USAGE, FILES_NAME, CaseSpec
+from perfharness.bench.spec import EXIT_USAGE, CaseSpec
 from perfharness.bench.worker.memory import (
     GpuView,
     MemoryLimitError,
@@ -30,10 +29,11 @@ from perfharness.bench.worker.memory import (
     limit_sentence,
     size_on_disk,
 )
-from perfharness.bench.worker.record import CaseRecord, write_whole
+from perfharness.bench.worker.record import CaseRecord
 from perfharness.errors import BackendUnavailableError, OutOfMemoryError, PerfHarnessError
 from perfharness.model.bench import CaseResult, CaseStatus
 from perfharness.telemetry.nvml import open_nvml
+from perfharness_launcher.hold import STARTED
 
 NS_PER_MS = 1e6
 WATCHDOG = "a watchdog outside of the timed rounds"
@@ -79,15 +79,14 @@ def main(
     record.start_phase("start")
     try:
         with ExitStack() as stack:
-            if spec.spawned_unix_ns is not None:
-                record.keep_part("startup", process_ms=in_ms(begun_unix_ns - spec.spawned_unix_ns))
+            if started := os.environ.get(STARTED):
+                record.keep_part("startup", process_ms=in_ms(begun_unix_ns - int(started)))
             work(spec, record, stack)
     except Exception as error:
         status, reason = _verdict(error, record)
         if not isinstance(error, PerfHarnessError):
             traceback.print_exc()
         return record.end(status, reason)
-    _keep_files(folder)
     return record.end("ok", None)
 
 
@@ -187,13 +186,6 @@ def _verdict(error: Exception, record: CaseRecord) -> tuple[CaseStatus, str]:
     message = str(error) or type(error).__name__
     status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), None)
     return status or "failed", message if status else f"{type(error).__name__} while in {record.phase}: {message}"
-
-
-def _keep_files(folder: Path) -> None:
-    """Write the files that this process has mapped or open, so that a parent can evict them from the file cache."""
-    from perfharness_launcher.companions.page_cache import files_of
-
-    write_whole(folder / FILES_NAME, json.dumps(sorted(map(str, files_of(os.getpid())))))
 
 
 def in_ms(nanoseconds: int) -> float:

@@ -20,8 +20,8 @@ from perfharness.model.bench import Estimate
 from perfharness.model.manifest import GpuRecord
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subject
 from perfharness.telemetry.store import read_sample_log
-from perfharness_launcher.companions.companion import CompanionContext, MeasuredProcess
-from perfharness_launcher.companions.telemetry import TelemetryCompanion
+from perfharness_launcher.companions.telemetry import sampled
+from perfharness_launcher.conditions import MeasuredProcess, Run
 
 SUBJECT = "case"
 
@@ -63,20 +63,15 @@ def measure_telemetry(
         work: runs rounds for long enough; returns their ends, UTC ns. The device is idle when it returns.
     """
     gpus = tuple(GpuRecord(index=number, uuid=uuid) for number, uuid in enumerate(settings.gpu_uuids))
-    companion = TelemetryCompanion(settings.interval_ms, settings.idle_seconds)
+    run = Run(folder, "case", gpus)
+    run.enter([sampled(settings.interval_ms, settings.idle_seconds)])
     try:
-        companion.start(CompanionContext(folder, "case", gpus))
-    except PerfHarnessError as error:
-        return without_gpu(str(error))
-    begin = end = time.time_ns()
-    ends: list[int] = []
-    try:
-        companion.process_started(MeasuredProcess(SUBJECT, os.getpid(), begin, settings.gpu_uuids[:1]))
+        run.notify_started(MeasuredProcess(SUBJECT, os.getpid(), time.time_ns(), settings.gpu_uuids[:1]))
         begin = time.time_ns()
         ends = work()
         end = time.time_ns()
     finally:
-        companion.stop()
+        run.leave()
     try:
         log = read_sample_log(folder / TELEMETRY_NAME)
     except PerfHarnessError as error:

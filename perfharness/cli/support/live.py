@@ -17,9 +17,9 @@ from rich.live import Live
 from rich.table import Table
 
 from perfharness.render.terminal.console import say
-from perfharness_launcher.processes.outcome import log_tail
-from perfharness_launcher.processes.spawn import STDERR_LOG, STDOUT_LOG, RunningProcess
-from perfharness_launcher.processes.supervise import Observer, Phase
+from perfharness_launcher.process import STDERR_LOG, STDOUT_LOG, RunningProcess
+from perfharness_launcher.outcome import log_tail
+from perfharness_launcher.supervise import Observer, Phase
 
 REFRESH_S = 0.5
 MIRROR_BYTES = 1 << 20
@@ -89,9 +89,9 @@ class LaunchView(Observer):
     def interrupted(self, count: int) -> None:
         """Say what is being done about it."""
         self._lines.append(
-            "ending the processes and writing what there is; once more: kill them"
+            "Ending the processes and saving results; press Ctrl-C again to kill them."
             if count == 1
-            else "killing the processes and their tracers"
+            else "Killing the processes and their tracers."
         )
         self._due.set()
 
@@ -146,7 +146,7 @@ class LaunchView(Observer):
 
     def _cost(self, process: RunningProcess) -> tuple[str, str]:
         """CPU in cores and resident memory of the measured process."""
-        pid = process.status.pid
+        pid = process.pid
         if pid is None or not process.is_measured:
             return "", ""
         try:

@@ -33,8 +33,8 @@ from perfharness.model.mlperf import (
 from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness_launcher.launch import FinishedRun
-from perfharness_launcher.plan.launch_plan import LaunchPlan
-from perfharness_launcher.plan.options import launch_options, sentences_of
+from perfharness_launcher.options import launch_options, sentences_of
+from perfharness_launcher.plan import LaunchPlan
 
 WORKER = "perfharness.load.mlperf.worker"
 NS_PER_MS = 1e6

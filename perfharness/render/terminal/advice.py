@@ -75,8 +75,8 @@ def print_advice(console: Console, diagnoses: Mapping[str, Diagnosis], most: int
         _print_numbered(console, place, advice_text(shown_advice, stages, len(diagnoses)))
     _print_blank_in_markdown(console)
     if not is_explained(diagnoses.values()):
-        counters = ", and reads the GPU's counters" if any(one.gpus for one in diagnoses.values()) else ""
-        say(console, "With --explain a second pass finds functions, lines and what threads wait for", counters)
+        counters = ", GPU counters" if any(one.gpus for one in diagnoses.values()) else ""
+        say(console, f"For more functions, waits{counters}: add --explain (runs the script twice).")
 
 
 def _print_blank_in_markdown(console: Console) -> None:

@@ -104,7 +104,7 @@ def print_result(
     if rows:
         _print_stages(console, rows[:MAX_ROWS], limited_by(diagnoses.values()), has_gpu=has_gpu)
         if len(rows) > MAX_ROWS:
-            say(console, f"and {len(rows) - MAX_ROWS} more stages; all are in the JSON files")
+            say(console, f"{len(rows) - MAX_ROWS} more stages are in the JSON files")
     else:
         _print_ranges(console, (one.entries for one in results.values()), has_gpu=has_gpu)
     if tree.get("outside_batches"):
@@ -181,7 +181,7 @@ def _print_stages(console: Console, rows: list[StageRow], limits: Mapping[Path, 
 
 def _print_outside(console: Console, stages: list[Tree]) -> None:
     """Print stages outside of batches, and where they ran."""
-    say(console, "outside of batches of their recorder, ms per occurrence; not assigned to a batch")
+    say(console, "outside of batches, ms per occurrence")
     columns = [
         Column("stage", is_text=True), Column("count"), Column("CPU"), Column("p50", drop=2), Column("total"),
         Column("GPU", drop=1), Column("ran", is_text=True, drop=3),
@@ -211,7 +211,7 @@ def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: b
         for heading, key in RANGE_TIMES.items()
         if heading == "CPU" or any(has_gpu or sums[key] for sums in ranges.values() if sums[key] is not None)
     ]
-    say(console, "ms of each range, of all processes together, warm-up included")
+    say(console, "ms per range, all processes together, with warm-up")
     columns = [Column("range", is_text=True), Column("count")]
     for heading in shown:
         columns += [
@@ -228,20 +228,20 @@ def _print_ranges(console: Console, entries: Iterable[EntryTable], *, has_gpu: b
         rows.append(cells)
     print_table(console, columns, rows[:LISTED_RANGES])
     if len(rows) > LISTED_RANGES:
-        say(console, f"{len(rows) - LISTED_RANGES} more ranges: `perfharness export --table ranges` prints all")
+        say(console, f"{len(rows) - LISTED_RANGES} more ranges; for all: perfharness export --table ranges")
 
 
 def _throughput_line(throughput: Tree) -> str:
     if throughput["items_per_second"] is None:
-        return f"Throughput: not measured ({throughput['reason']})"
+        return f"Throughput not measured: {throughput['reason']}"
     line = (
         f"Throughput: {throughput['items_per_second']:.3f} items/s "
-        f"({throughput['items']:.4g} items in {throughput['window_ms']:.1f} ms, all processes in steady state)"
+        f"({throughput['items']:.4g} items in {throughput['window_ms']:.1f} ms of steady state)"
     )
     achieved = throughput.get("concurrency")
     if achieved is None or achieved["processes"] < 2:
         return line
     return (
-        f"{line}; {achieved['mean_processes']:.2f} of {achieved['processes']} processes inside a batch on average, "
-        f"all of them {achieved['all_processes_share']:.0%} of the time"
+        f"{line}; on average {achieved['mean_processes']:.2f} of {achieved['processes']} processes in a batch, "
+        f"all of them {100 * achieved['all_processes_share']:.0f} % of the time"
     )

@@ -32,10 +32,6 @@ def print_cold_start(console: Console, found: ColdStart, labels: Mapping[str, st
     print_table(console, columns, rows)
     if found.cold_reason is not None:
         say(console, f"cold cache: {found.cold_reason}")
-    shares = [row.cache_state.resident_share for row in found.rows if row.cache == "cold" and row.cache_state]
-    known = [share for share in shares if share is not None]
-    if known:
-        say(console, f"still in the cache when a cold process began: up to {max(known):.0%} of its files' bytes")
     for row in found.rows:
         if row.status != "ok":
             say(console, f"{row.folder}: {row.reason}")

@@ -257,7 +257,7 @@ def _machine_remarks(matched: MatchedSides, rows: Sequence[ComparedRow]) -> list
             low, high = judged.interval.low - 1, judged.interval.high - 1
             found.append(
                 f"The machine itself was {'slower' if judged.direction == 'up' else 'faster'} with {matched.new.name}: "
-                f"a fixed loop, timed before and after each launch, took {judged.ratio - 1:+.1%} "
+                f"a reference loop, timed before and after each launch, took {judged.ratio - 1:+.1%} "
                 f"({low:+.1%} … {high:+.1%})."
             )
     claimed = [abs(row.ratio - 1) for row in rows if row.verdict in ("faster", "slower") and row.ratio is not None]
@@ -303,9 +303,9 @@ def _items_remarks(matched: MatchedSides) -> list[str]:
 
 
 def _loop_times(launches: Sequence[LaunchFigures]) -> list[float]:
-    """Milliseconds of the fixed loop beside each launch that has a yardstick."""
-    yardsticks = [launch.conditions.yardstick for launch in launches if launch.conditions is not None]
-    return [(one.loop_before.wall_ms + one.loop_after.wall_ms) / 2 for one in yardsticks if one is not None]
+    """Milliseconds of the reference loop around each launch that has it."""
+    loads = [launch.conditions.load for launch in launches if launch.conditions is not None]
+    return [load.loop_ms for load in loads if load is not None]
 
 
 def _row(one: MatchedPair, judgement: Judgement | None, matched: MatchedSides) -> ComparedRow:

@@ -321,12 +321,4 @@ def environment_of(manifest: RunManifest, records: list[ProcessRecord]) -> dict[
 
 def _of_source(source: SourceRecord) -> dict[str, str | None]:
     commit = source.git_commit and source.git_commit + (" with changes" if source.git_dirty else "")
-    files = {
-        f"file of argument {file.argument + 1}": f"{file.name}, {file.bytes} bytes, {_short(file.sha256)}"
-        for file in source.input_files
-    }
-    return {"git commit": commit, "script's digest": source.script_sha256 and _short(source.script_sha256), **files}
-
-
-def _short(sha256: str | None) -> str:
-    return "not read" if sha256 is None else sha256[:12]
+    return {"git commit": commit, "script's digest": source.script_sha256 and source.script_sha256[:12]}

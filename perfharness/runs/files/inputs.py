@@ -22,10 +22,9 @@ from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, repeated_
 from perfharness.runs.series.scaling import SCALING_NAME, Scaling
 from perfharness.telemetry.protocol import SPOOL_NAME
 from perfharness.trace.sqlite import SQLITE_MAGIC
+from perfharness_launcher.collect import collect, sqlite_of
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.nsys.collect import REPORT_SUFFIX, collect, sqlite_of
-from perfharness_launcher.nsys.command_line import REPORT_STEM
-from perfharness_launcher.nsys.probe import find_nsys
+from perfharness_launcher.nsys import REPORT_STEM, REPORT_SUFFIX, find_nsys
 from perfharness_launcher.staging import unfinished_runs
 
 REPORT_ENDS = (REPORT_SUFFIX, ".qdstrm")

@@ -37,12 +37,7 @@ class ProcessTraces:
             self._whole = None
             return whole
         pid = measured.pid if measured.trace_pid is None else measured.trace_pid
-        origin_ns = whole.meta.session_start_unix_ns
-        bounds = (
-            None if time_ns is None or origin_ns is None else time_ns - origin_ns
-            for time_ns in (measured.trace_from_ns, measured.trace_until_ns)
-        )
-        part = part_of_process(whole, pid & ID_MASK, *bounds)
+        part = part_of_process(whole, pid & ID_MASK)
         if part is whole:
             self._whole = None  # of one process: whoever asked has it
         return part

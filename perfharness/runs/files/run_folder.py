@@ -63,7 +63,7 @@ from perfharness.runs.ranks import RankComparison, sharing_of, with_ranks
 from perfharness.runs.telemetry import RunTelemetry
 from perfharness.trace import open_trace
 from perfharness.trace.host_samples import RecordedProbe
-from perfharness_launcher.measured import with_measured
+from perfharness_launcher.children import with_measured
 from perfharness_launcher.staging import has_numbers
 
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.files import write_model
-from perfharness.model.cold_start import COLD_START_NAME, Cache, CacheState, ColdStart, ColdStartRow, Spread
+from perfharness.model.cold_start import COLD_START_NAME, Cache, ColdStart, ColdStartRow, Spread
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.files.startup_file import startup_of
 from perfharness.runs.launch import Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import MOST_LAUNCHES
 from perfharness.runs.series.series_launch import SeriesLaunch
-from perfharness_launcher.companions.page_cache import FilesInUse, drop_page_cache
-from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
-from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.plan import LaunchPlan, folders_of
 from perfharness_launcher.staging import series_folder
+
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 FIGURES = (
     "process_to_first_batch_ms",
@@ -72,14 +73,22 @@ def process_names(count: int) -> list[str]:
     return ["first", *(f"{kind}_{number}" for number in range(count) for kind in ("cold", "warm"))]
 
 
-def prepare_cache(name: str, drop: Callable[[], CacheState]) -> ColdStartRow:
+def drop_page_cache() -> str | None:
+    """Empty the page cache of the machine; returns why that is not possible."""
+    os.sync()  # only clean pages can be dropped
+    try:
+        DROP_CACHES.write_text("3\n", encoding="ascii")
+    except OSError as error:
+        return f"The page cache was not emptied ({DROP_CACHES}: {error.strerror}); only root on the host may do that."
+    return None
+
+
+def prepare_cache(name: str, drop: Callable[[], str | None]) -> ColdStartRow:
     """Prepare the file cache for a process; returns its row, `not_run` where that is not possible."""
     cache: Cache = "cold" if name.startswith("cold") else "warm" if name.startswith("warm") else "unknown"
-    if cache != "cold":
-        return ColdStartRow(cache=cache, folder=name, status="ok")
-    state = drop()
-    status: Literal["ok", "not_run"] = "ok" if state.method is not None else "not_run"
-    return ColdStartRow(cache=cache, folder=name, status=status, reason=state.reason, cache_state=state)
+    reason = drop() if cache == "cold" else None
+    status: Literal["ok", "not_run"] = "ok" if reason is None else "not_run"
+    return ColdStartRow(cache=cache, folder=name, status=status, reason=reason)
 
 
 def cold_start(
@@ -107,33 +116,25 @@ def run_cold_start(
 ) -> Iterator[SeriesLaunch[ColdStartRow]]:
     """Run the plans of `cold_start_options`, each when it is requested; an interrupt ends it.
 
-    The first process shows which files are read, and fills the cache. Where the cache cannot be emptied, only warm ones
-    are run.
+    The first process fills the cache. Where the cache cannot be emptied, only warm ones are run.
     """
-    files: set[Path] = set()
     for plan in plans:
-        row = prepare_cache(plan.options.output_dir.name, partial(drop_page_cache, files))
+        row = prepare_cache(plan.options.output_dir.name, drop_page_cache)
         if row.status == "not_run":
             yield SeriesLaunch(row)
             continue
-        watcher = FilesInUse()
-        process = _run_one(plan, row, command, observe, [watcher] if row.cache == "unknown" else [])
-        files.update(watcher.files)
+        process = _run_one(plan, row, command, observe)
         yield process
         if process.interrupted:
             return
 
 
 def _run_one(
-    plan: LaunchPlan,
-    row: ColdStartRow,
-    command: Sequence[str],
-    observe: Observe,
-    companions: Sequence[FilesInUse],
+    plan: LaunchPlan, row: ColdStartRow, command: Sequence[str], observe: Observe
 ) -> SeriesLaunch[ColdStartRow]:
     try:
         with observe(plan) as observer:
-            result = run_plan(plan, command, observer, companions)
+            result = run_plan(plan, command, observer)
     except PerfHarnessError as error:
         row = row.model_copy(update={"status": "failed", "reason": str(error).splitlines()[0]})
         return SeriesLaunch(row, error=error)

@@ -31,7 +31,7 @@ from perfharness.runs.series.repeat import (
 )
 from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, UNTRACED, OverLaunches, Repeat, RepeatRequest
 from perfharness.runs.series.repeat_numbers import over_launches
-from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.options import LaunchOptions, command_of, launch_options
 from perfharness_launcher.staging import series_folder
 
 OVERHEAD_VERSION = 1

@@ -33,10 +33,10 @@ from perfharness.runs.series.series_launch import SeriesLaunch
 from perfharness.runs.series.sweep import why_it_failed
 from perfharness_launcher.companions.cool_down import as_cool_as_first
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
-from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
-from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
-from perfharness_launcher.processes.supervise import Observer
+from perfharness_launcher.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.plan import LaunchPlan, folders_of
 from perfharness_launcher.staging import series_folder
+from perfharness_launcher.supervise import Observer
 
 INTERRUPTED = "the repeat was interrupted"
 NO_NUMBERS = "nothing was measured in it"

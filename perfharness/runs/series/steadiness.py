@@ -1,4 +1,4 @@
-"""Was the machine the same for all launches? What their yardsticks, their telemetry and their GPUs' other users say."""
+"""Was the machine the same for all launches? By its load, a reference loop, clocks and other users of the GPUs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict
 
 from perfharness.analysis.comparison.launches import ERROR_RATE, alike_p_value
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.machine_load import MachineLoad, machine_load_of
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import BENCHMARK_MEAN_NAME, Tree
-from perfharness.model.yardstick import OtherProcess, Yardstick, yardstick_of
 from perfharness.runs.files.json_files import read_results
 from perfharness.runs.files.run_folder import read_manifest
 
 LEAST = 0.02
-"""A yardstick that moved by less is not reported: so much do readings differ on a machine that does nothing else."""
+"""A measure that moved by less is not reported: so much do readings differ on a machine that does nothing else."""
 
 NAMED = 3
 """Other processes that are named."""
@@ -31,10 +31,10 @@ class _Model(BaseModel):
 
 
 class Movement(_Model):
-    """One yardstick over launches."""
+    """One measure over launches."""
 
     measure: str
-    """`loop_ms`, `others_cpus`, `steal_share`, `pressure_share`, `cpu_mhz`, a clock of a GPU, or `gpu_users`."""
+    """`loop_ms`, `steal_share`, `cpu_mhz`, a clock of a GPU, or `gpu_users`."""
 
     by_launch: dict[str, float | None]
     """By the launches' folders; None: not known there."""
@@ -60,11 +60,8 @@ class Unsteadiness(_Model):
     """What moved on the machine between launches, the largest movement first."""
 
     movements: list[Movement]
-    others: dict[str, list[OtherProcess]]
-    """By launch: the other processes that took most CPU time."""
-
     missing: list[str]
-    """Launches without a yardstick, of a version that had none."""
+    """Launches without a reference loop."""
 
     @property
     def relative(self) -> float | None:
@@ -87,7 +84,7 @@ class LaunchConditions:
     """What is known about the machine during one launch."""
 
     name: str
-    yardstick: Yardstick | None
+    load: MachineLoad | None
     gpu_users: Sequence[str] | None
     """Names of the other programs on the GPUs, one a process; None: not known."""
 
@@ -112,11 +109,10 @@ def unsteadiness(launches: Sequence[Path]) -> Unsteadiness:
 
 def movements_of(launches: Sequence[LaunchConditions]) -> Unsteadiness:
     """The same for what is known about each launch."""
-    missing = [one.name for one in launches if one.yardstick is None]
+    missing = [one.name for one in launches if one.load is None]
     found = [one for one in _movements(launches) if len(launches) > 1]
     found.sort(key=lambda one: float("inf") if one.relative is None else one.relative, reverse=True)
-    others = {one.name: one.yardstick.others for one in launches if one.yardstick is not None}
-    return Unsteadiness(movements=found, others=others, missing=missing)
+    return Unsteadiness(movements=found, missing=missing)
 
 
 def unsteady_findings(moved: Unsteadiness, effect: float, claim: str) -> list[Finding]:
@@ -130,11 +126,6 @@ def unsteady_findings(moved: Unsteadiness, effect: float, claim: str) -> list[Fi
     if not beyond:
         return []
     reasons = "; ".join(one.reason for one in beyond)
-    for worst in dict.fromkeys(one.worst for one in beyond if one.worst is not None):
-        if listed := ", ".join(
-            f"{one.name} {one.pid} {one.cpu_s:.1f} s" for one in moved.others.get(worst, [])[:NAMED]
-        ):
-            reasons += f"; others in {worst}: {listed}"
     return [
         Finding(
             "machine-unsteady",
@@ -146,29 +137,14 @@ def unsteady_findings(moved: Unsteadiness, effect: float, claim: str) -> list[Fi
 
 
 def _movements(launches: Sequence[LaunchConditions]) -> Iterator[Movement]:
-    rulers = {one.name: one.yardstick for one in launches}
-    loops = {
-        name: None if ruler is None else (ruler.loop_before.wall_ms + ruler.loop_after.wall_ms) / 2
-        for name, ruler in rulers.items()
-    }
-    p_alike = alike_p_value(
-        [
-            (ruler.loop_before.wall_ms, ruler.loop_after.wall_ms)
-            for ruler in rulers.values()
-            if ruler is not None and min(ruler.loop_before.wall_ms, ruler.loop_after.wall_ms) > 0
-        ]
-    )
-    for one in _ratio("loop_ms", loops, "a fixed loop before and after took {low:.2f} to {high:.2f} ms a turn"):
+    loads = {one.name: one.load for one in launches}
+    loops = {name: None if load is None else load.loop_ms for name, load in loads.items()}
+    pairs = [(load.loop_before.wall_ms, load.loop_after.wall_ms) for load in loads.values() if load is not None]
+    p_alike = alike_p_value([pair for pair in pairs if min(pair) > 0])
+    for one in _ratio("loop_ms", loops, "a reference loop before and after took {low:.2f} to {high:.2f} ms a turn"):
         yield one.model_copy(update={"p_alike": p_alike})
-    others = {name: None if ruler is None else ruler.others_cpus for name, ruler in rulers.items()}
-    cpus = max((ruler.cpus for ruler in rulers.values() if ruler is not None), default=1)
-    yield from _difference("others_cpus", others, f"others used {{low:.2f}} to {{high:.2f}} of {cpus} CPUs", cpus)
-    steal = {name: None if ruler is None else ruler.steal_share for name, ruler in rulers.items()}
+    steal = {name: None if load is None else load.steal_share for name, load in loads.items()}
     yield from _difference("steal_share", steal, "a hypervisor took {low:.1%} to {high:.1%} of the CPU time")
-    if any(ruler is not None and ruler.others_cpus is None for ruler in rulers.values()):
-        # It counts the waiting of the launch itself, too, so it is no measure of others where theirs is known.
-        pressure = {name: None if ruler is None else ruler.pressure_share for name, ruler in rulers.items()}
-        yield from _difference("pressure_share", pressure, "tasks waited for a CPU {low:.0%} to {high:.0%} of the time")
     frequency = {one.name: one.cpu_mhz for one in launches}
     yield from _ratio("cpu_mhz", frequency, "the CPUs at work ran at {low:.0f} to {high:.0f} MHz", slow_is_high=False)
     for clock in dict.fromkeys(clock for one in launches for clock in one.gpu_mhz or ()):
@@ -202,10 +178,10 @@ def _ratio(
         yield _movement(measure, values, max(known.values()) / min(known.values()) - 1, text, slow_is_high=slow_is_high)
 
 
-def _difference(measure: str, values: Mapping[str, float | None], text: str, whole: float = 1) -> Iterator[Movement]:
+def _difference(measure: str, values: Mapping[str, float | None], text: str) -> Iterator[Movement]:
     known = [value for value in values.values() if value is not None]
     if len(known) >= 2:
-        yield _movement(measure, values, (max(known) - min(known)) / whole, text)
+        yield _movement(measure, values, max(known) - min(known), text)
 
 
 def _movement(
@@ -241,7 +217,7 @@ def conditions_of(name: str, manifest: RunManifest, mean: Tree) -> LaunchConditi
     host = (metrics.get("host") or {}).get("figures") or {}
     return LaunchConditions(
         name=name,
-        yardstick=yardstick_of(manifest.companions),
+        load=machine_load_of(manifest.companions),
         gpu_users=_users(manifest),
         cpu_mhz=_mean(host, "busy_frequency_mhz"),
         gpu_mhz={
@@ -265,7 +241,7 @@ def _users(manifest: RunManifest) -> list[str] | None:
         return None
     if any(gpu.get("reason") for gpu in gpus):
         return None
-    listed = _listed(gpus, "foreign_before", "foreign_during")
+    listed = _listed(gpus, "foreign_before", "foreign_after")
     return sorted({user.get("pid"): str(user.get("name") or "a program without a name") for user in listed}.values())
 
 

@@ -27,8 +27,8 @@ from perfharness.runs.series.scaling import (
     scaling_points,
 )
 from perfharness.runs.series.series_launch import SeriesLaunch
-from perfharness_launcher.plan.launch_plan import LaunchPlan, folders_of
-from perfharness_launcher.plan.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.options import LaunchOptions, command_of, launch_options
+from perfharness_launcher.plan import LaunchPlan, folders_of
 from perfharness_launcher.staging import series_folder
 
 POWER_FIGURES = ("power_sample_w", "power_instant_w", "power_average_w")

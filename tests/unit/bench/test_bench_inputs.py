@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from perfharness.bench.process import CaseEnd, read_arrays, result_of
-from perfharness.bench.spec import FILES_NAME, RESULT_NAME, STATUS_NAME, CaseSpec, CaseState, tokens_per_item
-from perfharness.bench.suite.startup import make_cold
+from perfharness.bench.spec import RESULT_NAME, STATUS_NAME, CaseSpec, CaseState, tokens_per_item
 from perfharness.bench.worker.inputs import input_arrays, input_shapes
 from perfharness.errors import UsageError
 from perfharness.model.bench import CaseResult, TensorSpec
-from perfharness_launcher.processes.spawn import STDERR_LOG
+from perfharness_launcher.process import STDERR_LOG
 from tests.unit.bench_results import known, made_up
 
 IMAGE = TensorSpec(name="image", shape=(None, 3, 8, 8), dtype="float32")
@@ -126,12 +125,3 @@ def test_other_ends(tmp_path: Path) -> None:
     broken = result_of(CaseEnd(1), CASE, tmp_path)
     assert broken.status == "failed"
     assert read_arrays(tmp_path) == {}
-
-
-def test_a_cold_start_needs_to_know_the_files(tmp_path: Path) -> None:
-    assert make_cold(tmp_path).reason
-    model = tmp_path / "model.bin"
-    model.write_bytes(b"x" * 5000)
-    (tmp_path / FILES_NAME).write_text("[]")
-    found = make_cold(tmp_path, model)
-    assert (found.files, found.bytes) == (1, 5000) if found.method else found.reason is not None

@@ -38,7 +38,7 @@ from perfharness.render.charts.drawing import draw
 from perfharness.render.charts.engines import ENGINES_PAGE, engine_pictures, gpu_picture, speed_picture
 from perfharness.render.terminal.engines import print_comparison
 from perfharness.telemetry.store import read_sample_log, write_sample_log
-from perfharness_launcher.plan.gpus import GpuFacts, find_gpus
+from perfharness_launcher.gpus import GpuFacts, find_gpus
 from tests.support.replayed_nvml import replay_environment
 from tests.support.sample_builder import SampleBuilder
 from tests.unit.charts import marks

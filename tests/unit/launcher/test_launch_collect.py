@@ -8,8 +8,8 @@ import pytest
 
 from perfharness.cli.support.live import LogMirror
 from perfharness.model.findings import Severity
-from perfharness_launcher.nsys.collect import log_lines, tracer_findings, without_import
-from perfharness_launcher.processes.outcome import log_tail
+from perfharness_launcher.collect import log_lines, tracer_findings, without_import
+from perfharness_launcher.outcome import log_tail
 from perfharness_launcher.staging import has_name_of_a_run
 
 WELL = (

@@ -1,292 +1,425 @@
-"""Options and machine -> plan: what is started, where, and what is refused."""
+"""The plan of a launch, as `--dry-run` prints it: what is started, where, by which tracer, and what is refused."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
-from perfharness.errors import UsageError
-from perfharness.model.environment import EXPLAIN
-from perfharness.model.manifest import GpuRecord, ProcessRecord
-from perfharness_launcher.nsys.command_line import NsysInstall, NsysTracing, profile_command
-from perfharness_launcher.plan.launch_plan import LaunchPlan, explaining_pass, make_plan
-from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
-from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.program import Program, find_program
-from perfharness_launcher.processes.outcome import planned_record
-from perfharness_launcher.processes.spawn import planned_command
+from perfharness.cli.main import run
+from perfharness_launcher.gpus import read_cpu_list
+from perfharness_launcher.nsys import find_nsys
+from tests.support.nvml_cards import error, gpu_uuid, h100_machine, mig_uuid, value
+from tests.support.nvml_record import NvmlRecord, device
+from tests.support.replayed_nvml import replay_environment
 
-PYTHON = InterpreterFacts("/usr/bin/python3", "3.11.7", "0.2.11", has_perfharness=True)
-NSYS = NsysInstall(
-    Path("/opt/nsys"),
-    version=(2025, 3, 1),
-    version_text="2025.3.1",
-    profile_options=frozenset({"trace", "sample", "cpuctxsw", "wait", "force-overwrite"}),
-    source="PATH",
-)
-NO_SCRIPT = Program("pipeline.py", "python3", path="pipeline.py", problem="there is no script pipeline.py")
-TWO_GPUS = (GpuRecord(index=0, uuid="GPU-aaaa", name="H200"), GpuRecord(index=1, uuid="GPU-bbbb", name="H200"))
-MIG = (
-    GpuRecord(index=0, uuid="MIG-1111", mig=True),
-    GpuRecord(index=0, uuid="MIG-2222", mig=True),
-    GpuRecord(index=1, uuid="GPU-bbbb"),
-)
+PROGRAM = "/bin/true"
+"""No Python: no interpreter is asked, which takes time."""
+
+NO_GPU = h100_machine(0)
 
 
-def plan(facts: dict[str, Any] | None = None, **options: Any) -> LaunchPlan:
-    asked = LaunchOptions(**{"script": "pipeline.py", **options})
-    program = replace(find_program(asked), problem=None)
-    machine = MachineFacts(**{"program": program, "interpreter": PYTHON, "gpu_problem": "no driver", **(facts or {})})
-    return make_plan(asked, machine)
+@dataclass
+class Process:
+    """A process of a dry run."""
+
+    folder: str
+    uuids: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    command: list[str] = field(default_factory=list)
 
 
-def refusal(facts: dict[str, Any] | None = None, **options: Any) -> str:
-    with pytest.raises(UsageError) as caught:
-        plan(facts, **options)
-    return str(caught.value)
+@dataclass
+class DryRun:
+    """What a dry run printed."""
+
+    code: int
+    lines: list[str]
+    errors: str
+    processes: list[Process] = field(default_factory=list)
+
+    @property
+    def tracer(self) -> str:
+        """The line of the tracer."""
+        return next(line for line in self.lines if line.startswith("tracer: "))
+
+
+Launch = Callable[..., DryRun]
+
+
+@pytest.fixture
+def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Launch:
+    """Prints the plan of a launch on a machine with a given NVML; the current folder is empty."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    find = functools.partial(find_nsys, root=folder, project=folder)
+    monkeypatch.setattr("perfharness_launcher.machine.find_nsys", find)
+
+    def dry_run(command: str, nvml: NvmlRecord = NO_GPU, **environ: str) -> DryRun:
+        record = tmp_path / f"nvml{len(list(tmp_path.iterdir()))}.json"
+        record.write_text(nvml.model_dump_json())
+        for name, text in {**replay_environment(record), **environ}.items():
+            monkeypatch.setenv(name, text)
+        code = run(["launch", "--dry-run", *shlex.split(command)])
+        captured = capsys.readouterr()
+        printed = DryRun(code, captured.out.splitlines(), captured.err)
+        for line in printed.lines:
+            words = line.split()
+            if line.startswith("proc_"):
+                printed.processes.append(Process(words[0], words[2::2]))
+            elif line.startswith("  ") and printed.processes:
+                name, equals, text = line.strip().partition("=")
+                if equals and name.isupper():
+                    printed.processes[-1].environment[name] = shlex.split(text)[0] if text else ""
+                elif not line.startswith("  CPUs "):
+                    printed.processes[-1].command = shlex.split(line)
+        return printed
+
+    return dry_run
+
+
+def executable(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+# ---- GPUs and processes ----
+
+G = [gpu_uuid(index) for index in range(4)]
+MIG = (mig_uuid(0, 0), mig_uuid(0, 1))
 
 
 @pytest.mark.parametrize(
-    ("gpus", "options", "expected"),
+    ("gpus", "options", "visible", "expected"),
     [
-        ((), {"num_processes": 2}, [("proc_0_gpu_0", None), ("proc_1_gpu_0", None)]),
+        (0, "-np 2", None, [("proc_0_gpu_0", []), ("proc_1_gpu_0", [])]),
+        (2, "-np 2 -ng 2", None, [(f"proc_{p}_gpu_{g}", [G[g]]) for g in (0, 1) for p in (0, 1)]),
+        (2, "-go 1", None, [("proc_0_gpu_1", [G[1]])]),
+        (2, "--gpus 1,0", None, [("proc_0_gpu_1", [G[1]]), ("proc_0_gpu_0", [G[0]])]),
+        (2, f"--gpus {G[1][:-3]}", None, [("proc_0_gpu_1", [G[1]])]),
+        (2, "", "1", [("proc_0_gpu_1", [G[1]])]),
+        (2, "--gpus 0", "9,0", [("proc_0_gpu_0", [G[0]])]),
+        (2, "", "", [("proc_0_gpu_0", [])]),  # hidden GPUs stay hidden
+        (2, "--gpus 0:1,0:0", None, [("proc_0_gpu_0", [MIG[1]]), ("proc_1_gpu_0", [MIG[0]])]),
+        (2, "-ng 3", None, [("proc_0_gpu_0", [MIG[0]]), ("proc_1_gpu_0", [MIG[1]]), ("proc_0_gpu_1", [G[1]])]),
+        (4, "pairs", None, [("proc_0_gpu_0-1", G[:2])]),
+        (4, "pairs -ng 4 -np 2", None, [(f"proc_{p}_gpu_{a}-{a + 1}", G[a : a + 2]) for a in (0, 2) for p in (0, 1)]),
+        (4, "pairs --gpus 3,1", None, [("proc_0_gpu_3-1", [G[3], G[1]])]),
+    ],
+)
+def test_each_process_sees_its_gpus_by_uuid(
+    launch: Launch, gpus: int, options: str, visible: str | None, expected: list[tuple[str, list[str]]]
+) -> None:
+    if options.startswith("pairs"):
+        Path("perfharness.toml").write_text("[launch]\ngpus-per-process = 2\n")
+        options = options.replace("pairs", "--config perfharness.toml")
+    has_mig = any(uuid in MIG for _, uuids in expected for uuid in uuids)
+    machine = h100_machine(gpus, mig_instances={0: 2} if has_mig else None)
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    printed = launch(f"--tracer none {options} {PROGRAM}", machine, **environ)
+    assert printed.code == 0
+    assert [(one.folder, one.uuids) for one in printed.processes] == expected
+    for number, one in enumerate(printed.processes):
+        assert one.environment.get("CUDA_VISIBLE_DEVICES", "") == ",".join(one.uuids)
+        assert one.environment["PERFHARNESS_PROCESS_INDEX"] == str(number)
+        assert one.environment["PERFHARNESS_NUM_PROCESSES"] == str(len(expected))
+        assert one.environment["PERFHARNESS_GPU_INDEX"] == one.folder.rpartition("_")[2].replace("-", ",")
+
+
+def test_unlike_gpus_and_groups_of_mig_instances_are_pointed_out(launch: Launch) -> None:
+    unlike = h100_machine(2)
+    value(unlike, "nvmlDeviceGetName", device(gpu_uuid(1)), result="T4")
+    assert "--gpus" in launch(f"--tracer none {PROGRAM}", unlike, CUDA_VISIBLE_DEVICES="1").errors
+    assert launch(f"--tracer none --gpus 1 {PROGRAM}", unlike).errors == ""
+    Path("pair.toml").write_text("[launch]\ngpus-per-process = 2\n")
+    mig = h100_machine(1, mig_instances={0: 2})
+    assert "MIG" in launch(f"--tracer none --config pair.toml --gpus 0:0,0:1 {PROGRAM}", mig).errors
+
+
+def test_gpus_that_nvml_lists_only_in_part(launch: Launch) -> None:
+    """A lost GPU, one with MIG on and no instance, and an instance that does not report its memory."""
+    machine = h100_machine(3, mig_instances={2: 1})
+    error(machine, "nvmlDeviceGetHandleByIndex", 0, code=pynvml.NVML_ERROR_GPU_IS_LOST)
+    value(machine, "nvmlDeviceGetMigMode", device(gpu_uuid(1)), result=[1, 1])
+    error(machine, "nvmlDeviceGetMemoryInfo", device(mig_uuid(2, 0)), code=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    printed = launch(f"--tracer none {PROGRAM}", machine)
+    assert [one.uuids for one in printed.processes] == [[mig_uuid(2, 0)]]
+
+
+CONTRADICTIONS = "-np 0 -w -1 --timeout 0 --tracer embedded --nsys /x --barrier-timeout 0 --cool-down nan -o file"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "command", "words"),
+    [
+        (2, f"{CONTRADICTIONS} gone.py", ["gone.py", "-o", "-np", "-w", "--timeout", "--barrier", "--cool", "--nsys"]),
+        (2, f"--config bad.toml {PROGRAM}", ["gpus-per-process", "measure-idle", "cool-down-limit", "batch-pattern"]),
+        (2, f"-ng 0 -go -1 --explain {PROGRAM}", ["-ng 0", "-go -1", "--explain"]),
+        (2, f"-ng 3 {PROGRAM}", ["2 GPUs"]),
+        (2, f"-ng 2 -go 1 {PROGRAM}", ["3 GPUs"]),
+        (2, f"--gpus 0 -ng 1 {PROGRAM}", ["--gpus"]),
+        (2, f"--gpus 7 {PROGRAM}", ["'7'"]),
+        (2, f"--gpus GPU- {PROGRAM}", [G[1]]),
+        (2, f"--gpus 1,{G[1]} {PROGRAM}", ["twice"]),
+        (4, f"--config pair.toml -ng 3 {PROGRAM}", ["3 GPUs"]),
+        (0, f"--config pair.toml {PROGRAM}", ["no usable GPU"]),
+        (0, f"-ng 2 {PROGRAM}", ["no usable GPU"]),
+        (0, f"--require-exclusive {PROGRAM}", ["--require-exclusive"]),
+        (0, f"--cpu-bind numa {PROGRAM}", ["--cpu-bind numa"]),
         (
-            TWO_GPUS,
-            {"num_processes": 2, "num_gpus": 2},
-            [
-                *(("proc_0_gpu_0", "GPU-aaaa"), ("proc_1_gpu_0", "GPU-aaaa")),
-                *(("proc_0_gpu_1", "GPU-bbbb"), ("proc_1_gpu_1", "GPU-bbbb")),
-            ],
+            0,
+            f"--capture-batches 5:5 --explain {PROGRAM}",
+            ["none", "FIRST:LAST", "--explain", "--no-telemetry", "tracer"],
         ),
-        (  # two MIG instances of one GPU
-            MIG,
-            {"num_gpus": 3},
-            [("proc_0_gpu_0", "MIG-1111"), ("proc_1_gpu_0", "MIG-2222"), ("proc_0_gpu_1", "GPU-bbbb")],
-        ),
+        (0, "folder", ["folder"]),
+        (0, "folder.py", ["folder.py"]),
+        (0, "text", ["python text"]),
+        (0, "gone", ["--module"]),
+        (0, "python gone", ["gone"]),
+        (0, "/no/python text", ["/no/python"]),
+        (0, "python -m package.inner", ["__main__"]),
+        (0, "--module package.part.more", ["package.part"]),
+        (0, "--module gone.more", ["gone"]),
     ],
 )
-def test_each_gpu_gets_a_group_of_processes_by_uuid(
-    gpus: tuple[GpuRecord, ...], options: dict[str, Any], expected: list[tuple[str, str | None]]
+def test_what_is_refused_and_with_which_words(launch: Launch, gpus: int, command: str, words: list[str]) -> None:
+    """One line for each mistake, all at once."""
+    for name in ("folder", "folder.py", "package/inner"):
+        Path(name).mkdir(parents=True)
+    for name in ("file", "text", "package/__init__.py", "package/part.py", "package/inner/__init__.py"):
+        Path(name).write_text("")
+    Path("pair.toml").write_text("[launch]\ngpus-per-process = 2\n")
+    Path("bad.toml").write_text(
+        "[launch]\ngpus-per-process = 0\nmeasure-idle = -1\ncool-down-limit = -5\nbatch-pattern = '('\n"
+    )
+    tracer = "" if "--tracer" in command else "--tracer none"
+    refused = launch(f"{tracer} {command}", h100_machine(gpus))
+    assert (refused.code, refused.lines) == (2, [])
+    told = [line for line in refused.errors.splitlines() if line.startswith("perfharness: ")]
+    assert [word for word, line in zip(words, told, strict=True) if word not in line] == []
+
+
+# ---- CPUs ----
+
+
+@pytest.mark.parametrize(
+    ("nodes", "near", "bind", "bound"),
+    [
+        ("0 1", 0b10, "auto", "1"),
+        ("0-1", 0b10, "auto", None),  # one memory node
+        ("0-1", 0b10, "numa", "1"),
+        ("0 1", 0b10, "none", None),
+        ("0 1", 0b100, "auto", None),  # none of them may be used
+        ("0-2,8-9 10", 1 << 10, "auto", None),  # most of the CPUs are elsewhere
+    ],
+)
+def test_a_process_is_bound_to_the_cpus_near_its_gpu(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, nodes: str, near: int, bind: str, bound: str | None
 ) -> None:
-    made = plan({"gpus": gpus}, **options)
-    assert [(spec.folder, spec.environment.get("CUDA_VISIBLE_DEVICES")) for spec in made.processes] == expected
-    assert [spec.index for spec in made.processes] == list(range(len(expected)))
+    lists = [read_cpu_list(text) for text in nodes.split()]
+    machine = h100_machine(1)
+    value(machine, "nvmlDeviceGetCpuAffinity", device(gpu_uuid(0)), result=[near])
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: frozenset().union(*lists))
+    monkeypatch.setattr("perfharness_launcher.gpus.numa_nodes", lambda: lists)
+    printed = launch(f"--tracer none --cpu-bind {bind} {PROGRAM}", machine)
+    assert printed.code == 0
+    assert [line.split()[1] for line in printed.lines if line.startswith("  CPUs ")] == ([f"{bound}:"] if bound else [])
 
 
-FOUR = tuple(GpuRecord(index=number, uuid=f"GPU-{number}", name="H200") for number in range(4))
+# ---- tracers ----
+
+NSYS_HELP = "  -t, --trace=\n  -s, --sample=\n  --wait=\n  --force-overwrite=\n  --trace-fork-before-exec=\n"
+
+
+def make_nsys(folder: Path, version: str = "2025.3.1", cupti: str = "13.0", *, importer: bool = True) -> str:
+    """A program that answers as an nsys does, and records nothing."""
+    if importer:
+        executable(folder / "host-linux-x64" / "QdstrmImporter", "#!/bin/sh\n")
+    target = folder / "target-linux-x64"
+    path = executable(
+        target / "nsys",
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "NVIDIA Nsight Systems version {version}.1-1v0"\n'
+        f'[ "$2" = --help ] && printf "{NSYS_HELP}"\nexit 0\n'.replace("\n  ", "\\n  "),
+    )
+    (target / f"libcupti.so.{cupti}").touch()
+    return path
+
+
+def make_python(folder: Path, nvtx: str = "0.2.11", *, has_perfharness: bool = True) -> str:
+    """An interpreter that answers questions about itself."""
+    answer = {"version": "3.11.7", "nvtx": nvtx, "packages": {}, "has_perfharness": has_perfharness, "functions": []}
+    return executable(folder / "python3", f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+
+
+OLD = {"version": "2023.4.4"}
+OLD_CUDA = {**OLD, "cupti": "12.4"}
 
 
 @pytest.mark.parametrize(
-    ("gpus", "options", "expected"),
+    ("nsys", "python", "options", "script", "words"),
     [
-        (FOUR, {}, [("proc_0_gpu_0-1", "GPU-0,GPU-1")]),
-        (FOUR, {"num_gpus": 4}, [("proc_0_gpu_0-1", "GPU-0,GPU-1"), ("proc_0_gpu_2-3", "GPU-2,GPU-3")]),
-        (
-            FOUR,
-            {"gpus": ("3", "1"), "num_processes": 2},
-            [("proc_0_gpu_3-1", "GPU-3,GPU-1"), ("proc_1_gpu_3-1", "GPU-3,GPU-1")],
-        ),
-        (FOUR, {"gpu_offset": 2}, [("proc_0_gpu_2-3", "GPU-2,GPU-3")]),
-        (MIG, {"gpus": ("0:0", "0:1")}, [("proc_0_gpu_0-0", "MIG-1111,MIG-2222")]),
+        ([{}], {}, "", "python3 x.py", "nsys 2025.3.1"),
+        ([OLD], {}, "", "python3 x.py", "nsys 2023.4.4"),
+        ([{}], {"nvtx": "0.2.17"}, "", "python3 x.py", "nsys 2025.3.1"),
+        ([OLD], {"nvtx": "0.2.12"}, "", "python3 x.py", "embedded nvtx 0.2.12"),
+        ([OLD], {"nvtx": "0.2.12"}, "", "torchrun --nproc-per-node 2 x.py", "embedded nvtx 0.2.12"),
+        ([OLD], {"nvtx": "0.2.12"}, "", "env A=1 python3 x.py", "embedded nvtx 0.2.12"),
+        ([OLD], {"nvtx": "0.2.12"}, "", PROGRAM, "nsys 2023.4.4"),
+        ([{"version": "2024.5.1"}], {"nvtx": "0.2.17"}, "", "python3 x.py", "embedded 2024.5.1"),  # tried in vain
+        ([{"importer": False}, OLD], {}, "", "python3 x.py", "nsys 2023.4.4"),
+        ([{"importer": False}], {}, "", "python3 x.py", "embedded importer"),
+        ([], {}, "", "python3 x.py", "embedded nsys"),
+        ([], {}, "", PROGRAM, "embedded nsys"),
+        ([OLD_CUDA], {}, "", "gpu python3 x.py", "embedded 13.0"),
+        ([{}], {}, "", f"python3 x.py {chr(0xDCE9)}", "embedded UTF-8"),
+        ([OLD_CUDA], {"nvtx": "0.2.17"}, "--tracer nsys", "gpu python3 x.py", "nsys nvtx 0.2.17|13.0"),
+        ([{}], {}, "--tracer none", "python3 x.py", "none asked"),
+        ([], {}, "--tracer nsys", "python3 x.py", "1 --install-nsys"),
+        ([{"importer": False}], {}, "--tracer nsys", "python3 x.py", "1 importer"),
+        ([{}], {}, "--tracer nsys", f"python3 x.py {chr(0xDCE9)}", "2 UTF-8"),
+        ([], {"has_perfharness": False}, "", "python3 x.py", "2 perfharness"),
+        ([], {}, "--tracer embedded", "python3 -I x.py", "2 -I"),
+        ([], {}, "--annotate a.toml --tracer none", "python3 -uE x.py", "2 -uE"),
+        ([], {}, "--annotate a.toml --tracer none", PROGRAM, "2 --annotate"),
+        ([], {}, "--nsys /no/nsys", "python3 x.py", "2 /no/nsys"),
+        ([OLD], {}, "--capture-batches 1:5 --no-telemetry", "python3 x.py", "2 capture-range"),
     ],
 )
-def test_each_process_of_a_group_sees_all_of_its_gpus(
-    gpus: tuple[GpuRecord, ...], options: dict[str, Any], expected: list[tuple[str, str]]
+def test_which_tracer_and_why(
+    launch: Launch,
+    tmp_path: Path,
+    nsys: Sequence[dict[str, Any]],
+    python: dict[str, Any],
+    options: str,
+    script: str,
+    words: str,
 ) -> None:
-    made = plan({"gpus": gpus}, gpus_per_process=2, **options)
-    assert [(spec.folder, spec.environment["CUDA_VISIBLE_DEVICES"]) for spec in made.processes] == expected
-    records = [planned_record(spec, ["python"]) for spec in made.processes]
-    assert [",".join(record.given_gpus) for record in records] == [uuids for _, uuids in expected]
-    assert [ProcessRecord.model_validate_json(record.model_dump_json()) for record in records] == records
-    assert made.processes[0].environment["PERFHARNESS_GPU_INDEX"] == expected[0][0].rpartition("_")[2].replace("-", ",")
-    assert [finding.code for finding in made.findings] == ["several-mig-instances"] * (gpus is MIG)
+    """`words`: the tracer, or the exit code, and words of the reason or of the notes."""
+    bin_folder = tmp_path / "bin"
+    make_python(bin_folder, **python)
+    executable(bin_folder / "torchrun", f"#!{bin_folder}/python3\n")
+    Path("x.py").write_text("")
+    Path("a.toml").write_text('[[range]]\nfunction = "__main__:work"\n')
+    for number, one in enumerate(nsys):
+        make_nsys(Path.cwd() / f"opt/nvidia/nsight-systems/{number}", **one)
+    path = f"{bin_folder}:/usr/bin:/bin"
+    machine = h100_machine(1) if script.startswith("gpu ") else NO_GPU
+    kind, _, reasons = words.partition(" ")
+    printed = launch(f"{options} {script.removeprefix('gpu ')}", machine, PATH=path)
+    if kind.isdigit():
+        assert (printed.code, printed.lines) == (int(kind), [])
+        text = printed.errors
+    else:
+        assert printed.code == 0, printed.errors
+        assert printed.tracer.split()[1] == kind
+        text = printed.tracer + printed.errors
+        command = printed.processes[0].command
+        assert (command[0].endswith("nsys"), "profile" in command) == (kind == "nsys", kind == "nsys")
+    assert [reason for reason in reasons.split("|") if reason not in text] == []
 
 
 @pytest.mark.parametrize(
-    ("facts", "options", "words"),
+    ("options", "gpus", "trace"),
+    [("", 0, "nvtx"), ("", 1, "cuda,nvtx"), ("--config os.toml", 1, "cuda,nvtx,osrt")],
+)
+def test_what_nsys_records_in_both_passes(launch: Launch, tmp_path: Path, options: str, gpus: int, trace: str) -> None:
+    Path("os.toml").write_text("[launch]\ntrace-os = true\n")
+    nsys = make_nsys(tmp_path / "nsys")
+    printed = launch(f"--nsys {nsys} {options} --explain -m --cool-down 40 -o o%p {PROGRAM}", h100_machine(gpus))
+    first, second = printed.processes
+    here = Path.cwd()
+    assert first.command[:3] == [nsys, "profile", f"--trace={trace}"]
+    assert f"--output={here}/o%%p/proc_0_gpu_0/trace" in first.command, "nsys would replace %p"
+    assert "--force-overwrite=true" in first.command
+    assert not any(word.startswith("--cpuctxsw") for word in first.command), "this nsys does not have it"
+    assert second.environment.pop("PERFHARNESS_EXPLAIN") == "1"
+    assert second.environment.pop("PERFHARNESS_OUTPUT_DIR") == f"{here}/o%p/explain/proc_0_gpu_0"
+    assert first.environment.pop("PERFHARNESS_OUTPUT_DIR") == f"{here}/o%p/proc_0_gpu_0"
+    assert (second.folder, second.environment) == (first.folder, first.environment)
+    assert sum("cool-down" in line for line in printed.lines) == 1, "the profiling pass does not wait"
+
+
+# ---- what SCRIPT is ----
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "noted"),
     [
-        ({"gpus": FOUR}, {"num_gpus": 3, "gpus_per_process": 2}, "3 GPUs"),
-        ({"gpus": FOUR}, {"gpus_per_process": 8}, "8 GPUs"),
-        ({"gpus": FOUR}, {"gpus_per_process": 0}, "gpus-per-process 0"),
-        ({}, {"gpus_per_process": 2}, "no GPU"),
+        ("x.py -b 4", f"{sys.executable} x.py -b 4", ""),
+        ("x.py -np 2 --output_dir=x --mine", None, "-np, --output_dir"),
+        ("x.py -- -np 2", None, ""),
+        ("--module package.part -w 1", f"{sys.executable} -m package.part -w 1", "-w"),
+        ("python3 -u x.py -u b", "HERE/python3 -u x.py -u b", ""),
+        ("HERE/python3 -X dev -Wd -OO text x", "HERE/python3 -X dev -Wd -OO text x", ""),
+        ("python3 -m package.part -m x", "HERE/python3 -m package.part -m x", "-m"),
+        ("python3 -mpackage.part -c", "HERE/python3 -m package.part -c", ""),
+        ("python3 -uX dev -Bm package.part a", "HERE/python3 -uX dev -B -m package.part a", ""),
+        ("python3 --check-hash-based-pycs never x.py", "HERE/python3 --check-hash-based-pycs never x.py", ""),
+        ("python3 app", "HERE/python3 app", ""),  # a folder with a __main__.py
+        ("python3 -c 1 x.py", "HERE/python3 -c 1 x.py", ""),
+        ("tool a -np 2", "HERE/tool a -np 2", "-np"),
+        ("torchrun --nproc-per-node 2 x.py -w 1", "HERE/torchrun --nproc-per-node 2 x.py -w 1", "-w"),
+        ("torchrun -o x -m package.part -np 1", "HERE/torchrun -o x -m package.part -np 1", "-np"),
+        ("mpirun -np 4 python3 -u x.py", "HERE/mpirun -np 4 python3 -u x.py", ""),
+        ("mpirun -np 4 env A=1 python3 -m package.part -w 1", None, "-w"),
+        ("mpirun -np 4 ./a.out -o x", "HERE/mpirun -np 4 ./a.out -o x", ""),
+        ("conda run -n two python3 -u x.py -w 1", "HERE/conda run -n two python3 -u x.py -w 1", "-w"),
+        ("conda info", "HERE/conda info", ""),
+        ("echo -n 'a b'", "/bin/echo -n 'a b'", ""),
     ],
 )
-def test_groups_that_cannot_be_made(facts: dict[str, Any], options: dict[str, Any], words: str) -> None:
-    assert words in refusal(facts, **options)
-
-
-def test_the_environment_says_who_and_where_the_process_is() -> None:
-    spec = plan({"gpus": TWO_GPUS}, num_gpus=2, warmup_batches=3, log_level="debug", tracer="embedded").processes[1]
-    assert spec.environment_in(Path("/run")) == {
-        "PERFHARNESS_OUTPUT_DIR": "/run/proc_0_gpu_1",
-        "PERFHARNESS_PROCESS_INDEX": "1",
-        "PERFHARNESS_NUM_PROCESSES": "2",
-        "PERFHARNESS_GPU_INDEX": "1",
-        "PERFHARNESS_TRACER": "embedded",
-        "PERFHARNESS_WARMUP_BATCHES": "3",
-        "PERFHARNESS_LOG_LEVEL": "debug",
-        "PERFHARNESS_SAMPLING": "1",
-        "CUDA_VISIBLE_DEVICES": "GPU-bbbb",
-    }
-
-
-@pytest.mark.parametrize(
-    ("tracer", "sampling", "sampled"), [("embedded", True, "1"), ("embedded", False, ""), ("ranges", True, "")]
-)
-def test_stacks_are_sampled_where_a_tracer_records(tracer: str, sampling: bool, sampled: str) -> None:
-    (spec,) = plan(tracer=tracer, sampling=sampling).processes
-    assert spec.environment["PERFHARNESS_SAMPLING"] == sampled
-
-
-def test_the_explaining_pass_is_the_same_plan_in_a_folder_inside() -> None:
-    asked = {
-        "explain": True,
-        "output_dir": Path("/o"),
-        "cool_down_c": 40.0,
-        "require_exclusive": True,
-        "trace_os": True,
-    }
-    first = plan({"gpus": TWO_GPUS, "nsys": (NSYS,)}, num_gpus=2, maximize_clocks=True, **asked)
-    second = explaining_pass(first)
-    assert (first.explaining, second.explaining) == (False, True)
-    changed = {"explain", "output_dir", "cool_down_c", "require_exclusive", "measure_idle_s"}
-    assert first.options.model_dump(exclude=changed) == second.options.model_dump(exclude=changed)
-    assert (second.options.output_dir, second.options.measure_idle_s) == (Path("/o/explain"), 0.0)
-    assert not second.options.explain
-    assert [spec.environment.get(EXPLAIN) for spec in (*first.processes, *second.processes)] == [None, None, "1", "1"]
-    for before, after in zip(first.processes, second.processes, strict=True):
-        assert {**after.environment, EXPLAIN: None} == {**before.environment, EXPLAIN: None}
-        assert (after.folder, after.placement) == (before.folder, before.placement)
-        assert after.command == before.command
-    assert second.nsys is not None
-    assert (first.nsys, second.nsys.explain) == (replace(second.nsys, explain=False), True)
-
-
-def test_python_runs_the_script_itself() -> None:
-    spec = plan(tracer="embedded", script_arguments=("-b", "4")).processes[0]
-    assert spec.command == ("/usr/bin/python3", "pipeline.py", "-b", "4")
-
-
-def test_a_script_that_is_no_python_runs_as_a_program() -> None:
-    made = plan({"nsys": (NSYS,)}, script="/bin/ls", script_arguments=("-l",))
-    assert made.tracer.kind == "nsys"
-    assert made.processes[0].command == ("/bin/ls", "-l")
-
-
-def test_options_of_python_and_modules() -> None:
-    made = plan(script="package.part", module=True, python_command=("python", "-X", "dev"), script_arguments=("-b",))
-    expected = ("/usr/bin/python3", "-X", "dev", "-m", "package.part", "-b")
-    assert (made.tracer.kind, made.processes[0].command) == ("embedded", expected)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "options", "trace"),
-    [((), {}, "nvtx"), (TWO_GPUS, {}, "cuda,nvtx"), (TWO_GPUS, {"trace_os": True}, "cuda,nvtx,osrt")],
-)
-def test_what_nsys_records(gpus: tuple[GpuRecord, ...], options: dict[str, Any], trace: str) -> None:
-    made = plan({"nsys": (NSYS,), "gpus": gpus}, **options)
-    assert f"--trace={trace}" in planned_command(made.processes[0], made.nsys, Path("/run"))
-
-
-def test_what_nsys_would_replace_in_the_name_of_its_report_is_kept() -> None:
-    command = profile_command(NsysTracing(NsysInstall(Path("/nsys"))), Path("/out%p%%"), ["ls"])
-    assert command[-2:] == ["--output=/out%%p%%%%/trace", "ls"]
-
-
-def test_nsys_is_given_no_option_that_it_does_not_have() -> None:
-    old = NsysInstall(Path("/old/nsys"), profile_options=frozenset({"trace", "sample"}))
-    assert profile_command(NsysTracing(old), Path("/run/p"), ["ls"]) == [
-        "/old/nsys", "profile", "--trace=nvtx", "--sample=none", "--output=/run/p/trace", "ls",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("version", "explain", "follows"),
-    [((2023, 4, 4), False, True), ((2023, 4, 4), True, False), (None, True, False), ((2025, 3, 1), True, True)],
-)
-def test_an_old_nsys_does_not_follow_forks_in_the_explaining_pass(
-    version: tuple[int, ...] | None, explain: bool, follows: bool
+def test_scripts_modules_and_programs(
+    launch: Launch, tmp_path: Path, words: str, command: str | None, noted: str
 ) -> None:
-    install = NsysInstall(Path("/nsys"), version, profile_options=frozenset({"trace", "trace-fork-before-exec"}))
-    command = profile_command(NsysTracing(install, explain=explain), Path("/run/p"), ["ls"])
-    assert ("--trace-fork-before-exec=true" in command) is follows
+    """Options of ours behind the script are noted, but not those of a program in front of it."""
+    bin_folder = tmp_path / "bin"
+    make_python(bin_folder)
+    heads = {"tool": f"#!{bin_folder}/python3 -sE", "conda": "#!/usr/bin/env -S python3 -u", "mpirun": "\x7fELF"}
+    for name, head in {**heads, "torchrun": f"#!{bin_folder}/python3"}.items():
+        executable(bin_folder / name, f"{head}\n")
+    Path("app").mkdir()
+    Path("package").mkdir()
+    for name in ("x.py", "text", "app/__main__.py", "package/__init__.py", "package/part.py"):
+        Path(name).write_text("raise SystemExit('imported')\n")
+    words = words.replace("HERE", str(bin_folder))
+    printed = launch(f"--tracer none {words}", PATH=f"{bin_folder}:/bin")
+    assert printed.code == 0, printed.errors
+    assert printed.errors.startswith(f"perfharness: {noted} after ") if noted else printed.errors == ""
+    if command is not None:
+        assert printed.processes[0].command == shlex.split(command.replace("HERE", str(bin_folder)))
 
 
-def test_every_conflict_is_told_at_once() -> None:
-    told = refusal(
-        {"program": NO_SCRIPT, "output_problem": "-o out is a file, not a folder"},
-        num_processes=0,
-        warmup_batches=-1,
-        timeout_s=0.0,
-        tracer="embedded",
-        nsys=Path("/x"),
-        batch_pattern="(",
-    ).splitlines()
-    assert [line.split()[0] for line in told] == [
-        "there", "-o", "-np", "-w", "--timeout", "--nsys", "batch-pattern",
-    ]  # fmt: skip
+def test_the_interpreter_of_what_a_program_starts_need_not_be_here(launch: Launch, tmp_path: Path) -> None:
+    executable(tmp_path / "bin" / "docker", "\x7fELF")
+    printed = launch("docker run python3 x.py", PATH=str(tmp_path / "bin"))
+    assert printed.processes[0].command == [str(tmp_path / "bin" / "docker"), "run", "python3", "x.py"]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_gpus": 0}, "-ng 0"),
-        ({"gpu_offset": -1}, "-go -1"),
-        ({"num_gpus": 3}, "3 GPUs"),
-        ({"num_gpus": 2, "gpu_offset": 1}, "3 GPUs"),
-        ({"gpus": ("0",), "num_gpus": 1}, "--gpus"),
-        ({"gpus": ("GPU-cccc",)}, "'GPU-cccc'"),
-        ({"gpus": ("7",)}, "'7'"),
-        ({"gpus": ("GPU-",)}, "GPU-aaaa, GPU-bbbb"),
-        ({"gpus": ("1", "GPU-bbbb")}, "GPU-bbbb"),
-        ({"timeout_s": float("nan")}, "--timeout nan"),
-        ({"num_processes": 10**20}, "-np 100000000000000000000"),
-        ({"barrier_timeout_s": float("inf")}, "--barrier-timeout inf"),
-        ({"cool_down_c": float("nan")}, "--cool-down nan"),
-        ({"cool_down_limit_s": float("nan")}, "cool-down-limit nan"),
-        ({"cool_down_limit_s": -5.0}, "cool-down-limit -5"),
-    ],
-)
-def test_wrong_choices_of_gpus_and_numbers_are_refused(options: dict[str, Any], words: str) -> None:
-    assert words in refusal({"gpus": TWO_GPUS}, **options)
-
-
-@pytest.mark.parametrize("options", [{"num_gpus": 2}, {"gpu_offset": 1}, {"gpus": ("0",)}])
-def test_gpus_are_refused_with_the_reason_where_there_are_none(options: dict[str, Any]) -> None:
-    assert "no driver" in refusal(**options)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "names", "uuids"),
-    [
-        (TWO_GPUS, ("1", "0"), ["GPU-bbbb", "GPU-aaaa"]),
-        (TWO_GPUS, ("GPU-b",), ["GPU-bbbb"]),
-        (MIG, ("0:1", "MIG-1111"), ["MIG-2222", "MIG-1111"]),
-    ],
-)
-def test_gpus_by_name(gpus: tuple[GpuRecord, ...], names: tuple[str, ...], uuids: list[str]) -> None:
-    assert [gpu.uuid for gpu in plan({"gpus": gpus}, gpus=names).gpus] == uuids
-
-
-def test_numbers_choose_among_the_visible_devices() -> None:
-    facts = {"gpus": TWO_GPUS, "visible_devices": "1"}
-    assert [gpu.uuid for gpu in plan(facts).gpus] == ["GPU-bbbb"]
-    assert "CUDA_VISIBLE_DEVICES=1" in refusal(facts, num_gpus=2)
-    assert [gpu.uuid for gpu in plan({"gpus": TWO_GPUS, "visible_devices": "9,0"}, gpus=("0",)).gpus] == ["GPU-aaaa"]
-
-
-def test_hidden_gpus_stay_hidden() -> None:
-    made = plan({"gpus": TWO_GPUS, "visible_devices": ""})
-    assert made.gpus == ()
-    assert "CUDA_VISIBLE_DEVICES" not in made.processes[0].environment
-
-
-def test_unlike_gpus_chosen_by_number_are_pointed_out() -> None:
-    unlike = (TWO_GPUS[0], TWO_GPUS[1].model_copy(update={"name": "T4"}))
-    assert [finding.code for finding in plan({"gpus": unlike, "visible_devices": "1"}).findings] == [
-        "gpu-order-ambiguous"
-    ]
-    assert plan({"gpus": TWO_GPUS, "visible_devices": "1"}).findings == ()
+def test_options_reach_the_process(launch: Launch) -> None:
+    for options in (
+        "-np 2 -w 4 -ll debug -o x",
+        "--num_processes=2 --warmup_batches=4 --log_level=DEBUG --output_dir=x",
+    ):
+        printed = launch(f"--tracer none {options} {PROGRAM}")
+        assert printed.processes[1].environment == {
+            "PERFHARNESS_OUTPUT_DIR": f"{Path.cwd()}/x/proc_1_gpu_0",
+            "PERFHARNESS_PROCESS_INDEX": "1",
+            "PERFHARNESS_NUM_PROCESSES": "2",
+            "PERFHARNESS_GPU_INDEX": "0",
+            "PERFHARNESS_TRACER": "none",
+            "PERFHARNESS_WARMUP_BATCHES": "4",
+            "PERFHARNESS_LOG_LEVEL": "debug",
+        }
+        assert not Path("x").exists()

@@ -11,8 +11,8 @@ import pytest
 from perfharness.cli.main import run
 from perfharness.errors import UsageError
 from perfharness.model.settings import options_of
-from perfharness_launcher.plan.gpus import GpuFacts
-from perfharness_launcher.plan.options import (
+from perfharness_launcher.gpus import GpuFacts
+from perfharness_launcher.options import (
     LaunchOptions,
     command_of,
     launch_options,
@@ -21,7 +21,7 @@ from perfharness_launcher.plan.options import (
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("perfharness_launcher.plan.machine.find_gpus", lambda: GpuFacts(problem="no driver"))
+    monkeypatch.setattr("perfharness_launcher.machine.find_gpus", lambda: GpuFacts(problem="no driver"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "pipeline.py").write_text("")
@@ -105,7 +105,7 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[launch]\nnum-proceses = 4", r"project/perfharness.toml .*num-proceses .* num-processes"),
+        ("[launch]\nnum-proceses = 4", r"project/perfharness.toml .*num-proceses.*num-processes"),
         ("[launch]\nnp-sweep = [1, 2]", "np-sweep"),
         ('[launch]\nnum-processes = "4"', "num-processes = '4'"),
         ("[launch]\nnum-processes = 4.5", "num-processes"),

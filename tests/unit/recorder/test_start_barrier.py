@@ -19,7 +19,7 @@ import pytest
 from perfharness import PerfRecorder
 from perfharness.model import conventions, environment
 from perfharness.tracer.range_log import RangeLog
-from perfharness_launcher.processes.barrier import StartBarrier, start_barrier
+from perfharness_launcher.barrier import StartBarrier, start_barrier
 from tests.unit.recorder_events import drawn, events
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +50,7 @@ def hold(tmp_path: Path, clock: Clock) -> Iterator[Hold]:
     opened = []
 
     def make(processes: Mapping[int, str]) -> StartBarrier:
-        manager = start_barrier(tmp_path, processes, timeout_s=30.0, clock=clock)
+        manager = start_barrier(tmp_path / "barrier", processes, timeout_s=30.0, clock=clock)
         opened.append(manager)
         return manager.__enter__()
 
@@ -83,14 +83,14 @@ def test_the_gate_opens_when_all_have_come(hold: Hold) -> None:
     come(barrier, 1, unix_ns=70)
     barrier.poll([])
     assert not is_open(barrier)
-    assert (barrier.waits(0), barrier.waits(1)) == (False, True)
+    assert (barrier.holds(0), barrier.holds(1)) == (False, True)
     come(barrier, 1)  # a second thread of the same process
     barrier.poll([])
     assert not is_open(barrier)
     come(barrier, 0, unix_ns=90)
     barrier.poll([])
     assert is_open(barrier)
-    assert not barrier.waits(1)
+    assert not barrier.holds(1)
     assert barrier.record().arrived_unix_ns == {"proc_0_gpu_0": 90, "proc_1_gpu_0": 70}
     assert codes(barrier) == []
 
@@ -165,7 +165,7 @@ def opening(barrier: StartBarrier, come_first: Callable[[], None] = lambda: None
 
     def watch() -> None:
         pause = threading.Event()
-        while not barrier.waits(0):
+        while not barrier.holds(0):
             barrier.poll([])
             pause.wait(0.01)
         come_first()

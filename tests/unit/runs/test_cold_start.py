@@ -1,11 +1,10 @@
-"""Fresh processes with a cold and a warm file cache. The machine's own cache is left alone: only files made here go."""
+"""Fresh processes with a cold and a warm file cache. The machine's own cache is left alone."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,13 @@ import pytest
 from perfharness.cli.launch import show_cold_start
 from perfharness.cli.support.output import Output
 from perfharness.errors import UsageError
-from perfharness.model.cold_start import CacheState, ColdStart, ColdStartRow
+from perfharness.model.cold_start import ColdStart, ColdStartRow
 from perfharness.runs.series.cold_start import cold_start_options, spreads
-from perfharness_launcher.companions.page_cache import drop_page_cache, files_of, resident_bytes
-from perfharness_launcher.plan.launch_plan import make_plan
-from perfharness_launcher.plan.machine import InterpreterFacts, MachineFacts
-from perfharness_launcher.plan.options import LaunchOptions
-from perfharness_launcher.plan.program import find_program
+from perfharness_launcher.options import LaunchOptions
 from tests.schemas import valid
+from tests.support.launch_plans import plan_of
 
 ROOT = Path(__file__).parents[3]
-MIB = 1 << 20
 
 SCRIPT = """
 import sys, time
@@ -46,39 +41,8 @@ perf.finalize()
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
     path = tmp_path / "weights.bin"
-    path.write_bytes(os.urandom(4 * MIB))
+    path.write_bytes(b"weights")
     return path
-
-
-def test_a_file_leaves_the_cache(weights: Path, tmp_path: Path) -> None:
-    weights.read_bytes()
-    if resident_bytes(weights) != 4 * MIB:
-        pytest.skip("this file system or kernel does not tell what is in the cache")
-    state = drop_page_cache([weights], drop_caches=tmp_path)  # a folder cannot be written to
-    assert (state.method, state.files, state.bytes, state.checked_bytes) == ("fadvise", 1, 4 * MIB, 4 * MIB)
-    assert state.resident_share is not None
-    assert state.resident_share < 0.1
-    if resident_bytes(weights) != 0:
-        pytest.skip("this file system keeps its files in memory")
-
-
-def test_root_s_way_is_taken_first(tmp_path: Path, weights: Path) -> None:
-    switch = tmp_path / "drop_caches"
-    assert drop_page_cache([weights], drop_caches=switch).method == "drop_caches"
-    assert switch.read_text() == "3\n"
-
-
-def test_the_files_of_a_process(weights: Path) -> None:
-    code = "import sys; f = open(sys.argv[1]); print(flush=True); input()"
-    command = [sys.executable, "-c", code, str(weights)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        found = files_of(process.pid)
-        process.communicate("\n")
-    assert weights in found
-    assert any("libc" in path.name for path in found)
-    assert files_of(process.pid) == set()
 
 
 def test_median_and_range() -> None:
@@ -112,59 +76,42 @@ def options_of(tmp_path: Path, *arguments: str) -> LaunchOptions:
     return OPTIONS.model_copy(update=settings)
 
 
-class Dropping:
-    """Notes what it is asked to drop, and does so for files made here alone."""
-
-    def __init__(self, state: CacheState) -> None:
-        self.asked: list[set[Path]] = []
-        self._state = state
-
-    def __call__(self, files: Collection[Path]) -> CacheState:
-        self.asked.append(set(files))
-        return self._state
-
-
-Measure = Callable[..., tuple[int, ColdStart, str]]
+Measure = Callable[..., tuple[int, ColdStart]]
 
 
 @pytest.fixture
-def measure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Measure:
-    """Cold starts for real; gives the exit code, what was written, and what was printed."""
+def measure(monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """Cold starts for real; gives the exit code and what was written."""
 
-    def measure(options: LaunchOptions, drop: Dropping, count: int = 2) -> tuple[int, ColdStart, str]:
+    def measure(options: LaunchOptions, reason: str | None = None, count: int = 2) -> tuple[int, ColdStart]:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "launcher")]))
-        monkeypatch.setattr("perfharness.runs.series.cold_start.drop_page_cache", drop)
-        facts = MachineFacts(find_program(options), interpreter=InterpreterFacts(sys.executable, has_perfharness=True))
-        plans = [make_plan(each, facts) for each in cold_start_options(options, count)]
+        monkeypatch.setattr("perfharness.runs.series.cold_start.drop_page_cache", lambda: reason)
+        plans = [plan_of(each) for each in cold_start_options(options, count)]
         code = show_cold_start(options, plans, Output())
         written = valid("cold_start", options.output_dir / "cold_start.json")
-        return code, ColdStart.model_validate(written), capsys.readouterr().out
+        return code, ColdStart.model_validate(written)
 
     return measure
 
 
 @pytest.mark.slow
 def test_real_processes_without_a_tracer_of_which_one_fails(weights: Path, tmp_path: Path, measure: Measure) -> None:
-    drop = Dropping(CacheState(method="fadvise", files=1, bytes=1, checked_bytes=1, resident_share=0.25))
-    code, found, shown = measure(options_of(tmp_path, str(weights), "fail"), drop)
+    code, found = measure(options_of(tmp_path, str(weights), "fail"))
     assert code == 3
     assert [row.folder for row in found.rows] == ["first", "cold_0", "warm_0", "cold_1", "warm_1"]
     assert [row.cache for row in found.rows] == ["unknown", "cold", "warm", "cold", "warm"]
-    assert len(drop.asked) == 2
     failed = next(row for row in found.rows if row.folder == "cold_1")
     assert (failed.status, failed.startup) == ("failed", None)
     assert "7" in (failed.reason or "")
     assert (found.cold["model_load_ms"].count, found.warm["model_load_ms"].count) == (1, 2)
     assert (found.warm["model_load_ms"].median or 0) >= 300
     assert found.warm["first_batch_ms"].median is None, "without a tracer nobody tells"
-    assert "25%" in shown
 
 
 def test_a_cache_that_cannot_be_emptied_is_null_with_the_reason(
     weights: Path, tmp_path: Path, measure: Measure
 ) -> None:
-    refused = Dropping(CacheState(reason="not permitted"))
-    code, found, _ = measure(options_of(tmp_path, str(weights)), refused, count=1)
+    code, found = measure(options_of(tmp_path, str(weights)), "not permitted", count=1)
     assert code == 0
     assert [row.status for row in found.rows] == ["ok", "not_run", "ok"]
     assert found.cold["process_to_first_batch_ms"].median is None
@@ -174,7 +121,7 @@ def test_a_cache_that_cannot_be_emptied_is_null_with_the_reason(
 
 def test_cold_starts_that_report_nothing_are_3(tmp_path: Path, measure: Measure) -> None:
     options = OPTIONS.model_copy(update={"script": "true", "output_dir": tmp_path / "out"})
-    code, found, _ = measure(options, Dropping(CacheState(method="fadvise")), count=1)
+    code, found = measure(options, count=1)
     assert code == 3
     assert [row.status for row in found.rows] == ["ok"] * 3
     assert all(spread.median is None for spread in (*found.cold.values(), *found.warm.values()))

@@ -16,7 +16,7 @@ from perfharness.runs.series.overhead import Overhead, overhead_cases, overhead_
 from perfharness.runs.series.repeat import RepeatCase, repeat_request
 from perfharness.runs.series.repeat_file import RepeatRow
 from perfharness.runs.series.repeat_numbers import LaunchNumbers
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.options import LaunchOptions
 from tests.schemas import valid
 from tests.unit.run_records import manifest_of, process
 

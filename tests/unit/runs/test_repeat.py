@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from perfharness.analysis.comparison.launches import ProcessBatches
 from perfharness.cli.main import run
 from perfharness.errors import ResultError, UsageError
+from perfharness.model.machine_load import LoopTime, MachineLoad
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, path_of, path_text
-from perfharness.model.yardstick import LoopTime, OtherProcess, Yardstick
 from perfharness.runs.analyze import analyze
 from perfharness.runs.comparison.launch_figures import loop_paths, run_figures, stage_figures
 from perfharness.runs.series.repeat import (
@@ -31,7 +31,7 @@ from perfharness.runs.series.repeat import (
 from perfharness.runs.series.repeat_file import GpuWait, Repeat, RepeatRow, read_repeat, repeated_launches
 from perfharness.runs.series.repeat_numbers import LaunchNumbers, within_launch
 from perfharness.runs.series.steadiness import LaunchConditions
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.options import LaunchOptions
 from tests.schemas import valid
 from tests.unit.export_runs import two_processes
 
@@ -39,12 +39,8 @@ BATCH = "toy/pipeline/batch"
 
 
 def conditions(number: int, *, disturbed: bool = False) -> LaunchConditions:
-    loop = LoopTime(turns=1, wall_ms=2.0 if disturbed else 1.0, cpu_ms=1.0, min_ms=1.0)
-    ruler = Yardstick(
-        window_s=1.0, cpus=2, others_cpus=1.5 if disturbed else 0.0, loop_before=loop, loop_after=loop,
-        others=[OtherProcess(pid=7, name="neighbour", cpu_s=1.5)] if disturbed else [],
-    )  # fmt: skip
-    return LaunchConditions(f"launch_{number}", ruler, None)
+    loop = LoopTime(wall_ms=2.0 if disturbed else 1.0, cpu_ms=1.0)
+    return LaunchConditions(f"launch_{number}", MachineLoad(cpus=2, loop_before=loop, loop_after=loop), None)
 
 
 def launches(*cpu_ms: float | None, disturbed: Sequence[int] = ()) -> list[LaunchNumbers]:
@@ -146,7 +142,7 @@ def test_a_machine_that_moved_by_more_than_the_interval_is_a_finding(tmp_path: P
     case = case_of(tmp_path / "b", launches(*values, disturbed=[2]), count=4)
     (finding,) = case.repeat.findings
     assert finding.code == "machine-unsteady"
-    assert "neighbour 7" in finding.message
+    assert "launch_2" in finding.message
     machine = case.repeat.machine
     assert machine is not None
     assert {one.worst for one in machine.movements if one.relative} == {"launch_2"}
@@ -292,9 +288,9 @@ def test_analysed_again_the_findings_of_the_repeat_are_reported(tmp_path: Path) 
     for number in range(2):
         path = tmp_path / f"launch_{number}" / "manifest.json"
         content = json.loads(path.read_text())
-        ruler = conditions(number, disturbed=number == 1).yardstick
-        assert ruler is not None
-        path.write_text(json.dumps({**content, "companions": {"yardstick": ruler.model_dump(mode="json")}}))
+        load = conditions(number, disturbed=number == 1).load
+        assert load is not None
+        path.write_text(json.dumps({**content, "companions": {"yardstick": load.model_dump(mode="json")}}))
     found = analyze(tmp_path)
     assert "machine-unsteady" in {finding.code for finding in found.findings}
     again = read_repeat(tmp_path)

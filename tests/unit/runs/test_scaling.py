@@ -27,7 +27,7 @@ from perfharness.runs.series.scaling import (
     total_power_w,
 )
 from perfharness.runs.series.sweep import sweep_options
-from perfharness_launcher.plan.options import LaunchOptions
+from perfharness_launcher.options import LaunchOptions
 from tests.integration.launches import environment, run_to_the_end
 from tests.schemas import valid
 from tests.unit.charts import marks
@@ -188,3 +188,4 @@ def test_a_sweep_without_a_number_is_3(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     (point,) = json.loads((tmp_path / "out" / "scaling.json").read_text())["points"]
     assert (point["row"]["status"], point["row"]["items_per_second"]) == ("ok", None)
+    assert not (tmp_path / "out" / "scaling.png").exists()

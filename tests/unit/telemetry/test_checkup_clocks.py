@@ -10,7 +10,7 @@ from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.clocks import ClockOwner, changed_gpus
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.doctor import Health, check_clocks
-from perfharness_launcher.plan.gpus import GpuFacts
+from perfharness_launcher.gpus import GpuFacts
 from tests.support.nvml_cards import gpu_uuid, h100_machine
 from tests.support.replayed_nvml import ReplayedNvml
 

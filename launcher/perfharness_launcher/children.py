@@ -1,0 +1,257 @@
+"""Which processes of a launched process's tree measured something, and a folder for each.
+
+All of them write into the folder of the launched process: only when it has ended is it known which of them made ranges
+or GPU work, and which rank each is. May be done again at any time, for what a killed launcher left half done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from perfharness.errors import TraceError
+from perfharness.files import is_plain, is_plain_folder, read_regular
+from perfharness.model.checks import CHILD_FOLDER
+from perfharness.model.conventions import printable
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.journal import JOURNAL_NAME, JOURNALS_OF_CHILDREN, RecorderJournal
+from perfharness.model.manifest import ProcessRecord
+from perfharness.model.measured import MeasuredProcess, ProcessFacts, RankRecord
+from perfharness.model.nsys_schema import TRACE_NAME
+from perfharness.model.trace import ID_MASK
+from perfharness.trace.processes import TracedProcess, find_processes
+from perfharness.tracer.output import CHILD_TRACE
+
+UNFOLLOWED = ".unfollowed_"
+"""How the notes begin that `perfharness/boot/follow/sitecustomize.py` leaves."""
+
+LISTED = 8
+
+
+@dataclass
+class _Process:
+    """What is known of one process; `traced`: what a trace holds of it; `rank`: which rank it is."""
+
+    pid: int
+    journal: RecorderJournal | None = None
+    journal_path: Path | None = None
+    trace: Path | None = None
+    traced: TracedProcess | None = None
+    rank: RankRecord | None = None
+
+    @property
+    def has_measured(self) -> bool:
+        counted = self.journal is not None and any(record.recorded_ranges for record in self.journal.recorders)
+        return counted or self.traced is not None
+
+    @property
+    def facts(self) -> ProcessFacts:
+        of_trace = None if self.traced is None else self.traced.facts
+        return self.journal or of_trace or ProcessFacts(pid=self.pid)
+
+    @property
+    def claimed_rank(self) -> RankRecord | None:
+        """By its environment, which it may have from a rank above it."""
+        of_trace = None if self.traced is None or self.traced.facts is None else self.traced.facts.rank
+        return self.facts.rank or of_trace
+
+    @property
+    def started_ns(self) -> int | None:
+        return self.facts.started_unix_ns or (None if self.traced is None else self.traced.first_unix_ns)
+
+    def is_below(self, others: Sequence[_Process]) -> bool:
+        return any(pid & ID_MASK == other.pid for pid in self.facts.above for other in others)
+
+
+def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) -> ProcessRecord:
+    """The record of a launched process with its measured processes, whose files are moved into their folders.
+
+    In order: itself, ranks by number, others by start; itself alone where nothing was measured. Raises `OSError` where
+    a file cannot be moved; it is found where it is when this is done again.
+
+    Args:
+        share_trace: whether all of them are in the trace of the launched one (nsys).
+    """
+    folder = run_dir / record.folder
+    launched_pid = -1 if record.pid is None else record.pid & ID_MASK
+    found = _find(folder, launched_pid, record.trace)
+    if share_trace and record.trace is not None:
+        for one in found:
+            one.trace = folder / record.trace
+    itself = next((one for one in found if one.pid == launched_pid), _Process(launched_pid))
+    measured = [one for one in found if one.has_measured]
+    _remove_empty(folder, [one for one in found if one is not itself and not one.has_measured])
+    _find_ranks(measured)
+    listed = [_record(record, record.folder, itself, record.trace)] if itself.has_measured or not measured else []
+    named = _named([one for one in measured if one is not itself])
+    for name, one in named.items():
+        own_trace = TRACE_NAME if one.trace == folder / TRACE_NAME else f"{name}/{TRACE_NAME}"
+        listed.append(_record(record, f"{record.folder}/{name}", one, None if one.trace is None else own_trace))
+    _move(folder, named)
+    return record.model_copy(update={"measured": listed})
+
+
+def _record(launched: ProcessRecord, folder: str, process: _Process, trace: str | None) -> MeasuredProcess:
+    facts, traced, rank, claimed = process.facts, process.traced, process.rank, process.claimed_rank
+    return MeasuredProcess(
+        folder=folder,
+        launched_index=launched.index,
+        pid=facts.pid if process.journal or traced else launched.pid or 0,
+        trace_pid=None if traced is None or traced.pid == facts.pid & ID_MASK else traced.pid,
+        parent_pid=facts.above[0] if facts.above else None,
+        rank=None if rank is None else rank.rank,
+        local_rank=None if rank is None else rank.local_rank,
+        world_size=None if rank is None else rank.world_size,
+        rank_source=None if rank is None else rank.source,
+        attempt=None if claimed is None else claimed.attempt,
+        started_ns=process.started_ns,
+        gpus=[] if traced is None else list(traced.gpus),
+        trace=trace,
+    )
+
+
+def _find(folder: Path, launched_pid: int, trace: str | None) -> list[_Process]:
+    """All processes that left a journal or a trace."""
+    below = [one for one in sorted(folder.iterdir()) if CHILD_FOLDER.fullmatch(one.name) and is_plain_folder(one)]
+    found = []
+    journals = (
+        folder / JOURNAL_NAME,
+        *sorted(folder.glob(JOURNALS_OF_CHILDREN)),
+        *(one / JOURNAL_NAME for one in below),
+    )
+    for path in journals:
+        with suppress(OSError, ValidationError):
+            journal = RecorderJournal.model_validate_json(read_regular(path, follow=False))
+            found.append(_Process(journal.pid & ID_MASK, journal, path))
+    counted = [one for one in found if one.has_measured]
+    own = [path for path in sorted(folder.iterdir()) if CHILD_TRACE.fullmatch(path.name)]
+    shared = None if trace is None else folder / trace
+    for path in filter(is_plain, (*((shared,) if shared else ()), *own, *(one / TRACE_NAME for one in below))):
+        with suppress(TraceError):
+            in_it = find_processes(path)
+            known = {launched_pid, *(one.pid for one in found)}
+            if path == shared and len(in_it) == len(counted) == 1 and in_it[0].pid not in known:
+                counted[0].trace, counted[0].traced = path, in_it[0]  # in a container, pids may differ
+                continue
+            for traced in in_it:
+                one = _of_pid(found, traced.pid)
+                one.trace, one.traced = path, traced
+            if not in_it and (of_child := CHILD_TRACE.fullmatch(path.name)):
+                _of_pid(found, int(of_child[1])).trace = path
+    return found
+
+
+def _of_pid(found: list[_Process], pid: int) -> _Process:
+    """The process of a pid that has no trace yet; a new one where there is none."""
+    for one in found:
+        if one.pid == pid & ID_MASK and one.trace is None:
+            return one
+    found.append(_Process(pid & ID_MASK))
+    return found[-1]
+
+
+def _find_ranks(measured: Sequence[_Process]) -> None:
+    """Note which process is which rank.
+
+    What a rank starts inherits its environment, so of the processes that claim one rank it is the one above the others;
+    of several of which none is, as workers of a rank that measured nothing itself, it is none. Where ranks failed and
+    were started again, they are those of the last start.
+    """
+    last = max((one.claimed_rank.attempt for one in measured if one.claimed_rank), default=0)
+    claims: dict[int, list[_Process]] = {}
+    for one in measured:
+        if one.claimed_rank is not None and one.claimed_rank.attempt == last:
+            claims.setdefault(one.claimed_rank.rank, []).append(one)
+    for claiming in claims.values():
+        on_top = [one for one in claiming if not one.is_below(claiming)]
+        if len(on_top) == 1:
+            on_top[0].rank = on_top[0].claimed_rank
+
+
+def _named(measured: Sequence[_Process]) -> dict[str, _Process]:
+    """Their folders: ranks by number, then the others by start."""
+    ranks = {one.rank.rank: one for one in measured if one.rank is not None}
+    others = sorted((one for one in measured if one.rank is None), key=lambda one: (one.started_ns or 0, one.pid))
+    return {
+        **{f"rank_{number}": ranks[number] for number in sorted(ranks)},
+        **{f"child_{number}": one for number, one in enumerate(others)},
+    }
+
+
+def _remove_empty(folder: Path, processes: Sequence[_Process]) -> None:
+    """Remove what processes left that measured nothing, as workers that only made the recorder of their module."""
+    for one in processes:
+        own_trace = None if one.trace == folder / TRACE_NAME else one.trace
+        for path in filter(None, (one.journal_path, own_trace)):
+            path.unlink(missing_ok=True)
+
+
+def _move(folder: Path, named: dict[str, _Process]) -> None:
+    """Have the files of each process in its folder; in two steps, for one may be where another's belong."""
+    moves = []
+    for name, process in named.items():
+        (folder / name).mkdir(exist_ok=True)
+        own_trace = None if process.trace == folder / TRACE_NAME else process.trace
+        for path, file in ((process.journal_path, JOURNAL_NAME), (own_trace, TRACE_NAME)):
+            if path is not None and path != folder / name / file:
+                aside = folder / f".{name}.{file}"
+                path.replace(aside)
+                moves.append((aside, folder / name / file))
+    for aside, target in moves:
+        aside.replace(target)
+
+
+# ---- findings ----
+
+
+def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
+    """What the start-up hook left of interpreters that it could not follow; the notes are removed."""
+    reasons: dict[str, int] = {}
+    for path in sorted(folder.glob(f"{UNFOLLOWED}*")):
+        with suppress(OSError):
+            reason = printable(read_regular(path, follow=False).decode("utf-8", "replace"))[:300]
+            reasons[reason] = reasons.get(reason, 0) + 1
+            path.unlink()
+    lost = "Their NVTX ranges and GPU work are not in the results."
+    if tracer == "nsys":  # which follows them by itself
+        lost = "Their ranks are not known, and nothing in them is annotated."
+    hint = "Install perfharness for that interpreter too, or have it keep the variables PERFHARNESS_…."
+    return [
+        Finding(
+            "child-not-followed",
+            Severity.WARNING,
+            f"{count} Python child process(es) could not be followed: {reason}. {lost}",
+            hint,
+            process,
+        )
+        for reason, count in reasons.items()
+    ]
+
+
+def rank_findings(record: ProcessRecord) -> list[Finding]:
+    """Ranks that measured nothing, where only one did (of several, their comparison has it); ranks started again."""
+    measured, hint = record.measured or (), f"See {record.folder}/stderr.log."
+    found = []
+    ranks = {one.rank: one.world_size or 0 for one in measured if one.rank is not None}
+    missing = [str(rank) for rank in range(max(ranks.values(), default=0)) if rank not in ranks]
+    if missing and len(ranks) == 1:
+        message = f"{len(missing)} of {len(missing) + 1} ranks made no ranges and no GPU work: {_some(missing)}."
+        found.append(Finding("ranks-missing", Severity.WARNING, message, hint, record.folder))
+    attempts = {one.folder: one.attempt for one in measured if one.attempt is not None}
+    last = max(attempts.values(), default=0)
+    before = [folder.removeprefix(f"{record.folder}/") for folder, attempt in attempts.items() if attempt < last]
+    if before:
+        message = (
+            f"The ranks were started again ({last} time(s)). Means and throughput include the earlier ones, which are "
+            f"in {_some(before)}."
+        )
+        found.append(Finding("ranks-restarted", Severity.WARNING, message, hint, record.folder))
+    return found
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")

@@ -1,0 +1,69 @@
+"""Find launches whose own threads compete for the CPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import ProcessRecord
+from perfharness_launcher.plan import LaunchPlan
+
+CPU_CONTENTION = "cpu-contention"
+LEAST_READY_SHARE = 0.2
+"""Of the time in which threads wanted a CPU. Below, the loss is within what launches differ by."""
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+STEPS = {
+    "onnxruntime": "ONNX Runtime: intra_op_num_threads={}",
+    "torch": "PyTorch: torch.set_num_threads({}) or OMP_NUM_THREADS={}",
+    "": "OMP_NUM_THREADS={}",
+}
+"""How to set the number of threads, by the library that starts them."""
+
+
+def contention_findings(plan: LaunchPlan, processes: Sequence[ProcessRecord]) -> list[Finding]:
+    """Report that threads were ready without a CPU because the launch has more of them than CPUs."""
+    sampled = [one for one in processes if one.cpu_ready_s is not None and one.cpu_run_s is not None]
+    ready_s, run_s = sum(one.cpu_ready_s or 0.0 for one in sampled), sum(one.cpu_run_s or 0.0 for one in sampled)
+    if not sampled or ready_s < LEAST_READY_SHARE * (ready_s + run_s):
+        return []
+    placed = {one.placement.cpus if one.placement else None: one.cpus_allowed or 0 for one in sampled}
+    cpus, runnable = sum(placed.values()), sum(one.runnable_threads or 0.0 for one in sampled)
+    if not 0 < cpus < runnable:
+        return []  # other programs take the CPUs
+    count, threads = len(sampled), max(1, round(runnable / len(sampled)))
+    message = (
+        f"CPU contention: {_number(count, 'process', 'processes')} {TIMES} {_number(threads, 'thread', 'threads')} on"
+        f" {_number(cpus, 'CPU', 'CPUs')}; ready without a CPU {100 * ready_s / (ready_s + run_s):.0f} % of the time."
+    )
+    hint = f"Try {' or '.join(_steps(plan, count, threads, cpus))}."
+    return [Finding(CPU_CONTENTION, Severity.WARNING, message, hint)]
+
+
+def _steps(plan: LaunchPlan, count: int, threads: int, cpus: int) -> list[str]:
+    steps = []
+    each = max(1, cpus // count)
+    if each < threads:
+        how = "; ".join(STEPS[name].replace("{}", str(each)) for name in _libraries(plan) or [""])
+        steps.append(f"{'one thread' if each == 1 else f'{each} threads'} per process ({how})")
+    fewer = max(1, cpus // threads)
+    if len(plan.gpus) <= 1 and fewer < count:
+        steps.append(f"-np {fewer}")
+    return steps or ["fewer processes"]
+
+
+def _libraries(plan: LaunchPlan) -> list[str]:
+    """The libraries that the script names, else those that are installed."""
+    script = plan.program.script
+    path = None if script is None or script.is_module else Path(script.target)
+    text = path.read_text(errors="replace") if path is not None and path.is_file() else ""
+    known = [name for name in STEPS if name]
+    named = [name for name in known if re.search(rf"\b{name}\b", text)]
+    return named or [name for name in known if any(one.startswith(name) for one in plan.environment.packages)]
+
+
+def _number(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"

@@ -1,0 +1,152 @@
+"""Other processes on the GPUs of a launch: before its first process, and after its last one.
+
+NVML lists who has a context on a GPU. It lists no process of another container, so use of a GPU without a listed
+process counts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from perfharness.errors import LaunchError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.manifest import GpuRecord
+from perfharness.telemetry.nvml import Device, Nvml, open_nvml
+from perfharness_launcher.conditions import Condition, Run
+from perfharness_launcher.process import carries
+
+LISTS = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+)
+MPS_SERVER = "nvidia-cuda-mps-server"
+"""It does no work of its own; its clients are listed too."""
+
+IDLE_UTILISATION_PERCENT = 5
+IDLE_MEMORY_BYTES = 256 << 20
+"""Above either, a GPU without a listed process is in use. The driver's own reserve is not counted."""
+
+FREE_GPU = "Wait until the GPU is free, or choose another one with --gpus."
+
+
+@dataclass(frozen=True)
+class GpuUser:
+    """A process on a GPU; name and memory are None where they are not known."""
+
+    pid: int
+    name: str | None = None
+    memory_bytes: int | None = None
+
+    def __str__(self) -> str:
+        memory = "" if self.memory_bytes is None else f", {self.memory_bytes / 2**20:.0f} MiB"
+        return f"{self.pid} ({self.name or 'name unknown'}{memory})"
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Use of one GPU at one time; `reason`: why its processes are not known."""
+
+    users: dict[int, GpuUser] = field(default_factory=dict)
+    signs: str = ""
+    reason: str | None = None
+
+
+def other_users(*, required: bool = False) -> Condition:
+    """List who else uses the GPUs of the run.
+
+    Args:
+        required: whether another user before the first process calls the launch off (`LaunchError`), and one after the
+            last process makes it exit with 3.
+    """
+    severity = Severity.ERROR if required else Severity.WARNING
+
+    @contextmanager
+    def condition(run: Run) -> Iterator[None]:
+        before = _use_of(run.gpus)
+        found = [one for gpu, use in zip(run.gpus, before, strict=True) for one in _findings(gpu, use, severity)]
+        if required and found:
+            reasons = "; ".join(finding.message for finding in found)
+            raise LaunchError(f"--require-exclusive: {reasons}\nNothing was started. {FREE_GPU}")
+        run.findings += found
+        yield
+        records = []
+        for gpu, first, last in zip(run.gpus, before, _use_of(run.gpus), strict=True):
+            came = {pid: user for pid, user in last.users.items() if pid not in first.users and _is_other(pid, run)}
+            if came:
+                message = f"{_label(gpu)} had other users when the run ended: {_listed(came)}."
+                run.findings.append(Finding("gpu-shared", severity, message, f"Measure again. {FREE_GPU}"))
+            users = {"foreign_before": first.users, "foreign_after": came}
+            listed = {name: [asdict(user) for user in there.values()] for name, there in users.items()}
+            records.append({"uuid": gpu.uuid, **listed, "reason": first.reason or last.reason})
+        if records:
+            run.records["exclusive"] = {"gpus": records}
+
+    return condition
+
+
+def _use_of(gpus: tuple[GpuRecord, ...]) -> list[_Use]:
+    if not gpus:
+        return []
+    with open_nvml() as nvml:
+        return [_use(nvml, nvml.device(gpu.uuid) if nvml.opened.ok else None) for gpu in gpus]
+
+
+def _use(nvml: Nvml, device: Device | None) -> _Use:
+    if device is None:
+        return _Use(reason=nvml.opened.reason or "NVML does not know this GPU")
+    answers = [device.ask(name) for name in LISTS]
+    listed = {int(one.pid): one for answer in answers for one in answer.value or ()}
+    users = {pid: _user(nvml, pid, process) for pid, process in sorted(listed.items())}
+    users = {pid: user for pid, user in users.items() if Path(user.name or "").name != MPS_SERVER}
+    return _Use(users, "" if users else " and ".join(_signs_of_use(device)), answers[0].reason)
+
+
+def _user(nvml: Nvml, pid: int, process: Any) -> GpuUser:
+    memory = getattr(process, "usedGpuMemory", None)
+    name = nvml.ask("nvmlSystemGetProcessName", pid).value
+    return GpuUser(pid, name, None if memory is None else int(memory))
+
+
+def _signs_of_use(device: Device) -> Iterator[str]:
+    rates = device.ask("nvmlDeviceGetUtilizationRates")
+    if rates.ok and rates.value.gpu >= IDLE_UTILISATION_PERCENT:
+        yield f"{rates.value.gpu} % utilisation"
+    version = getattr(device.nvml, "nvmlMemory_v2", None)
+    memory = device.ask("nvmlDeviceGetMemoryInfo", version) if version is not None else None
+    if memory is not None and memory.ok and memory.value.used >= IDLE_MEMORY_BYTES:
+        yield f"{memory.value.used / 2**20:.0f} MiB used"
+
+
+def _findings(gpu: GpuRecord, use: _Use, severity: Severity) -> Iterator[Finding]:
+    if use.users:
+        message = f"{_label(gpu)} had other users before the run: {_listed(use.users)}."
+        yield Finding("gpu-shared", severity, message, FREE_GPU)
+    if use.signs:
+        message = f"{_label(gpu)} was in use before the run ({use.signs}), and no process is listed on it."
+        yield Finding("gpu-in-use-before", severity, message, "See `nvidia-smi` on the host, outside of containers.")
+    if use.reason is not None:
+        message = f"{_label(gpu)}: other users are not known ({use.reason})."
+        yield Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host.")
+
+
+def _is_other(pid: int, run: Run) -> bool:
+    """Whether a process lives and is not of the run."""
+    try:
+        return not carries(psutil.Process(pid), run.run_id)
+    except psutil.Error:
+        return False
+
+
+def _label(gpu: GpuRecord) -> str:
+    return f"GPU {gpu.index}{' (MIG)' if gpu.mig else ''} {gpu.uuid}"
+
+
+def _listed(users: dict[int, GpuUser]) -> str:
+    return ", ".join(map(str, users.values()))

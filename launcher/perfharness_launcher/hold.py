@@ -1,0 +1,165 @@
+"""Start one measured process, report its start and its end, and keep its tracer waiting until the launcher lets go.
+
+Runs as a script (`python -I -S hold.py SETTINGS COMMAND…`), standard library only, as the
+program of the tracer. It
+
+1. starts COMMAND in a session of its own; the kernel kills that process should this one die;
+2. writes lines of JSON to STATUS: `started` and `ended`, or `not_started`;
+3. waits for the end of CONTROL, so that no tracer writes its report while another process is being measured;
+4. kills what is left below it: orphans of the measured process become children of this one.
+
+CONTROL is a FIFO. Its end while COMMAND runs means that the launcher is dead, and COMMAND is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+STARTED = "PERFHARNESS_STARTED_UNIX_NS"
+"""Environment variable of the measured process: when it was started, in nanoseconds UTC."""
+
+EXIT_NOT_STARTED = 127
+APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+GRACE_S = 2.0
+"""Time between SIGINT, SIGTERM and SIGKILL where the launcher is dead."""
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; return its exit code, or 128 + signal number as a shell does.
+
+    Args:
+        arguments: SETTINGS (JSON: `control`, `status`, `stdout` and `stderr` are paths, `umask`, `cpus` to bind to, or
+            empty, and `environment` to set for the command, null to unset), then the command.
+    """
+    settings, command = json.loads(arguments[0]), arguments[1:]
+    os.umask(settings["umask"])  # nsys starts its program with 0
+    libc, own_pid = ctypes.CDLL(None), os.getpid()
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    status = os.open(settings["status"], os.O_WRONLY | os.O_NONBLOCK)  # fails where the launcher is dead
+    control = os.open(settings["control"], os.O_RDONLY | os.O_NONBLOCK)
+
+    def report(state: str, **facts: Any) -> None:
+        with contextlib.suppress(OSError):  # the launcher is dead
+            os.write(status, json.dumps({"state": state, **facts}).encode() + b"\n")
+
+    def die_with_parent() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != own_pid:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if has_ended(control):
+        report("not_started", error="the launch was called off before the process started")
+        return EXIT_NOT_STARTED
+    problems = bind(settings["cpus"])
+    wakeup = wake_on_child_end()
+    start_ns, start_unix_ns = time.perf_counter_ns(), time.time_ns()
+    environment = {**os.environ, **settings["environment"], STARTED: str(start_unix_ns)}
+    try:
+        out, err = (os.open(settings[name], APPENDED, 0o666) for name in ("stdout", "stderr"))
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env={name: value for name, value in environment.items() if value is not None},
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    except OSError as error:
+        report("not_started", error=f"{error.strerror}: {error.filename or command[0]}")
+        return EXIT_NOT_STARTED
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a tracer that ends its program means the command
+        signal.signal(number, lambda number, _frame: signal_group(process.pid, number))
+    cpus = sorted(os.sched_getaffinity(0))
+    report("started", hold=own_pid, pid=process.pid, start_unix_ns=start_unix_ns, cpus=cpus, problems=problems)
+    wait_status, usage = wait_for(process.pid, control, wakeup)
+    process.returncode = code = os.waitstatus_to_exitcode(wait_status)
+    report(
+        "ended",
+        exit_code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        duration_ns=time.perf_counter_ns() - start_ns,
+        user_s=usage.ru_utime,
+        system_s=usage.ru_stime,
+        max_rss_bytes=usage.ru_maxrss * 1024,
+    )
+    while not has_ended(control):
+        select.select([control], [], [])
+    kill_children()
+    return code if code >= 0 else 128 - code
+
+
+def has_ended(control: int) -> bool:
+    """Whether nobody has CONTROL open for writing."""
+    try:
+        return not os.read(control, 1)
+    except BlockingIOError:
+        return False
+
+
+def bind(cpus: list[int]) -> list[str]:
+    """Bind this thread, and so the command, to CPUs; return what could not be done."""
+    try:
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        return [f"not bound to its CPUs ({error.strerror})"]
+    return []
+
+
+def wake_on_child_end() -> int:
+    """Return the read end of a pipe that becomes readable when a child ends."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reader
+
+
+def wait_for(pid: int, control: int, wakeup: int) -> tuple[int, Any]:
+    """Return wait status and resource usage of a process, which is ended where CONTROL ends first."""
+    watched, timeout = [wakeup, control], None
+    signals = [signal.SIGINT, signal.SIGTERM]
+    while True:
+        ended, wait_status, usage = os.wait4(-1, os.WNOHANG)
+        if ended == pid:
+            return wait_status, usage
+        if ended:  # an orphan
+            continue
+        if wakeup in select.select(watched, [], [], timeout)[0]:
+            os.read(wakeup, 64)
+        else:
+            watched, timeout = [wakeup], GRACE_S
+            signal_group(pid, signals.pop(0) if signals else signal.SIGKILL)
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Send a signal to a process group, if it still exists."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+def kill_children() -> None:
+    """Kill all below this process: the children of a killed one become children of this one."""
+    with contextlib.suppress(OSError):
+        file = os.open("/proc/thread-self/children", os.O_RDONLY)
+        while children := os.pread(file, 65_536, 0).split():
+            for pid in map(int, children):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

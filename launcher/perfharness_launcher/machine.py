@@ -1,0 +1,303 @@
+"""What a plan depends on: GPUs, CPUs, nsys, the interpreter, the script, the output folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from perfharness.boot import ASK_INTERPRETER
+from perfharness.model.annotations import Annotations
+from perfharness.model.manifest import EXPLAIN_NAME, EnvironmentRecord, GpuRecord, SourceRecord
+from perfharness.model.version import VERSION
+from perfharness_launcher.annotations import read_annotations
+from perfharness_launcher.collect import try_nsys
+from perfharness_launcher.gpus import CpuFacts, GpuFacts, find_cpus, find_gpus
+from perfharness_launcher.nsys import NsysInstall, Pair, dotted, find_nsys, pair
+from perfharness_launcher.options import LaunchOptions
+from perfharness_launcher.program import Program, PythonCommand, find_program
+from perfharness_launcher.staging import is_run
+
+ANSWER_S = 60
+GIT_S = 10
+
+
+@dataclass(frozen=True)
+class InterpreterFacts:
+    """The interpreter of the script.
+
+    Args:
+        nvtx: version of the nvtx package that it imports, or None.
+        has_perfharness: whether it can import perfharness.
+        problem: why nothing could be found out, one sentence.
+        packages: versions of numeric libraries and frameworks.
+        module_path: the file of the module to run.
+        module_problem: why it cannot be found, one sentence.
+    """
+
+    executable: str
+    version: str | None = None
+    nvtx: str | None = None
+    has_perfharness: bool = False
+    problem: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    module_path: str | None = None
+    module_problem: str | None = None
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What a plan depends on.
+
+    Args:
+        gpus: GPUs, and the MIG instances of a GPU with MIG on.
+        gpu_problem: why no GPU could be listed, one sentence.
+        visible_devices: CUDA_VISIBLE_DEVICES of the launcher.
+        nsys: newest first.
+        cuda_driver: newest CUDA that the driver runs, `(13, 0)`.
+        output_problem: why the output folder cannot be used, one sentence.
+        annotations: those of `--annotate`, `--annotate-torch` and `--annotate-collectives`.
+        annotation_problems: what is wrong with them, one sentence each.
+        environment, source: for the manifest.
+    """
+
+    program: Program
+    gpus: tuple[GpuRecord, ...] = ()
+    gpu_problem: str | None = None
+    visible_devices: str | None = None
+    nsys: tuple[NsysInstall, ...] = ()
+    interpreter: InterpreterFacts = InterpreterFacts("python3")
+    cuda_driver: tuple[int, int] | None = None
+    output_problem: str | None = None
+    annotations: Annotations | None = None
+    annotation_problems: tuple[str, ...] = ()
+    cpus: CpuFacts = field(default_factory=CpuFacts)
+    environment: EnvironmentRecord = field(default_factory=EnvironmentRecord)
+    source: SourceRecord = field(default_factory=SourceRecord)
+
+
+def gather(options: LaunchOptions, environ: Mapping[str, str]) -> MachineFacts:
+    """Find out everything that a launch depends on."""
+    gpus = find_gpus()
+    python = options.python_command or (options.python,)
+    program = find_program(
+        options.script,
+        options.script_arguments,
+        python,
+        is_module=options.module,
+        is_file=bool(options.python_command),
+    )
+    interpreter = _interpreter(program, python[0])
+    nsys = find_nsys(options.nsys, environ) if options.tracer in ("auto", "nsys") else ()
+    script = _script_path(program, interpreter)
+    annotations, problems = _annotations(options, program.script, interpreter, script)
+    return MachineFacts(
+        program=program,
+        gpus=gpus.gpus,
+        gpu_problem=gpus.problem,
+        visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
+        nsys=with_trials(nsys, interpreter),
+        interpreter=interpreter,
+        cuda_driver=gpus.cuda_driver,
+        output_problem=_output_problem(options),
+        annotations=annotations,
+        annotation_problems=tuple(problems),
+        cpus=find_cpus(gpus.gpus),
+        environment=_environment(gpus, interpreter),
+        source=find_source(script if options.source is None else file_of_target(options.source)),
+    )
+
+
+def _interpreter(program: Program, python: str) -> InterpreterFacts:
+    """Ask the interpreter of the script; one that a program starts may be on another machine, as in a container."""
+    own, script = program.python, program.script
+    asked = script or own
+    if asked is None:
+        return InterpreterFacts(python)
+    facts = ask_interpreter(asked.python, asked.options, asked.target if asked.is_module else None)
+    if asked is own:
+        return facts
+    if own is None:
+        return facts if facts.problem is None and facts.module_problem is None else InterpreterFacts(python)
+    return replace(facts, module_problem=None)  # the word after -m of a launcher of ranks may be something else
+
+
+def _script_path(program: Program, interpreter: InterpreterFacts) -> Path | None:
+    if (script := program.script) is None:
+        return None
+    path = Path(interpreter.module_path or "" if script.is_module else script.target)
+    return path if path.is_file() else None
+
+
+def _annotations(
+    options: LaunchOptions, script: PythonCommand | None, interpreter: InterpreterFacts, path: Path | None
+) -> tuple[Annotations | None, Sequence[str]]:
+    """Read the annotations; with a file, only where script and interpreter have no other problem."""
+    asked = Annotations(torch_depth=options.annotate_torch, collectives=options.annotate_collectives)
+    if options.annotate is None:
+        return None if asked == Annotations() else asked, ()
+    if script is None or path is None or not interpreter.has_perfharness:
+        return None, ()
+    python = [interpreter.executable, *script.options]
+    folder = "" if script.is_module else str(path.resolve().parent)
+
+    def locate(functions: Sequence[str]) -> list[dict[str, Any]]:
+        answer = _ask(python, {"path": folder, "functions": functions})
+        return [] if answer is None else answer["functions"]
+
+    return read_annotations(options.annotate, asked, path, locate)
+
+
+def with_trials(installs: tuple[NsysInstall, ...], interpreter: InterpreterFacts) -> tuple[NsysInstall, ...]:
+    """Try the newest usable nsys if it is not known whether it records this nvtx."""
+    for position, install in enumerate(installs):
+        if not install.usable:
+            continue
+        if pair(install, interpreter.nvtx) is not Pair.UNKNOWN:
+            break
+        tried = replace(install, records_nvtx=try_nsys(install, interpreter.executable).records_nvtx)
+        return (*installs[:position], tried, *installs[position + 1 :])
+    return installs
+
+
+def ask_interpreter(python: str, options: Sequence[str] = (), module: str | None = None) -> InterpreterFacts:
+    """Ask an interpreter for its versions and packages.
+
+    Args:
+        options: with which it will run.
+        module: that it will run.
+    """
+    executable = shutil.which(python)
+    if executable is None:
+        return InterpreterFacts(python, problem=f"there is no interpreter {python}")
+    answer = _ask([executable, *options], {} if module is None else {"module": module})
+    if answer is None:
+        return InterpreterFacts(
+            executable, problem=f"{shlex.join([python, *options])} is not a working Python interpreter"
+        )
+    return InterpreterFacts(
+        executable,
+        answer["version"],
+        answer["nvtx"],
+        answer["has_perfharness"],
+        packages=answer["packages"],
+        module_path=answer.get("module_path"),
+        module_problem=answer.get("module_problem") and f"{python}: {answer['module_problem']}",
+    )
+
+
+def _ask(python: Sequence[str], question: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The answer of `perfharness_ask_interpreter.py`; None: it is not a Python interpreter."""
+    command = [*python, str(ASK_INTERPRETER), json.dumps(question)]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S, check=True
+        )
+        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+    return answer
+
+
+def _output_problem(options: LaunchOptions) -> str | None:
+    """Why results could not be written; creates no folder."""
+    asked = options.output_dir
+    folder = asked.absolute()
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        return f"-o {asked}: the path is not UTF-8"
+    nearest = next(one for one in (folder, *folder.parents) if one.exists())
+    if not nearest.is_dir():
+        return f"-o {asked}: {nearest} is a file, not a folder"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return f"-o {asked}: {nearest} cannot be written to"
+    explained = asked / EXPLAIN_NAME
+    if options.explain and os.path.lexists(explained) and not is_run(explained):
+        return f"{explained} is not a run, and --explain writes there; choose another -o"
+    return None
+
+
+# ---- for the manifest ----
+
+
+def find_source(script: Path | None) -> SourceRecord:
+    """The commit and the digest of a script."""
+    if script is None:
+        return SourceRecord(git_reason="the script is not a file")
+    try:
+        digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    except OSError:
+        digest = None
+    folder = script.resolve().parent
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except FileNotFoundError:
+        return SourceRecord(script_sha256=digest, git_reason="git is not installed")
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return SourceRecord(script_sha256=digest, git_reason="the script is not in a git repository with a commit")
+    return SourceRecord(git_commit=commit, git_dirty=bool(changes), script_sha256=digest)
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Run git, but no program that the repository names."""
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
+    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_S, check=True, env=environ
+    ).stdout.strip()
+
+
+def file_of_target(target: str) -> Path | None:
+    """The file of `path/file`, `path/file.py:function` or `module:function` in this folder."""
+    name = target.rpartition(":")[0]
+    module = name.replace(".", "/")
+    candidates = (target, name, f"{module}.py", f"{module}/__init__.py")
+    return next((Path(one) for one in candidates if one and Path(one).is_file()), None)
+
+
+def _environment(gpus: GpuFacts, interpreter: InterpreterFacts) -> EnvironmentRecord:
+    return EnvironmentRecord(
+        hostname=socket.gethostname(),
+        os=operating_system(),
+        kernel=platform.release(),
+        cpu=cpu_model(),
+        cpu_count=len(os.sched_getaffinity(0)),
+        python=interpreter.version,
+        perfharness=VERSION,
+        nvtx=interpreter.nvtx,
+        driver=gpus.driver,
+        cuda_driver=dotted(gpus.cuda_driver) if gpus.cuda_driver else None,
+        packages=dict(interpreter.packages),
+        gpus=list(gpus.gpus),
+    )
+
+
+def operating_system() -> str:
+    """`Debian GNU/Linux 12 (bookworm)`."""
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
+
+
+def cpu_model() -> str | None:
+    """Model name of the first CPU, or its architecture if the kernel gives none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in named if key.strip() in ("model name", "Model")), None) or (
+        platform.machine() or None
+    )

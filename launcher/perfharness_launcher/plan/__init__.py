@@ -1,1 +1,0 @@
-"""Options and machine -> what will be started, with every conflict found before anything starts."""

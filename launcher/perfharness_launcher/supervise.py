@@ -1,0 +1,303 @@
+"""Run the processes of a launch: start them, watch them, end them, and leave none running."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+import psutil
+
+from perfharness.errors import LaunchError
+from perfharness_launcher.barrier import StartBarrier, start_barrier
+from perfharness_launcher.conditions import MeasuredProcess, Run
+from perfharness_launcher.interrupts import Interrupts
+from perfharness_launcher.process import ProcessGroup, RunningProcess, carries, is_alive, start
+
+POLL_S = 0.05
+END_POLL_S = 0.02
+ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+LEFTOVER_GRACE_S = 3.0
+"""How long what the measured processes leave behind may take to end by itself."""
+
+
+class Phase(Enum):
+    """What a process is doing, in the words of the live view."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waits for the others' first measured batch"
+    STOPPING = "stopping"
+    ENDED = "ended, waits for the others"
+    WRITING = "tracer writes its report"
+    DONE = "done"
+
+
+class Observer:
+    """Is notified between two polls of the processes, so it has to be quick; this one ignores everything."""
+
+    def started(self, processes: Sequence[RunningProcess]) -> None:
+        """All tracers are started."""
+
+    def poll(self, phases: Sequence[Phase]) -> None:
+        """Called at every poll, about 20 times a second."""
+
+    def stage(self, name: str) -> None:
+        """All processes are done; what comes next, e.g. `exporting the traces`."""
+
+    def interrupted(self, count: int) -> None:
+        """Ctrl-C or a signal came in, for the `count`-th time."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait, in seconds.
+
+    Args:
+        start: for a tracer to start its process.
+        signal: between SIGINT, SIGTERM and SIGKILL.
+        tracer: for a tracer to write its report, once all measured processes have ended.
+        idle_tracer: the same, while the tracers use no CPU time: nsys waits forever for a part of it that was killed.
+    """
+
+    start: float = 120.0
+    signal: float = 5.0
+    tracer: float = 900.0
+    idle_tracer: float = 60.0
+
+
+@dataclass
+class Supervisor:
+    """Runs a group of processes.
+
+    Args:
+        run: its folder gets those of the processes, which carry its id; its conditions are left at their end.
+
+    Attributes:
+        processes: those that were started.
+        barrier: the start barrier; None: there is one process only, or it is switched off.
+        leftovers: command lines of what was still running at the end and had to be ended.
+    """
+
+    group: ProcessGroup
+    run: Run
+    interrupts: Interrupts
+    observer: Observer = field(default_factory=Observer)
+    patience: Patience = field(default_factory=Patience)
+    processes: list[RunningProcess] = field(default_factory=list, init=False)
+    barrier: StartBarrier | None = field(default=None, init=False)
+    leftovers: list[str] = field(default_factory=list, init=False)
+    _interrupts_reported: int = field(default=0, init=False)
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether any measured process was started."""
+        return any(process.pid is not None for process in self.processes)
+
+    def watch(self) -> list[RunningProcess]:
+        """Start, watch and end all processes; return how each ended."""
+        with _private_folder() as folder, self._start_barrier(folder / "barrier") as self.barrier:
+            barrier_dir = self.barrier.folder if self.barrier is not None else None
+            try:
+                for spec in self.group.processes:
+                    own = folder / str(spec.index)
+                    started = start(spec, self.group, self.run.folder, self.run.run_id, own, barrier_dir)
+                    self.processes.append(started)
+                self.observer.started(self.processes)
+                self._wait_for_processes()
+                self.run.leave()
+                self._end_leftovers(self._below_helpers)
+                for process in self.processes:
+                    process.release()
+                self._wait_for_tracers()
+            finally:
+                self._end_all()
+        return self.processes
+
+    def _start_barrier(self, folder: Path) -> contextlib.AbstractContextManager[StartBarrier | None]:
+        processes, timeout_s = self.group.processes, self.group.barrier_timeout_s
+        if timeout_s is None or len(processes) < 2:
+            return contextlib.nullcontext()
+        return start_barrier(folder, {spec.index: spec.folder for spec in processes}, timeout_s)
+
+    def _polls(self) -> Iterator[None]:
+        """Read the states and notify the observer, then rest until a helper reports, for `POLL_S` at most."""
+        while True:
+            for process in self.processes:
+                process.refresh()
+                if process.pid is not None and process.start_unix_ns is not None and not process.is_announced:
+                    process.is_announced = True
+                    uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
+                    folder = process.spec.folder
+                    self.run.notify_started(MeasuredProcess(folder, process.pid, process.start_unix_ns, uuids))
+            if self.interrupts.count > self._interrupts_reported:
+                self._interrupts_reported = self.interrupts.count
+                self.observer.interrupted(self._interrupts_reported)
+            self.observer.poll([self._phase(process) for process in self.processes])
+            yield
+            poll = select.poll()
+            for process in self.processes:
+                poll.register(process.status, select.POLLIN)
+            poll.poll(1000 * (END_POLL_S if all(process.is_over for process in self.processes) else POLL_S))
+
+    def _phase(self, process: RunningProcess) -> Phase:
+        if process.is_over:
+            if self.group.nsys is None or not process.is_tracing:
+                return Phase.DONE
+            return Phase.WRITING if all(other.is_over for other in self.processes) else Phase.ENDED
+        if process.pid is None:
+            return Phase.STARTING
+        if process.stopped is not None:
+            return Phase.STOPPING
+        is_held = self.barrier is not None and self.barrier.holds(process.spec.index)
+        return Phase.WAITING if is_held else Phase.RUNNING
+
+    def _wait_for_processes(self) -> None:
+        """Wait until all have ended; end those that have to."""
+        begin = time.monotonic()
+        for _ in self._polls():
+            running = [process for process in self.processes if not process.is_over]
+            if not running:
+                return
+            is_done = self.run.is_done()
+            for process in running:
+                if process.pid is None and time.monotonic() > begin + self.patience.start:
+                    process.give_up(f"its tracer had not started it after {self.patience.start:g} seconds")
+                self._end_if_due(process, is_done=is_done)
+            if self.barrier is not None:
+                if self.interrupts:  # a script that takes the signal for a request has to get out of its wait
+                    self.barrier.open()
+                self.barrier.poll([process.spec.index for process in self.processes if process.is_over])
+
+    def _end_if_due(self, process: RunningProcess, *, is_done: bool) -> None:
+        """Ask a process to end, more firmly each time; after the second Ctrl-C it is killed."""
+        now, limit_s = time.monotonic(), self.group.timeout_s
+        age_s = 0.0 if process.start_unix_ns is None else (time.time_ns() - process.start_unix_ns) / 1e9
+        if process.stopped is None:
+            if is_done:
+                process.stopped = "done"
+            elif self.interrupts:
+                process.stopped = "interrupted"
+            elif limit_s is not None and age_s > limit_s:
+                process.stopped = "timeout"
+            else:
+                return
+        if self.interrupts.count > 1 and process.signals_sent < len(ESCALATION):
+            process.signals_sent, process.next_signal_at = len(ESCALATION) - 1, now
+        if process.pid is None:
+            process.give_up("the launch was called off before the process started")
+        elif now >= process.next_signal_at:
+            if process.signals_sent == len(ESCALATION):
+                process.give_up("")  # killed, and its helper does not report its end
+                return
+            process.send_signal(ESCALATION[process.signals_sent])
+            process.signals_sent += 1
+            process.next_signal_at = now + self.patience.signal
+
+    def _wait_for_tracers(self) -> None:
+        """Let the tracers write their reports; kill those that take too long or do nothing."""
+        deadline = time.monotonic() + self.patience.tracer
+        activity = _Activity(self._carriers, self.patience.idle_tracer)
+        for _ in self._polls():
+            working = [process for process in self.processes if process.is_tracing]
+            if not working:
+                return
+            if time.monotonic() > deadline or self.interrupts.count > 1 or activity.is_idle():
+                for process in working:
+                    process.tracer_killed = self.group.nsys is not None
+                    process.kill_tracer()
+                return
+
+    def _end_all(self) -> None:
+        """End what is still there, also after an exception."""
+        for process in self.processes:
+            process.send_signal(signal.SIGKILL)
+            process.kill_tracer()
+            process.release()  # its helper ends what is below it
+        self.run.leave()
+        for process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.tracer.wait(self.patience.signal)
+            process.close()
+        self._end_leftovers(self._carriers)
+
+    def _end_leftovers(self, find: Callable[[], list[psutil.Process]]) -> None:
+        """Wait for processes to end by themselves, then end them; note those that are not nsys's own."""
+        left = _wait_for(find(), LEFTOVER_GRACE_S)
+        self.leftovers += [text for process in left if "nsys" not in (text := _describe(process)).split("/")[-1]]
+        for number in ESCALATION:
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(number)
+            left = left and _wait_for(find(), 1.0)
+
+    def _below_helpers(self) -> list[psutil.Process]:
+        """What the measured processes started, orphans too, for the helpers are their subreapers."""
+        found: list[psutil.Process] = []
+        for process in self.processes:
+            with contextlib.suppress(psutil.Error):
+                found += psutil.Process(process.helper).children(recursive=True) if process.helper else []
+        return found
+
+    def _carriers(self) -> list[psutil.Process]:
+        """Processes with this run's id in their environment, as an agent of nsys in a session of its own."""
+        return [process for process in psutil.process_iter() if carries(process, self.run.run_id)]
+
+
+def _wait_for(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Return those that still run after so many seconds; at once where there is none."""
+    deadline = time.monotonic() + seconds
+    while left := [process for process in processes if is_alive(process.pid)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+        processes = left
+    return left
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid}: {' '.join(process.cmdline())[:200]}"
+    except psutil.Error:
+        return str(process.pid)
+
+
+class _Activity:
+    """Whether processes have used next to no CPU time for some time; an agent of nsys that waits uses 1 %."""
+
+    def __init__(self, find: Callable[[], list[psutil.Process]], limit_s: float) -> None:
+        self._find, self._limit_s = find, limit_s
+        self._since = self._asked = time.monotonic()
+        self._cpu_s = 0.0
+
+    def is_idle(self) -> bool:
+        """Called at every poll; looks once a second."""
+        now = time.monotonic()
+        if now < self._asked + 1:
+            return False
+        self._asked, cpu_s = now, 0.0
+        for process in self._find():
+            with contextlib.suppress(psutil.Error):
+                cpu_s += sum(process.cpu_times()[:2])
+        if abs(cpu_s - self._cpu_s) > 0.03 * self._limit_s:  # it sinks where one of them ends
+            self._since, self._cpu_s = now, cpu_s
+        return now - self._since > self._limit_s
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder for FIFOs and the tracers' temporary files, which only this user can read."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="perfharness-", ignore_cleanup_errors=True)
+    except OSError as error:
+        text = f"no temporary folder can be made ({error}); set TMPDIR to one that can be written"
+        raise LaunchError(text) from error
+    with folder as name:
+        yield Path(name)
