@@ -26,14 +26,14 @@ from perfharness_launcher.gpu_users import other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.machine_load import machine_load
 from perfharness_launcher.nsys import GpuSampling, find_gpu_metrics, gpu_metrics_hz
-from perfharness_launcher.plan import LaunchPlan
-from perfharness_launcher.process import planned_command
 from perfharness_launcher.outcome import (
     annotation_findings,
     planned_record,
     process_findings,
     process_record,
 )
+from perfharness_launcher.plan import LaunchPlan
+from perfharness_launcher.process import planned_command
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
 from perfharness_launcher.supervise import Observer, Patience, Supervisor
 

@@ -12,7 +12,6 @@ from perfharness.cli.main import run
 from perfharness.model.findings import Severity
 from perfharness.model.journal import CapturedRecord, RecorderJournal, RecorderRecord
 from perfharness.trace import open_trace
-from tests.support.launch_plans import plan, refusal
 from tests.support.trace_builder import TraceBuilder
 
 
