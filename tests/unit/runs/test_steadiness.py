@@ -45,14 +45,13 @@ def sizes(found: Unsteadiness) -> dict[str, float | None]:
 def test_by_hand() -> None:
     found = movements_of(
         [
-            launch("a", ruler(1.0, others_cpus=0.1, steal_share=0.0, pressure_share=0.05), cpu_mhz=3000.0),
-            launch("b", ruler(1.2, others_cpus=1.1, steal_share=0.03, pressure_share=0.45), cpu_mhz=2500.0),
+            launch("a", ruler(1.0, others_cpus=0.1, steal_share=0.0, pressure_share=0.05)),
+            launch("b", ruler(1.2, others_cpus=1.1, steal_share=0.03, pressure_share=0.45)),
         ]
     )
     assert sizes(found) == {
         "others_cpus": pytest.approx(0.5),  # one of two CPUs
         "loop_ms": pytest.approx(0.2),
-        "cpu_mhz": pytest.approx(0.2),
         "steal_share": pytest.approx(0.03),
     }
     assert found.relative == pytest.approx(0.5)

@@ -40,7 +40,6 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     waits.network_wait,
     waits.blocked,
     waits.cpu_contention,
-    machine.cpu_frequency,
     calls.allocator_churn,
     calls.synchronization,
     calls.hidden_waits,
