@@ -37,7 +37,6 @@ class Verdict(str, Enum):
     CPU_CONTENTION = "cpu-contention"
     CPU_QUOTA = "cpu-quota"
     CPU_STEAL = "cpu-steal"
-    CPU_FREQUENCY = "cpu-frequency"
     RECOMPILATION = "recompilation"
     DATA_LOADER_STARVATION = "data-loader-starvation"
     FILE_WAIT = "file-wait"
@@ -418,7 +417,7 @@ class StageVerdict:
     limit: GpuLimit | None = None
     """Of `gpu-bound`: what limits the GPU's work; None with every other verdict."""
     steady: Verdict | None = None
-    """Of `first-use`, and of CPUs that the machine keeps (`cpu-quota`, `cpu-steal`, `cpu-frequency`): what limits the
+    """Of `first-use`, and of CPUs that the machine keeps (`cpu-quota`, `cpu-steal`): what limits the
     stage otherwise, one of its causes; None where nothing with a name does, and with every other verdict."""
 
 

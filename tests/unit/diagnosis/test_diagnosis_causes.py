@@ -117,7 +117,6 @@ def compiling(ms: float) -> Figures:
         (Verdict.CPU_QUOTA, limited(60.0, running=40.0, lock=60.0), limited(60.0, running=51.0, sleep=20.0, file=9.1)),
         (Verdict.CPU_QUOTA, limited(60.0, running=60.0, socket=20.0), limited(60.0, running=60.0, socket=20.1)),
         (Verdict.CPU_STEAL, kept(0.5, stolen_share=0.4), kept(0.49, stolen_share=0.4)),
-        (Verdict.CPU_FREQUENCY, kept(1.0, slowed_share=0.2), kept(1.0, slowed_share=0.19)),
         (Verdict.FILE_WAIT, by_samples(state_ms={"file": 30.0}), by_samples(state_ms={"file": 29.9})),
         (Verdict.NETWORK_WAIT, by_samples(state_ms={"socket": 30.0}), by_samples(state_ms={"socket": 29.9})),
         (Verdict.WAITING_ON_PROCESS, by_samples(state_ms={"process": 40.0}), by_samples(state_ms={"process": 39.9})),

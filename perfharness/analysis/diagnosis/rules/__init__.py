@@ -39,7 +39,6 @@ RULES: tuple[Callable[[Figures], Match | None], ...] = (
     waits.network_wait,
     waits.blocked,
     waits.cpu_contention,
-    machine.cpu_frequency,
     calls.allocator_churn,
     calls.synchronization,
     calls.hidden_waits,

@@ -93,14 +93,13 @@ class KeptCpu:
     """What the machine kept of its CPUs from a stage, as telemetry has it; None: not known, or no such thing.
 
     `quota_ns`: how long, in its host time, a quota of `quota_cpus` CPUs made its control group stand still.
-    `stolen_share` and `slowed_share` are of the time in which it computes: given to other machines, and lost to a
-    frequency below the base frequency. `computing_share`: of its host time, what was computed at least.
+    `stolen_share` is of the time in which it computes: given to other machines. `computing_share`: of its host time,
+    what was computed at least.
     """
 
     quota_cpus: float | None = None
     quota_ns: float | None = None
     stolen_share: float | None = None
-    slowed_share: float | None = None
     computing_share: float | None = None
 
 
