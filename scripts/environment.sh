@@ -47,3 +47,15 @@ make_environment() {
 mark_environment() {
   echo "$stamp" >"$1/perfharness-stamp"
 }
+
+# install FOLDER ARGUMENTS…: packages into the environment in FOLDER. uv takes a sixth of the time of pip. It does not
+# read the files with pip's settings, so where it cannot install them, pip does. Half of torch is never imported; what
+# is, is compiled when it is imported first.
+install() {
+  local python=$1/bin/python uv=$1/bin/uv pip=(-m pip install --quiet --disable-pip-version-check --no-compile)
+  shift
+  [ -x "$uv" ] || "$python" "${pip[@]}" uv 2>/dev/null || true
+  UV_FIND_LINKS=${PIP_FIND_LINKS:-} UV_DEFAULT_INDEX=${PIP_INDEX_URL:-https://pypi.org/simple} \
+    "$uv" pip install --quiet --no-cache --python "$python" "$@" 2>/dev/null || "$python" "${pip[@]}" "$@" ||
+    fail "the packages could not be installed (see above); is a package index in reach?"
+}
