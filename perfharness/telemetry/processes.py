@@ -21,7 +21,6 @@ THREADS_SHARE = 50
 """Threads are read as often as takes a fiftieth of a CPU."""
 
 NO_IO = "no permission to read /proc/PID/io"
-OTHER_PROCESS = "another process has got its pid"
 NO_SCHEDSTAT = "the kernel does not count how long threads wait for a CPU (/proc/PID/schedstat)"
 
 
@@ -87,20 +86,15 @@ class _Tree:
         self._process = process
         self._members: dict[int, psutil.Process] = {}
         self._search_at_ns = self._threads_at_ns = 0
-        self._used: dict[tuple[int, float], Used] = {}
-        self._alone: dict[str, float] = {}
-        """Members that have readings of their own, and when each began."""
-
+        self._used: dict[int, Used] = {}
         self._threads: dict[tuple[int, int], _Thread] = {}
-        self._ended = _Thread()
-        """Threads that ended and whose ids others have got."""
-
+        self._has_children = False
         self._before: dict[str, tuple[int, int]] = {}
 
     def read(self) -> Values:
         now = time.monotonic_ns()
         running = dict(self._running(now))
-        self._process.pids = frozenset(pid for pid, _ in running)
+        self._process.pids = frozenset(running)
         if not running:
             return {}
         subject = self._process.subject
@@ -113,15 +107,18 @@ class _Tree:
             write_bytes=_sum([one.write_bytes for one in self._used.values()]),
         )
         values = self._values(subject, total, now)
-        values |= self._members_alone(running, now)
+        self._has_children |= len(running) > 1
+        if self._has_children:  # which of them are measured is known at the end
+            for pid, used in running.items():
+                values |= self._values(member_subject(self._process.folder, pid), used, now)
         if now >= self._threads_at_ns:
             began_ns = time.thread_time_ns()
             values |= self._of_threads(subject)
             self._threads_at_ns = now + THREADS_SHARE * (time.thread_time_ns() - began_ns)
         return values
 
-    def _running(self, now_ns: int) -> Iterator[tuple[tuple[int, float], Used]]:
-        """Each process that runs, by pid and when it began."""
+    def _running(self, now_ns: int) -> Iterator[tuple[int, Used]]:
+        """Each process that runs, by its pid."""
         if now_ns >= self._search_at_ns:
             began_ns = time.thread_time_ns()
             self._search()
@@ -135,7 +132,7 @@ class _Tree:
             except psutil.Error:
                 del self._members[pid]
                 continue
-            used = self._used.setdefault((pid, member.create_time()), Used())
+            used = self._used.setdefault(pid, Used())
             used.cpu_time_ns = max(used.cpu_time_ns, round((times.user + times.system) * 1e9))
             used.rss_bytes, used.peak_rss_bytes = 1024 * status[b"VmRSS"], 1024 * status[b"VmHWM"]
             used.threads = status[b"Threads"]
@@ -146,7 +143,7 @@ class _Tree:
                 pass
             except (psutil.Error, OSError, NotImplementedError):
                 used.read_bytes = used.write_bytes = None
-            yield (pid, member.create_time()), used
+            yield pid, used
 
     def _search(self) -> None:
         """Find new descendants; children that lost their parent are kept."""
@@ -158,20 +155,6 @@ class _Tree:
             return
         for member in found:
             self._members.setdefault(member.pid, member)
-
-    def _members_alone(self, running: dict[tuple[int, float], Used], now_ns: int) -> Values:
-        """Readings of each process of a tree of several: which of them are measured is known at the end."""
-        values: Values = {}
-        root = member_subject(self._process.folder, self._process.pid)
-        if len(running) == 1 and root not in self._alone:
-            return values
-        for (pid, began), used in running.items():
-            subject = member_subject(self._process.folder, pid)
-            if self._alone.setdefault(subject, began) == began:
-                values |= self._values(subject, used, now_ns)
-            else:
-                values |= dict.fromkeys(((subject, metric) for metric in vars(used)), OTHER_PROCESS)
-        return values
 
     def _values(self, subject: str, used: Used, now_ns: int) -> Values:
         values: Values = {}
@@ -188,12 +171,9 @@ class _Tree:
         knows_waits = True
         for pid in self._process.pids:
             for thread, found in _threads(pid):
-                before = self._threads.get((pid, thread), _Thread())
-                if found.run_ns < before.run_ns:  # another thread has got its id
-                    self._ended += before
                 self._threads[pid, thread] = found
                 knows_waits &= found.has_waits
-        total = sum(self._threads.values(), self._ended)
+        total = sum(self._threads.values(), _Thread())
         return {
             (subject, "context_switches"): total.switches + total.forced,
             (subject, "involuntary_context_switches"): total.forced,
