@@ -116,7 +116,8 @@ FIELDS = {
 
 def forms(version: int) -> str:
     lengths = {"runtime": 40, "driver": 40, "marker": 56, "foreign": 48, **LENGTHS[version]}
-    places = {kind: dict(reversed(word.split(":")) for word in words.split()) for kind, (_, words) in FIELDS.items()}
+    split = {kind: [word.split(":") for word in words.split()] for kind, (_, words) in FIELDS.items()}
+    places = {kind: {name: place for place, name in words} for kind, words in split.items()}
     return json.dumps({kind: (number, lengths[kind], places[kind]) for kind, (number, _) in FIELDS.items()})
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from perfharness.model import nsys_schema as schema
 from perfharness.model.trace import Trace, pid_of
@@ -130,23 +128,3 @@ def test_ids_of_forked_processes(
     expected: list[tuple[int, str | None, str | None]],
 ) -> None:
     assert names(read(built(events), parents=parents)) == expected
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_any_tree_of_forks_is_resolved(read: Read, data: st.DataObject) -> None:
-    """Every process defines some ids, all different, and uses those that it or an ancestor defined."""
-    count = data.draw(st.integers(1, 7))
-    parents = {pid: data.draw(st.integers(1, pid - 1)) for pid in range(2, count + 1)}
-    events: list[Event] = []
-    known: dict[int, dict[int, str]] = {}
-    for pid in range(1, count + 1):
-        inherited = dict(known[parents[pid]]) if pid > 1 else {}
-        first = len(inherited) + 1
-        for number in range(first, first + data.draw(st.integers(0, 2))):
-            inherited[number] = f"{number} of {pid}"
-            events.append((pid, number, None, 0, inherited[number]))
-        known[pid] = inherited
-        events.extend((pid, number, None, 1000 * pid + number, None) for number in inherited)
-    trace = read(built(events), parents=parents)
-    assert names(trace) == [(pid, name, None) for pid in known for name in known[pid].values()]
