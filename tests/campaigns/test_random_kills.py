@@ -1,6 +1,6 @@
 """A process is killed at a random time in a short launch: none hangs, no process is left, no good result is lost.
 
-Victims in turn: launcher, helper, measured process, sampler. Each trial begins with a good run in its output folder. A
+Victims in turn: launcher, helper, measured process. Each trial begins with a good run in its output folder. A
 hit counts only where the victim was there; trials go on until there are as many as asked for.
 
     PERFHARNESS_TEST_KILLS      hits (12)
@@ -50,7 +50,7 @@ with perf.range("pipeline"):
                 time.sleep(0.05)
 perf.finalize()
 """
-VICTIMS = ("launcher", "helper", "measured", "sampler")
+VICTIMS = ("launcher", "helper", "measured")
 
 
 def is_kind(kind: str, line: str) -> bool:
@@ -59,7 +59,6 @@ def is_kind(kind: str, line: str) -> bool:
         "launcher": "\0launch\0" in line,
         "helper": child.__file__ in line,
         "measured": "work.py" in line and not (child.__file__ in line or "\0launch\0" in line),
-        "sampler": "perfharness.telemetry.sampler" in line,
     }[kind]
 
 
