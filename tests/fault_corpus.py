@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 MARKER = "# fault"
-CONTROL_GROUPS = ("/sys/fs/cgroup/cgroup.subtree_control", "/sys/fs/cgroup/cpu/cgroup.procs")
-"""Of version 2 and 1."""
+CONTROL_GROUPS = "/sys/fs/cgroup/cgroup.subtree_control"
+"""Of version 2."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Fault:
     def missing(self) -> list[str]:
         """What this machine lacks to run it."""
         missing = [module for module in self.modules if importlib.util.find_spec(module) is None]
-        if self.needs_control_group and not any(os.access(file, os.W_OK) for file in CONTROL_GROUPS):
+        if self.needs_control_group and not os.access(CONTROL_GROUPS, os.W_OK):
             missing.append("the right to make control groups")
         return missing
 

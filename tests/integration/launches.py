@@ -31,7 +31,7 @@ TRACERS_SLOW_UNDER_NSYS = pytest.mark.parametrize(
 )
 
 LAUNCH = ("launch", "--no-telemetry")
-"""Without telemetry, whose process is a third of what a small launch costs; `--telemetry` asks for it."""
+"""Without telemetry, to save its start; `--telemetry` asks for it."""
 
 
 def command(*arguments: object) -> list[str]:
