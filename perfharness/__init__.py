@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from perfharness.runs.series.repeat import repeat, repeat_cases
     from perfharness.runs.series.steadiness import unsteadiness
     from perfharness.runs.series.sweep import sweep_processes
+    from perfharness_launcher.clocks import maximize_clocks
 
 __all__ = [
     "PerfRecorder",
@@ -27,6 +28,7 @@ __all__ = [
     "compare_runs",
     "get_default_arg_parser",
     "launch",
+    "maximize_clocks",
     "measure_overhead",
     "mlperf",
     "open_run",
@@ -48,6 +50,7 @@ USE_CASES = {
     "compare": "perfharness.runs.comparison.compare:compare_runs",
     "compare_runs": "perfharness.runs.comparison.compare",
     "launch": "perfharness.runs.launch",
+    "maximize_clocks": "perfharness_launcher.clocks",
     "measure_overhead": "perfharness.runs.series.overhead",
     "mlperf": "perfharness.load.mlperf.run",
     "open_run": "perfharness.runs.run",

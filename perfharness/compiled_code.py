@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 tracing: Callable[[], bool] | None = None
 """Whether torch.compile traces the caller, which it treats as a constant; None: PyTorch was not found yet."""
@@ -16,33 +17,29 @@ tracing: Callable[[], bool] | None = None
 ranges: set[str] = set()
 """Names of the recorders' ranges that were traced."""
 
-functions: set[str] = set()
-"""`module:qualname` of annotated functions that were traced."""
 
-
-def find_tracing() -> Callable[[], bool]:
-    """`tracing`, or a function that says no as long as PyTorch is not imported."""
+def find_tracing(*_module: object) -> None:
+    """Set `tracing` once PyTorch is imported."""
     global tracing
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return _never
-    tracing = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", None)
-    return tracing or _never
+    if (torch := sys.modules.get("torch")) is not None:
+        tracing = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", None)
 
 
+def is_traced() -> bool:
+    """Whether torch.compile traces the caller; `find_tracing` was called."""
+    return tracing is not None and tracing()
+
+
+def not_compiled(function: Any) -> Any:
+    """Have torch.compile call a function where a call of it is traced; what it returns is a constant."""
+    function._dynamo_marked_constant = True  # as torch.compiler.assume_constant_result, without importing PyTorch
+    return function
+
+
+@not_compiled
 def note_range(name: str) -> None:
     """A range was traced."""
     ranges.add(name)
-
-
-def note_function(name: str) -> None:
-    """A call of an annotated function was traced."""
-    functions.add(name)
-
-
-# As torch.compiler.assume_constant_result, without importing PyTorch: called for real where a call of it is traced.
-note_range._dynamo_marked_constant = True  # type: ignore[attr-defined]
-note_function._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class Unrecorded:
@@ -58,7 +55,3 @@ class Unrecorded:
 
     def __exit__(self, *error: object) -> None:
         pass
-
-
-def _never() -> bool:
-    return False

@@ -36,19 +36,11 @@ def read_regular(path: Path, *, follow: bool = True) -> bytes:
     Args:
         follow: whether a symbolic link is followed; False in an untrusted folder.
 
-    Raises `OSError`, also where it is no regular file.
+    Raises `OSError`, also if it is not a regular file.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
-    descriptor = os.open(path, flags)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-            raise OSError(number, NOT_REGULAR, str(path))
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)
+    if not stat.S_ISREG((path.stat() if follow else path.lstat()).st_mode):
+        raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
+    return path.read_bytes()
 
 
 def read_toml(path: Path, option: str = "") -> dict[str, Any]:
@@ -57,7 +49,7 @@ def read_toml(path: Path, option: str = "") -> dict[str, Any]:
     Args:
         option: the option that named the file, for the message.
 
-    Raises `UsageError` where it cannot be read or parsed.
+    Raises `UsageError` if it cannot be read or parsed.
     """
     if sys.version_info >= (3, 11):
         import tomllib
@@ -70,7 +62,7 @@ def read_toml(path: Path, option: str = "") -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{what} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{what} is no TOML file: {error}") from error
+        raise UsageError(f"{what} is not a TOML file: {error}") from error
     return content
 
 
@@ -111,7 +103,7 @@ def replacing(path: Path, *, follow: bool = True) -> Iterator[Path]:
     Raises `ResultError` where it cannot be written, as where it is not a regular file.
     """
     try:
-        if is_stdout(path):
+        if path == STDOUT:
             with tempfile.TemporaryDirectory(prefix="perfharness-") as folder:
                 temporary = Path(folder) / "output"
                 yield temporary
@@ -139,11 +131,6 @@ def replacing(path: Path, *, follow: bool = True) -> Iterator[Path]:
 def reason_of(error: OSError) -> str:
     """The reason of a failed file operation, as text."""
     return error.strerror or str(error) or type(error).__name__
-
-
-def is_stdout(path: Path) -> bool:
-    """Whether an output is standard output."""
-    return path == STDOUT
 
 
 def sync(path: Path) -> None:

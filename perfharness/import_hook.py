@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -14,7 +13,7 @@ Apply = Callable[[ModuleType, str], None]
 
 
 class ImportHook:
-    """A finder that wraps the loaders of some modules, which the other finders find.
+    """A finder that wraps the loaders of some modules, which the finders behind it find.
 
     Args:
         names: of the modules.
@@ -24,7 +23,6 @@ class ImportHook:
     def __init__(self, names: set[str], apply: Apply) -> None:
         self._names = names
         self._apply = apply
-        self._searching = threading.local()
 
     def install(self) -> None:
         """Watch from now on."""
@@ -37,15 +35,10 @@ class ImportHook:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec of a watched module with a wrapped loader; None for everything else."""
-        if name not in self._names or getattr(self._searching, "name", None) == name:
+        if name not in self._names:
             return None
-        self._searching.name = name  # another finder of this kind may call us in turn
-        try:
-            finders: list[Any] = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
-            specs = (finder.find_spec(name, path, target) for finder in finders)
-            spec: ModuleSpec | None = next(filter(None, specs), None)
-        finally:
-            self._searching.name = None
+        behind = [finder for finder in sys.meta_path[sys.meta_path.index(self) + 1 :] if hasattr(finder, "find_spec")]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in behind)), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             wrapped: Any = _Loader(spec.loader, self._apply)
             spec.loader = wrapped
@@ -58,11 +51,6 @@ class _Loader:
     def __init__(self, original: Any, apply: Apply) -> None:
         self._original = original
         self._apply = apply
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        create = getattr(self._original, "create_module", None)
-        module: ModuleType | None = create(spec) if create is not None else None
-        return module
 
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._original

@@ -24,19 +24,17 @@ def generator_in_steps(
         value = None
         try:
             while True:
-                try:
-                    block = open_block(args, kwargs)
-                    with block:
-                        element = advance(value)
-                        note(block, element)
-                except StopIteration as end:
-                    return end.value
+                with open_block(args, kwargs) as block:
+                    element = advance(value)
+                    note(block, element)
                 try:
                     advance, value = generator.send, (yield element)
                 except GeneratorExit:
                     raise
                 except BaseException as error:
                     advance, value = generator.throw, error
+        except StopIteration as end:
+            return end.value
         finally:
             generator.close()
 
@@ -54,19 +52,17 @@ def async_generator_in_steps(
         value = None
         try:
             while True:
-                try:
-                    block = open_block(args, kwargs)
-                    with block:
-                        element = await advance(value)
-                        note(block, element)
-                except StopAsyncIteration:
-                    return
+                with open_block(args, kwargs) as block:
+                    element = await advance(value)
+                    note(block, element)
                 try:
                     advance, value = generator.asend, (yield element)
                 except GeneratorExit:
                     raise
                 except BaseException as error:
                     advance, value = generator.athrow, error
+        except StopAsyncIteration:
+            return
         finally:
             await generator.aclose()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,9 @@ from perfharness_launcher.plan import LaunchPlan
 CPU_CONTENTION = "cpu-contention"
 LEAST_READY_SHARE = 0.2
 """Of the time in which threads wanted a CPU. Below, the loss is within what launches differ by."""
+
+START_UP = 0.25
+"""By how much a mean number of threads may exceed a whole number: they are few while a process starts."""
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -32,9 +36,10 @@ def contention_findings(plan: LaunchPlan, processes: Sequence[ProcessRecord]) ->
         return []
     placed = {one.placement.cpus if one.placement else None: one.cpus_allowed or 0 for one in sampled}
     cpus, runnable = sum(placed.values()), sum(one.runnable_threads or 0.0 for one in sampled)
-    if not 0 < cpus < runnable:
+    count = len(sampled)
+    threads = max(1, math.ceil(runnable / count - START_UP))
+    if not 0 < cpus < count * threads:
         return []  # other programs take the CPUs
-    count, threads = len(sampled), max(1, round(runnable / len(sampled)))
     message = (
         f"CPU contention: {_number(count, 'process', 'processes')} {TIMES} {_number(threads, 'thread', 'threads')} on"
         f" {_number(cpus, 'CPU', 'CPUs')}; ready without a CPU {100 * ready_s / (ready_s + run_s):.0f} % of the time."

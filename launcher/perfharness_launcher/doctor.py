@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from perfharness.errors import ClockError
 from perfharness.model.distribution import install_command
 from perfharness.model.version import VERSION
-from perfharness.telemetry.clock_files import state_dirs
-from perfharness.telemetry.clocks import RESTORE_COMMAND, changed_gpus
+from perfharness.telemetry.clocks import RESTORE_COMMAND, settings_left
+from perfharness.telemetry.nvml import open_nvml
 from perfharness.tracer.cupti import Cupti, CuptiError, find_libraries
+from perfharness_launcher.clocks import left_text
 from perfharness_launcher.collect import TRIAL_RANGES, try_nsys
 from perfharness_launcher.gpus import GpuFacts, find_gpus
 from perfharness_launcher.machine import InterpreterFacts, ask_interpreter, cpu_model, operating_system
@@ -77,7 +77,7 @@ def check_up(
         *check_gpus(gpus, environ),
         *check_embedded(gpus, interpreter),
         *check_permissions(root, has_gpu=bool(gpus.gpus)),
-        *check_clocks(gpus, state_dirs(environ), root),
+        *check_clocks(gpus, root),
         *check_packages(has_gpu=bool(gpus.gpus)),
     ]
 
@@ -182,23 +182,17 @@ def check_permissions(root: Path, *, has_gpu: bool) -> Iterator[Check]:
         yield Check("permissions", Health.GOOD, "this user may read GPU performance counters")
 
 
-def check_clocks(gpus: GpuFacts, folders: Sequence[Path], root: Path = Path("/")) -> Iterator[Check]:
-    """Whether this user may lock clocks, and whether an earlier run has left them changed."""
-    if gpus.gpus:
-        yield _clock_permission(root)
-        for index in sorted({gpu.index for gpu in gpus.gpus if gpu.mig}):
-            yield Check("clocks", Health.ABSENT, f"GPU {index} is divided by MIG: its clocks are left alone")
-    for clocks in changed_gpus(folders):
-        try:
-            state, line = clocks.read(), clocks.unrestored()
-        except ClockError as error:
-            yield Check("clocks", Health.WARNING, str(error))
-            continue
-        if line:
-            yield Check("clocks", Health.WARNING, line, RESTORE_COMMAND)
-        elif state is not None:
-            held = "for `clocks max`" if state.held else "for a running launch"
-            yield Check("clocks", Health.GOOD, f"the clocks of GPU {clocks.gpu_uuid} are held at maximum, {held}")
+def check_clocks(gpus: GpuFacts, root: Path = Path("/")) -> Iterator[Check]:
+    """Whether this user may lock clocks, and whether a launch that was killed has left them changed."""
+    if not gpus.gpus:
+        return
+    yield _clock_permission(root)
+    for index in sorted({gpu.index for gpu in gpus.gpus if gpu.mig}):
+        yield Check("clocks", Health.ABSENT, f"GPU {index} is divided by MIG: its clocks are left alone")
+    with open_nvml() as nvml:
+        for device in nvml.gpus:
+            if left := settings_left(device):
+                yield Check("clocks", Health.WARNING, left_text(device.uuid, left), RESTORE_COMMAND)
 
 
 CAP_SYS_ADMIN = 21

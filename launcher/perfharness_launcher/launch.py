@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,26 +16,26 @@ from perfharness.files import reason_of
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, ProcessRecord, RunManifest
 from perfharness_launcher.children import rank_findings, unfollowed, with_measured
+from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
-from perfharness_launcher.companions.clocks import maximized_clocks
-from perfharness_launcher.companions.cool_down import cooled_down
-from perfharness_launcher.companions.telemetry import SAMPLE_INTERVAL_MS, free_cpus, sampled
 from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
 from perfharness_launcher.contention import contention_findings
+from perfharness_launcher.cool_down import cooled_down
 from perfharness_launcher.gpu_users import other_users
 from perfharness_launcher.interrupts import Interrupts, noting_interrupts
 from perfharness_launcher.machine_load import machine_load
 from perfharness_launcher.nsys import GpuSampling, find_gpu_metrics, gpu_metrics_hz
-from perfharness_launcher.plan import LaunchPlan
-from perfharness_launcher.process import planned_command
-from perfharness_launcher.processes.outcome import (
+from perfharness_launcher.outcome import (
     annotation_findings,
     planned_record,
     process_findings,
     process_record,
 )
+from perfharness_launcher.plan import LaunchPlan
+from perfharness_launcher.process import planned_command
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
 from perfharness_launcher.supervise import Observer, Patience, Supervisor
+from perfharness_launcher.telemetry import sampled
 
 ALMOST_FULL_BYTES = 1 << 20
 """With less space than this at the end of a run, something was perhaps not written."""
@@ -101,14 +101,13 @@ def conditions_of(plan: LaunchPlan, say: Callable[[str], None]) -> list[Conditio
         say: called with a line for what a condition waits for before the run begins.
     """
     options = plan.options
-    conditions: list[Condition] = [other_users(required=options.require_exclusive)]
+    conditions: list[Condition] = [other_users(required=options.require_exclusive), noted_clocks]
     if options.cool_down_c is not None:  # before the clocks are locked, for an idle GPU with locked clocks stays warmer
         conditions.append(cooled_down(options.cool_down_c, options.cool_down_limit_s, say))
     if options.maximize_clocks:  # before the sampler, so that the idle power is that of the clocks of the run
         conditions.append(maximized_clocks)
     if options.telemetry:
-        cpus = free_cpus(spec.placement for spec in plan.processes)
-        conditions.append(sampled(SAMPLE_INTERVAL_MS, options.measure_idle_s, cpus=cpus))
+        conditions.append(sampled(options.measure_idle_s))
     return [*conditions, machine_load]
 
 
@@ -203,8 +202,6 @@ def _measure(
         for folder in folders:  # a script may have removed its own, and that of the run
             folder.mkdir(parents=True, exist_ok=True)
         collected = collect(nsys, folders, interrupts)
-        if plan.explaining:
-            _keep_native_symbols(stage.path)
         records = [
             with_measured(
                 stage.path,
@@ -213,6 +210,8 @@ def _measure(
             )
             for ending, found in zip(endings, collected, strict=True)
         ]
+        cpu_supply = run.records.get("telemetry", {}).pop("processes", {})
+        records = [record.model_copy(update=cpu_supply.get(record.folder, {})) for record in records]
         findings = [*plan.findings, *unfinished, *_leftovers(supervisor.leftovers)]
         findings += run.findings
         findings += contention_findings(plan, records)
@@ -245,14 +244,6 @@ def _measure(
             raise kind(_with_findings(error, run.findings)) from error
         raise
     return manifest
-
-
-def _keep_native_symbols(folder: Path) -> None:
-    """Look up the names of sampled functions while the libraries are those of the run."""
-    from perfharness.trace.host_samples import keep_native_symbols
-
-    with suppress(OSError):  # a full disk: functions are named when they are read, where that is possible
-        keep_native_symbols(folder)
 
 
 def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[MeasuredProcess], None]:

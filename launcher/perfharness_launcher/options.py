@@ -139,6 +139,15 @@ class LaunchOptions(BaseModel):
             negative="--no-explain",
         ),
     ] = False
+    sampling: Annotated[
+        bool,
+        Option(
+            ("--sampling",),
+            TRACING,
+            "Sample Python stacks 50 times a second, from outside, to name functions and lines.",
+            negative="--no-sampling",
+        ),
+    ] = True
     barrier: Annotated[
         bool,
         Option(("--barrier",), TOGETHER, "Start measured batches of all processes together.", negative="--no-barrier"),

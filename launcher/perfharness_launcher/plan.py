@@ -309,6 +309,7 @@ def _processes(
                 environment.TRACER: tracer,
                 environment.WARMUP_BATCHES: str(options.warmup_batches),
                 environment.LOG_LEVEL: options.log_level,
+                **({environment.SAMPLING: "1"} if options.sampling and tracer in ("nsys", "embedded") else {}),
                 **({environment.CAPTURE_BATCHES: options.capture_batches} if options.capture_batches else {}),
                 **({NVTX_BY_NAME: "0"} if options.capture_batches and tracer == "nsys" else {}),
                 **({environment.ANNOTATIONS: facts.annotations.to_json()} if facts.annotations else {}),

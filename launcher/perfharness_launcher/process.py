@@ -279,9 +279,10 @@ def _environment(
     spec: ProcessSpec, group: ProcessGroup, run_dir: Path, run_id: str, barrier_dir: Path | None
 ) -> dict[str, str]:
     """The environment of a process; nothing of a launch around this one is left in it."""
+    others = (variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.EXPLAIN, variables.SAMPLING)
     environment = {
         **os.environ,
-        **dict.fromkeys((variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.EXPLAIN), ""),
+        **dict.fromkeys(others, ""),
         variables.HISTORY: variables.HISTORY_OFF,
         variables.OUTER_RANK: outer_rank(os.environ),
         **spec.environment_in(run_dir),

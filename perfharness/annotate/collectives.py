@@ -6,19 +6,18 @@ them over. Of calls inside each other the outermost is a range.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
-import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from perfharness import compiled_code
 from perfharness.annotate.expressions import Function
-from perfharness.annotate.functions import MARK
 from perfharness.annotate.runtime import Runtime
-from perfharness.model.conventions import collective_name
+from perfharness.model.conventions import COMMUNICATION, collective_name
 
 DISTRIBUTED_MODULE = "torch.distributed.distributed_c10d"
 
@@ -31,73 +30,48 @@ OPERATIONS = (
 )  # fmt: skip
 """Functions of PyTorch that communicate; which of them there are depends on its version."""
 
-Name = Callable[[tuple[Any, ...], dict[str, Any]], str]
 
-
-def follow_collectives(distributed: ModuleType, runtime: Runtime) -> None:
+def follow_collectives(runtime: Runtime, distributed: ModuleType) -> None:
     """Replace the functions of `torch.distributed.distributed_c10d`, just executed."""
     note = runtime.collectives_note
-    assert note is not None
     note.imported = True
-    ranks = _GroupRanks(distributed)
     inside = threading.local()
-    for name in OPERATIONS:
-        function = getattr(distributed, name, None)
-        if inspect.isfunction(function) and not hasattr(function, MARK):
-            setattr(distributed, name, _in_range(function, _naming(name, function, ranks), inside, runtime))
+    for operation in OPERATIONS:
+        function = getattr(distributed, operation, None)
+        if inspect.isfunction(function):
+            name = functools.partial(_name, distributed, operation, inspect.signature(function))
+            setattr(distributed, operation, _in_range(function, name, inside, runtime))
             note.found = True
     if not note.found:
         note.problem = "this PyTorch has no function that communicates; it was built without distributed support"
         return
-    work: Any = getattr(distributed, "Work", None)
-    if work is not None and not hasattr(work.wait, MARK):
-        waiting = collective_name("wait", is_async=True)
-        work.wait = _in_range(work.wait, lambda args, kwargs: waiting, inside, runtime)
+    work: Any = distributed.Work
+    waiting = collective_name("wait", is_async=True)
+    work.wait = _in_range(work.wait, lambda *_args, **_kwargs: waiting, inside, runtime)
 
 
-def _naming(operation: str, function: Function, ranks: _GroupRanks) -> Name:
-    signature = inspect.signature(function)
-
-    def name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        try:
-            given = signature.bind_partial(*args, **kwargs).arguments
-        except TypeError:
-            given = {}  # the function itself will complain
-        return collective_name(operation, ranks.of(given.get("group")), is_async=bool(given.get("async_op")))
-
-    return name
-
-
-def _in_range(function: Function, name: Name, inside: threading.local, runtime: Runtime) -> Function:
+def _in_range(function: Function, name: Callable[..., str], inside: threading.local, runtime: Runtime) -> Function:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if (compiled_code.tracing or compiled_code.find_tracing())() or getattr(inside, "call", False):
+        if compiled_code.is_traced() or getattr(inside, "call", False):
             return function(*args, **kwargs)
         inside.call = True
         try:
-            with runtime.open_collective(name(args, kwargs)):
+            with runtime.open_range(runtime.collectives_note, name(*args, **kwargs), COMMUNICATION):
                 return function(*args, **kwargs)
         finally:
             inside.call = False
 
-    setattr(call, MARK, name)
     return call
 
 
-class _GroupRanks:
-    """The ranks of process groups; None for all ranks, and where they cannot be known."""
-
-    def __init__(self, distributed: Any) -> None:
-        self._distributed = distributed
-        self._known: weakref.WeakKeyDictionary[Any, tuple[int, ...] | None] = weakref.WeakKeyDictionary()
-
-    def of(self, group: Any) -> tuple[int, ...] | None:
-        if group is None:
-            return None
-        try:
-            if group not in self._known:
-                ranks = tuple(self._distributed.get_process_group_ranks(group))
-                self._known[group] = None if len(ranks) == self._distributed.get_world_size() else ranks
-            return self._known[group]
-        except Exception:  # whatever is wrong with the group, PyTorch itself will say
-            return None
+def _name(distributed: Any, operation: str, signature: inspect.Signature, /, *args: Any, **kwargs: Any) -> str:
+    """The name of a call, with the ranks of its group unless these are all."""
+    ranks, is_async = None, False
+    with contextlib.suppress(Exception):  # PyTorch itself will report what is wrong
+        given = signature.bind_partial(*args, **kwargs).arguments
+        is_async = bool(given.get("async_op"))
+        if (group := given.get("group")) is not None:
+            members = distributed.get_process_group_ranks(group)
+            ranks = members if len(members) < distributed.get_world_size() else None
+    return collective_name(operation, ranks, is_async=is_async)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from perfharness.model.annotations import FunctionAnnotation, FunctionNote
 
 Function = Callable[..., Any]
+COUNTS = 1 << 63
+_signature = functools.cache(inspect.signature)
 
 
 class Expression:
@@ -29,17 +33,13 @@ class Expression:
         self._code = compile(tree, "<annotation>", "eval")
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         self.uses_result = "result" in names
-        self._uses_parameters = any(
-            name not in ("args", "kwargs", "self", "result") and not hasattr(builtins, name) for name in names
-        )
-        self._signature: inspect.Signature | None = None
+        self._uses_parameters = bool(names - {"args", "kwargs", "self", "result"} - {*vars(builtins)})
 
     def value(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], result: object = None) -> Any:
         """Evaluate it for one call; raises whatever the expression raises."""
         names: dict[str, Any] = {"__builtins__": builtins}
         if self._uses_parameters:
-            self._signature = self._signature or inspect.signature(function)
-            bound = self._signature.bind(*args, **kwargs)
+            bound = _signature(function).bind(*args, **kwargs)
             bound.apply_defaults()
             names.update(bound.arguments)
         if args:
@@ -57,3 +57,15 @@ class Target:
         self.items = Expression(annotation.items) if isinstance(annotation.items, str) else None
         self.index = Expression(annotation.index) if annotation.index is not None else None
         self.indices = itertools.count()
+
+    def count(self, what: str, expression: Expression, *call: Any) -> int | None:
+        """The number of items, or the index, of a call; None and a note if it cannot be computed."""
+        try:
+            value = operator.index(expression.value(*call))
+            if not (0 if what == "items" else -COUNTS) <= value < COUNTS:
+                raise ValueError(f"{value} is not a count")
+        except Exception as error:
+            problem = f"{what} = {expression.text!r}: {type(error).__name__}: {error}"
+            self.note.items_problem = self.note.items_problem or problem
+            return None
+        return value

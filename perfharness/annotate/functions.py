@@ -23,39 +23,54 @@ WRAPPABLE = (types.FunctionType, types.BuiltinFunctionType)
 CYTHON_FUNCTION = "cython_function_or_method"
 
 
-def annotated(function: Any, target: Target, runtime: Runtime) -> Any:
-    """A wrapper of `function`, of the same kind.
+def annotated(found: Any, target: Target, runtime: Runtime) -> Any:
+    """What takes the place of a function, a method as it stands in its class, or a property.
 
     Raises:
         TypeError: why it cannot be annotated, as one sentence.
     """
-    if isinstance(function, type):
+    if isinstance(found, property):
+        return property(annotated(found.fget, target, runtime), found.fset, found.fdel, found.__doc__)
+    if isinstance(found, (staticmethod, classmethod)):
+        return type(found)(annotated(found.__func__, target, runtime))
+    other = getattr(found, MARK, None)
+    if other == target.annotation.target:
+        return found  # the module was executed again, or another name of it imported
+    if other is not None:
+        raise TypeError(f"it is the same function as {other}, which is annotated already")
+    if isinstance(found, type):
         raise TypeError("it is a class; name one of its methods (__init__, __call__)")
-    if not isinstance(function, WRAPPABLE) and type(function).__name__ != CYTHON_FUNCTION:
-        raise TypeError(f"it is not a function but {type(function).__name__}; name the function that it calls")
-    open_call: Open = functools.partial(runtime.open, target, function)
-    if target.annotation.loop:
-        wrapper = _loop(function, open_call)
-    elif inspect.isasyncgenfunction(function):
-        wrapper = async_generator_in_steps(function, open_call, Call.set_result)
-    elif inspect.isgeneratorfunction(function):
-        wrapper = generator_in_steps(function, open_call, Call.set_result)
-    elif inspect.iscoroutinefunction(function):
-        wrapper = _coroutine_function(function, open_call)
-    else:
-        wrapper = _plain(function, open_call, target.annotation.target)
-    functools.update_wrapper(wrapper, function)
+    if not isinstance(found, WRAPPABLE) and type(found).__name__ != CYTHON_FUNCTION:
+        raise TypeError(f"it is not a function but {type(found).__name__}; name the function that it calls")
+    wrapper = functools.update_wrapper(_wrapper(found, target, runtime), found)
     setattr(wrapper, MARK, target.annotation.target)
     return wrapper
 
 
-def _plain(function: Function, open_call: Open, name: str) -> Function:
+def _wrapper(function: Function, target: Target, runtime: Runtime) -> Function:
+    open_call: Open = functools.partial(runtime.open_call, target, function)
+    is_async = inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)
+    if target.annotation.loop and is_async:
+        raise TypeError("`loop` is for iterators of a plain `for`, and this is asynchronous")
+    if target.annotation.loop:
+        return lambda *args, **kwargs: _elements(open_call, args, kwargs, iter(function(*args, **kwargs)))
+    if inspect.isasyncgenfunction(function):
+        return async_generator_in_steps(function, open_call, Call.set_result)
+    if inspect.isgeneratorfunction(function):
+        return generator_in_steps(function, open_call, Call.set_result)
+    return _coroutine_function(function, open_call) if is_async else _plain(function, open_call, target)
+
+
+def _plain(function: Function, open_call: Open, target: Target) -> Function:
+    @compiled_code.not_compiled
+    def note_compiled() -> None:
+        target.note.compiled = True
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        if (compiled_code.tracing or compiled_code.find_tracing())():
-            compiled_code.note_function(name)
+        if compiled_code.is_traced():
+            note_compiled()
             return function(*args, **kwargs)
-        opened = open_call(args, kwargs)
-        with opened:
+        with open_call(args, kwargs) as opened:
             result = function(*args, **kwargs)
             opened.set_result(result)
         return result
@@ -65,8 +80,7 @@ def _plain(function: Function, open_call: Open, name: str) -> Function:
 
 def _coroutine_function(function: Function, open_call: Open) -> Function:
     async def call_async(*args: Any, **kwargs: Any) -> Any:
-        opened = open_call(args, kwargs)
-        with opened:
+        with open_call(args, kwargs) as opened:
             result = await function(*args, **kwargs)
             opened.set_result(result)
         return result
@@ -74,21 +88,14 @@ def _coroutine_function(function: Function, open_call: Open) -> Function:
     return call_async
 
 
-def _loop(function: Function, open_call: Open) -> Function:
+def _elements(open_call: Open, args: Any, kwargs: Any, iterator: Iterator[Any]) -> Iterator[Any]:
     """The range is the caller's work on each element, not the time to yield it."""
-    if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
-        raise TypeError("`loop` is for iterators of a plain `for`, and this is asynchronous")
-
-    def elements(args: tuple[Any, ...], kwargs: dict[str, Any], iterator: Iterator[Any]) -> Iterator[Any]:
-        try:
-            for element in iterator:
-                opened = open_call(args, kwargs)
-                with opened:
-                    opened.set_result(element)
-                    yield element
-        finally:
-            close = getattr(iterator, "close", None)
-            if close is not None:
-                close()
-
-    return lambda *args, **kwargs: elements(args, kwargs, iter(function(*args, **kwargs)))
+    try:
+        for element in iterator:
+            with open_call(args, kwargs) as opened:
+                opened.set_result(element)
+                yield element
+    finally:
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            close()

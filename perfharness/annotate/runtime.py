@@ -7,105 +7,69 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
-import operator
 import os
 import threading
-from types import TracebackType
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from perfharness import compiled_code
-from perfharness.annotate.expressions import Expression, Function, Target
+from perfharness.annotate.expressions import Function, Target
 from perfharness.errors import RecorderError
 from perfharness.model.annotations import Annotations, FunctionNote, notes_name
-from perfharness.model.conventions import COMMUNICATION
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from perfharness.recorder import PerfRecorder
 
 DEFAULT_RECORDER = "annotated"
-COUNTS = 1 << 63
+Count = Callable[[object], int | None]
 TORCH = "torch"
 COLLECTIVES = "torch.distributed"
 
 
 class Call:
-    """The range around one call.
+    """The range around one call, or around one step of a generator.
 
     Args:
         block: of the recorder; None: the call is not recorded.
-        within: the open `within` ranges, where this is one of them.
-        batch: whose items are counted from the result.
+        within: the open `within` ranges, if this is one of them.
+        count: counts the items of a batch from the result.
     """
 
-    __slots__ = ("_batch", "_block", "_within")
+    __slots__ = ("_block", "_count", "_within")
 
-    def __init__(self, block: Any, within: list[None] | None = None, batch: _Batch | None = None) -> None:
-        self._block, self._within, self._batch = block, within, batch
+    def __init__(self, block: Any = None, within: list[None] | None = None, count: Count | None = None) -> None:
+        self._block, self._within, self._count = block, within, count
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         if self._within is not None:
             self._within.append(None)
-        if self._batch is not None:
-            self._block = self._batch.open()
-        elif self._block is not None:
+        if self._block is not None:
             self._block.__enter__()
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self._within is not None:
             self._within.pop()
         if self._block is None:
             return
-        if self._batch is not None and isinstance(error, (StopIteration, StopAsyncIteration)):
+        if isinstance(error, (StopIteration, StopAsyncIteration)) and hasattr(self._block, "delete_range"):
             self._block.delete_range = True  # the end of a loop is not a batch, nor one that failed
             kind = error = trace = None
-        with contextlib.suppress(RecorderError):
+        try:
             self._block.__exit__(kind, error, trace)
+        except RecorderError:  # ranges that the function left open, which the recorder's file names
+            return
 
     def set_result(self, result: object) -> None:
-        """Count the items, where their expression uses the result."""
-        if self._batch is not None:
-            self._batch.set_result(self._block, result)
+        """Count the items, if their expression uses the result."""
+        if self._count is not None:
+            self._block.total_items = self._count(result)
 
 
-class _Batch:
-    """Index and items of one call of a batch function."""
-
-    __slots__ = ("_call", "_recorder", "_target")
-
-    def __init__(
-        self, recorder: PerfRecorder, target: Target, call: tuple[Function, tuple[Any, ...], dict[str, Any]]
-    ) -> None:
-        self._recorder, self._target, self._call = recorder, target, call
-
-    def open(self) -> Any:
-        target, fixed = self._target, self._target.annotation.items
-        items = fixed if isinstance(fixed, int) else None
-        if target.items is not None and not target.items.uses_result:
-            items = self._count(target.items, "items")
-        index = next(target.indices)
-        if target.index is not None:
-            given = self._count(target.index, "index")
-            index = index if given is None else given
-        return self._recorder.batch(index, items, message=target.annotation.name).__enter__()
-
-    def set_result(self, block: Any, result: object) -> None:
-        expression = self._target.items
-        if expression is not None and expression.uses_result:
-            block.total_items = self._count(expression, "items", result)
-
-    def _count(self, expression: Expression, what: str, result: object = None) -> int | None:
-        try:
-            value = operator.index(expression.value(*self._call, result))
-            if not (0 if what == "items" else -COUNTS) <= value < COUNTS:
-                raise ValueError(f"{value} is not a count")
-        except Exception as error:
-            note = self._target.note
-            note.items_problem = note.items_problem or f"{what} = {expression.text!r}: {type(error).__name__}: {error}"
-            return None
-        return value
+NOT_RECORDED = Call()
 
 
 class Runtime:
@@ -114,39 +78,43 @@ class Runtime:
     def __init__(self, annotations: Annotations, folder: str) -> None:
         self.annotations = annotations
         self.targets = [Target(function) for function in annotations.functions]
-        self.torch_note = None if annotations.torch_depth is None else FunctionNote(TORCH)
-        self.collectives_note = FunctionNote(COLLECTIVES) if annotations.collectives else None
+        self.torch_note = FunctionNote(TORCH)
+        self.collectives_note = FunctionNote(COLLECTIVES)
+        self._notes = [target.note for target in self.targets]
+        self._notes += [self.torch_note] if annotations.torch_depth is not None else []
+        self._notes += [self.collectives_note] if annotations.collectives else []
         self._folder = folder
         self._pid = os.getpid()
         self._recorder: PerfRecorder | None = None
-        self._lock = threading.Lock()
-        self._maker: int | None = None
+        self._is_making = False
+        self._lock = threading.RLock()
         self._within: list[None] = []
         atexit.register(self._write)
 
-    def open(self, target: Target, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """The range of one call."""
+    def open_call(self, target: Target, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The range of one call of an annotated function."""
         annotation = target.annotation
-        is_within = annotation.name == self.annotations.within
-        recorder = self._recording(target.note, is_within=is_within)
+        within = self._within if annotation.name == self.annotations.within else None
+        recorder = self._recording(target.note, is_within=within is not None)
         if recorder is None:
             return NOT_RECORDED
-        within = self._within if is_within else None
-        if annotation.is_batch:
-            return Call(None, within, _Batch(recorder, target, (function, args, kwargs)))
-        return Call(recorder.range(annotation.name), within)
+        if not annotation.is_batch:
+            return Call(recorder.range(annotation.name), within)
+        index, count = next(target.indices), None
+        items = annotation.items if isinstance(annotation.items, int) else None
+        if target.index is not None:
+            given = target.count("index", target.index, function, args, kwargs)
+            index = index if given is None else given
+        if (expression := target.items) is not None:
+            count = functools.partial(target.count, "items", expression, function, args, kwargs)
+            if not expression.uses_result:
+                items, count = count(), None
+        return Call(recorder.batch(index, items, message=annotation.name), within, count)
 
-    def open_module(self, name: str) -> Call:
-        """The range of a PyTorch module's forward call."""
-        assert self.torch_note is not None
-        recorder = self._recording(self.torch_note)
-        return NOT_RECORDED if recorder is None else Call(recorder.range(name))
-
-    def open_collective(self, name: str) -> Call:
-        """The range of a call of `torch.distributed`."""
-        assert self.collectives_note is not None
-        recorder = self._recording(self.collectives_note)
-        return NOT_RECORDED if recorder is None else Call(recorder.range(name, category=COMMUNICATION))
+    def open_range(self, note: FunctionNote, name: str, category: str | None = None) -> Call:
+        """The range of a call of PyTorch."""
+        recorder = self._recording(note)
+        return NOT_RECORDED if recorder is None else Call(recorder.range(name, category=category))
 
     def _recording(self, note: FunctionNote, *, is_within: bool = False) -> PerfRecorder | None:
         """The recorder; None outside of the `within` range."""
@@ -158,36 +126,28 @@ class Runtime:
         return (self._recorder or self._make_recorder()) if recorded else None
 
     def _make_recorder(self) -> PerfRecorder | None:
-        """The recorder, made with the first range: by then the script has made its own, if it has one.
+        """Make the recorder with the first range: by then the script has made its own, if it has one.
 
         None for functions that its own imports call.
         """
-        if self._maker == threading.get_ident():
-            return None
         with self._lock:
-            if self._recorder is None:
-                self._maker = threading.get_ident()
+            if self._recorder is None and not self._is_making:
+                self._is_making = True
                 from perfharness.recorder import PerfRecorder, default_recorder
 
                 recorder = PerfRecorder(self.annotations.recorder or default_recorder() or DEFAULT_RECORDER)
-                atexit.register(self._finalize, recorder)  # behind the recorder's own exit function, so it runs first
+                atexit.register(_finalize, recorder)  # behind the recorder's own exit function, so it runs first
                 self._recorder = recorder
-                self._maker = None
             return self._recorder
 
-    def _finalize(self, recorder: PerfRecorder) -> None:
-        with contextlib.suppress(RecorderError):  # its file names what is open
-            recorder.finalize()
-
     def _write(self) -> None:
-        notes = [*(target.note for target in self.targets), self.torch_note, self.collectives_note]
-        for note in filter(None, notes):
-            note.compiled = note.function in compiled_code.functions
         path = os.path.join(self._folder, notes_name(os.getpid()))  # noqa: PTH118 - the script may have changed pathlib
         with contextlib.suppress(OSError):  # the launch reports missing notes
             with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
-                json.dump([note.to_json() for note in notes if note is not None], file)
+                json.dump([note.to_json() for note in self._notes], file)
             os.replace(f"{path}.new", path)  # noqa: PTH105
 
 
-NOT_RECORDED = Call(None)
+def _finalize(recorder: PerfRecorder) -> None:
+    with contextlib.suppress(RecorderError):  # its file names what is open
+        recorder.finalize()

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import spec_from_file_location
 from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 from perfharness.annotate.expressions import Target
 from perfharness.annotate.functions import annotated
@@ -24,12 +24,10 @@ from perfharness.annotate.runtime import Runtime
 from perfharness.model.annotations import MAIN
 
 DECORATE = "__perfharness_annotate__"
-AS_SCRIPT = "__perfharness_script__"
+RUN = "__perfharness_run__"
 """Names added to Python's built-in functions: the script's own names do not change."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
-Compile = Callable[[bytes, str], CodeType]
-DESCRIPTORS = ("staticmethod", "classmethod", "property", "setter", "getter", "deleter")
 
 
 def follow_script(runtime: Runtime) -> None:
@@ -40,20 +38,18 @@ def follow_script(runtime: Runtime) -> None:
     import runpy
 
     setattr(builtins, DECORATE, lambda qualname: lambda function: _decorated(function, targets[qualname], runtime))
-    setattr(builtins, AS_SCRIPT, _present_as_script)
     module_of_runpy: Any = runpy
     find = module_of_runpy._get_module_details
 
     def find_annotated(name: str, error: type[Exception] = ImportError) -> tuple[str, ModuleSpec, CodeType]:
         module_of_runpy._get_module_details = find  # what runs later is not the script
         name, spec, code = find(name, error)
-        loader: Any = spec.loader
-        if not isinstance(loader, _ScriptLoader) and spec.origin is not None and hasattr(loader, "get_data"):
-            code = _compile(loader.get_data(spec.origin), spec.origin, targets)
+        if spec.origin is not None and hasattr(spec.loader, "get_data"):  # with -m
+            code = _compile(spec.loader.get_data(spec.origin), spec.origin, targets)
         return name, spec, code
 
     module_of_runpy._get_module_details = find_annotated
-    sys.path_hooks.insert(0, lambda path: _ScriptFinder(path, targets))
+    sys.path_hooks.insert(0, lambda path: _Script(path, targets))
 
 
 def _decorated(function: Any, target: Target, runtime: Runtime) -> Any:
@@ -66,76 +62,60 @@ def _decorated(function: Any, target: Target, runtime: Runtime) -> Any:
     return wrapper
 
 
-class _ScriptFinder:
-    """Finds `__main__` in the script file."""
+class _Script:
+    """Finds and loads `__main__` in the script file.
+
+    Raises:
+        ImportError: another path than the script's, or no source, which Python runs or refuses itself.
+    """
 
     def __init__(self, path: str, targets: dict[str, Target]) -> None:
-        script = os.path.abspath(path)  # noqa: PTH100 - as Python computes __file__
-        if script != os.path.abspath(sys.argv[0]) or not _is_source(script):  # noqa: PTH100
+        self._path = os.path.abspath(path)  # noqa: PTH100 - as Python computes __file__
+        if self._path != os.path.abspath(sys.argv[0]):  # noqa: PTH100
             raise ImportError(path)
-        self._loader = _ScriptLoader(MAIN, script)
-        self._loader.targets = targets
+        try:
+            with io.open_code(self._path) as file:
+                self._code = _compile(file.read(), self._path, targets)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise ImportError(path) from error
 
     def find_spec(self, name: str, _target: object = None) -> ModuleSpec | None:
         """Its spec."""
-        return spec_from_file_location(name, self._loader.path, loader=self._loader) if name == MAIN else None
+        loader: Any = self
+        return ModuleSpec(name, loader, origin=self._path) if name == MAIN else None
+
+    def get_code(self, _name: str) -> CodeType:
+        """Code that runs the script's."""
+        setattr(builtins, RUN, functools.partial(_run_as_script, self._code))
+        return compile(f"{RUN}(globals())", self._path, "exec")
 
 
-def _is_source(path: str) -> bool:
-    """Whether the file is neither a folder nor an archive nor compiled."""
-    try:
-        with io.open_code(path) as file:
-            return b"\0" not in file.read(1024)
-    except OSError:
-        return False
-
-
-class _ScriptLoader(SourceFileLoader):
-    targets: dict[str, Target]
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = str(self.path)
-        return _compile(self.get_data(path), path, self.targets, as_script=True)
-
-
-def _present_as_script(names: dict[str, Any]) -> None:
-    """Have `__main__` and `sys.path` look as they do in a script that Python runs itself."""
+def _run_as_script(code: CodeType, names: dict[str, Any]) -> None:
+    """Have `__main__` and `sys.path` look as they do in a script that Python runs itself, and run it."""
     path = names["__file__"]
     names.update(__loader__=SourceFileLoader(MAIN, path), __spec__=None)
-    if names["__name__"] != MAIN:
-        return  # in a worker of multiprocessing
-    names.update(__package__=None, __cached__=None)
-    if getattr(sys.flags, "safe_path", False):
-        del sys.path[0]
-    else:
-        sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    if names["__name__"] == MAIN:  # not in a worker of multiprocessing
+        names.update(__package__=None, __cached__=None)
+        if getattr(sys.flags, "safe_path", False):
+            del sys.path[0]
+        else:
+            sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    exec(code, names)
 
 
-def _compile(source: bytes, path: str, targets: dict[str, Target], *, as_script: bool = False) -> CodeType:
+def _compile(source: bytes, path: str, targets: dict[str, Target]) -> CodeType:
     """Compile with a decorator on each annotated function."""
-    tree = cast(ast.Module, compile(source, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True))
+    tree = ast.parse(source, path)
     for qualname, target in targets.items():
         target.note.imported = True
         found = definitions(tree.body, qualname.split("."))
-        for definition in found:
-            _decorate(definition, qualname)
         if not found:
             target.note.problem = "the script defines no function of that name"
-    if as_script:
-        place = 0
-        while place < len(tree.body) and _comes_first(tree.body[place]):
-            place += 1
-        names = ast.Call(ast.Name("globals", ast.Load()), [], [])
-        tree.body.insert(place, ast.Expr(ast.Call(ast.Name(AS_SCRIPT, ast.Load()), [names], [])))
-        ast.fix_missing_locations(tree)
+        for definition in found:
+            call = ast.Call(ast.Name(DECORATE, ast.Load()), [ast.Constant(qualname)], [])
+            place = (*definition.decorator_list, definition)[0]  # a function begins at its first decorator
+            definition.decorator_list.insert(0, ast.fix_missing_locations(ast.copy_location(call, place)))
     return compile(tree, path, "exec", dont_inherit=True)
-
-
-def _comes_first(statement: ast.stmt) -> bool:
-    """Whether it is the docstring or an import from `__future__`."""
-    if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Constant)
-    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
 def definitions(body: Iterable[ast.AST], path: Sequence[str]) -> list[Definition]:
@@ -151,20 +131,3 @@ def definitions(body: Iterable[ast.AST], path: Sequence[str]) -> list[Definition
         elif not isinstance(node, ast.expr):
             found += definitions(ast.iter_child_nodes(node), path)
     return found
-
-
-def _decorate(definition: Definition, qualname: str) -> None:
-    """Add our decorator: outermost, but inside of those that make a descriptor."""
-    decorators = definition.decorator_list
-    position = 0
-    while position < len(decorators) and _name(decorators[position]) in DESCRIPTORS:
-        position += 1
-    call = ast.Call(ast.Name(DECORATE, ast.Load()), [ast.Constant(qualname)], [])
-    place = decorators[0] if decorators else definition  # a function begins at its first decorator
-    call.lineno = call.end_lineno = place.lineno
-    call.col_offset = call.end_col_offset = place.col_offset
-    decorators.insert(position, ast.fix_missing_locations(call))
-
-
-def _name(decorator: ast.expr) -> str:
-    return getattr(decorator, "attr", getattr(decorator, "id", ""))

@@ -28,8 +28,8 @@ from perfharness.model.bench import BenchCase, CaseResult, CaseStatus
 from perfharness_launcher import conditions
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys import TRACER_LOG
+from perfharness_launcher.outcome import last_lines, log_tail, signal_name
 from perfharness_launcher.process import STDERR_LOG, ProcessGroup, ProcessSpec, RunningProcess
-from perfharness_launcher.processes.outcome import last_lines, log_tail, signal_name
 from perfharness_launcher.staging import new_run_id
 from perfharness_launcher.supervise import Observer, Patience, Phase, Supervisor
 

@@ -1,4 +1,4 @@
-"""`perfharness clocks max|restore|status`: GPU clocks at their maximum, and back."""
+"""`perfharness clocks max|restore|status`: GPU clocks at their maximum, and back to the driver's defaults."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from perfharness.errors import ClockError
 from perfharness.model.clocks import ClockStep
 from perfharness.model.settings import Option
 from perfharness.model.text import safe
-from perfharness.telemetry.clock_files import state_dirs
-from perfharness.telemetry.clock_settings import CLOCK_SETTINGS, step_lines, value_text
 from perfharness.telemetry.clocks import (
+    CLOCK_SETTINGS,
     RESTORE_COMMAND,
-    ClockOwner,
-    ClockState,
-    GpuClocks,
-    Restored,
-    changed_gpus,
+    maximize,
     restore,
+    restore_defaults,
+    settings_left,
+    step_lines,
+    value_text,
 )
 from perfharness.telemetry.nvml import Device, open_nvml
+from perfharness_launcher.clocks import left_text
 from perfharness_launcher.gpus import choose_gpus, find_gpus
 from perfharness_launcher.interrupts import noting_interrupts
 
@@ -50,7 +50,9 @@ class ChosenGpus(BaseModel):
 class RestoreSettings(BaseModel):
     """What is restored."""
 
-    force: Annotated[bool, Option(("--force",), "", "Also what launches that still run have set.")] = False
+    gpus: Annotated[str | None, Option(("--gpus",), "", "The GPUs: UUID or INDEX; default: all.", metavar="GPU,…")] = (
+        None
+    )
 
 
 class StatusSettings(BaseModel):
@@ -59,47 +61,46 @@ class StatusSettings(BaseModel):
     json_format: Annotated[bool, Option(("--json",), "", "Print JSON.")] = False
 
 
-def _echo(text: str, *, err: bool = False) -> None:
-    typer.echo(safe(text), err=err)
-
-
 def register(app: typer.Typer) -> None:
     """Add the verb."""
-    summary = "GPU clocks at their maximum, and back to what they were."
+    summary = "GPU clocks at their maximum, and back to the driver's defaults."
     verb = typer.Typer(help=summary, context_settings=CONTEXT, rich_markup_mode=None)
-    verb.command("max", cls=GroupedCommand)(maximize)
+    verb.command("max", cls=GroupedCommand)(maximize_verb)
     verb.command("restore", cls=GroupedCommand)(restore_verb)
     verb.command("status", cls=GroupedCommand)(status)
     app.add_typer(verb, name="clocks")
 
 
 @with_settings()
-def maximize(*, chosen: ChosenGpus) -> None:
+def maximize_verb(*, chosen: ChosenGpus) -> None:
     """Lock the clocks at their maximum.
 
-    Persistence mode, the largest power limit, graphics and memory clocks locked at their maxima; until restored. What
-    was there before is kept on disk first. Locks cannot be read back from the driver: one that another program had set
-    before is released by `clocks restore`, not set again. Takes root.
+    Persistence mode, the largest power limit, graphics and memory clocks locked at their maxima. They stay so until
+    `clocks restore`, or until a launch with -m ends, which releases the locks. Needs root.
 
     Exit codes: 0 all set; 3 some refused; 1 nothing set.
     """
-    uuids = _choose(chosen)
+    uuids = _chosen(chosen)
+    steps: list[ClockStep] = []
     with noting_interrupts() as interrupts, open_nvml() as nvml:
-        owner = ClockOwner(nvml, state_dirs()[0], lambda: bool(interrupts))
-        steps = owner.maximize(uuids)
-        for line in step_lines(steps):
-            _echo(line)
+        try:
+            maximize(nvml, uuids, steps, lambda: bool(interrupts))
+        except BaseException:
+            restore(nvml, steps)
+            raise
         if interrupts:
-            _print_restored(owner.restore())
-            _echo("interrupted", err=True)
-            raise typer.Exit(EXIT_FAILED)
-        owner.hold()
+            restore(nvml, steps)
+    for line in step_lines(steps):
+        _echo(line)
+    if interrupts:
+        _echo("interrupted", err=True)
+        raise typer.Exit(EXIT_FAILED)
     if any(step.answer == "set" for step in steps):
         _echo(f"until `{RESTORE_COMMAND}`")
     raise typer.Exit(_code(steps))
 
 
-def _choose(chosen: ChosenGpus) -> list[str]:
+def _chosen(chosen: ChosenGpus) -> list[str]:
     """UUIDs of the GPUs chosen, as for a launch."""
     facts = find_gpus()
     if not facts.gpus:
@@ -122,68 +123,58 @@ def _code(steps: Sequence[ClockStep]) -> int:
 
 @with_settings()
 def restore_verb(*, asked: RestoreSettings) -> None:
-    """Set the clocks back.
+    """Set the clocks to the driver's defaults.
 
-    To what was there before `clocks max`, or before a launch that was killed. Only what perfharness changed, and only
-    where nothing else has changed it since.
+    Releases the locks of graphics and memory clocks, and sets the default power limit and application clocks, whoever
+    changed them. Persistence mode stays as it is. Needs root.
 
-    Exit codes: 0 done, or nothing to do; 1 something could not be restored.
+    Exit codes: 0 done; 1 something could not be restored.
     """
-    folders = [folder for folder in state_dirs() if folder.exists()]
-    writable = [folder for folder in folders if os.access(folder, os.W_OK)]
+    names = split_commas(asked.gpus)
+    uuids = _chosen(ChosenGpus(gpus=asked.gpus)) if names else None
     with noting_interrupts(), open_nvml() as nvml:
-        results = restore(nvml, writable, force=asked.force)
-    _print_restored(results)
-    if of_others := changed_gpus([folder for folder in folders if folder not in writable]):
-        names = ", ".join(str(clocks.path) for clocks in of_others)
-        raise ClockError(f"{names} is another user's; run `{RESTORE_COMMAND}` as that user, or as root")
-    if not results:
-        _echo("nothing to restore")
-    raise typer.Exit(EXIT_FAILED if any(item.outcome == "failed" for item in results) else EXIT_OK)
-
-
-def _print_restored(results: Sequence[Restored]) -> None:
-    for item in results:
-        _echo(str(item), err=item.outcome == "failed")
+        steps = restore_defaults([gpu for gpu in nvml.gpus if uuids is None or gpu.uuid in uuids])
+        if not nvml.gpus:
+            raise ClockError(f"there is no GPU whose clocks could be restored ({nvml.opened.reason})")
+    for line in step_lines(steps):
+        _echo(line)
+    raise typer.Exit(EXIT_FAILED if any(step.restored == "failed" for step in steps) else EXIT_OK)
 
 
 @with_settings()
 def status(*, asked: StatusSettings) -> None:
-    """Show the clocks.
-
-    As they are now, what perfharness has changed about them, and for whom. Changes nothing.
-    """
+    """Show the clocks, and settings that a killed launch may have left. Changes nothing."""
     with open_nvml() as nvml:
         gpus = [_gpu_status(gpu) for gpu in nvml.gpus]
-        states = [(clocks, state) for clocks in changed_gpus(state_dirs()) if (state := clocks.read())]
         if asked.json_format:
-            _echo(json.dumps({"gpus": gpus, "states": [_state(*one) for one in states]}, indent=2))
+            _echo(json.dumps({"gpus": gpus}, indent=2))
             return
         if not nvml.opened.ok:
             _echo(f"no GPU: {nvml.opened.reason}")
-        for gpu in gpus:
-            _print_gpu(gpu)
-        for clocks, state in states:
-            _print_state(clocks, state)
-        if not states:
-            _echo("perfharness has changed nothing")
+    for gpu in gpus:
+        _print_gpu(gpu)
 
 
 def _gpu_status(gpu: Device) -> dict[str, Any]:
     settings = {}
     for setting in CLOCK_SETTINGS:
         now = setting.read(gpu) if setting.read else None
-        largest = setting.maximum(gpu)
         settings[setting.name] = {
             "now": now.value if now else None,
-            "maximum": largest.value,
+            "maximum": setting.maximum(gpu).value,
             "reason": now.reason if now else "NVML does not report locks",
         }
     clocks = {
         name: gpu.ask("nvmlDeviceGetClockInfo", kind).value
         for name, kind in (("graphics_mhz", gpu.nvml.NVML_CLOCK_GRAPHICS), ("memory_mhz", gpu.nvml.NVML_CLOCK_MEM))
     }
-    return {"uuid": gpu.uuid, "index": gpu.index, "clocks_now": clocks, "settings": settings}
+    return {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "clocks_now": clocks,
+        "settings": settings,
+        "left": settings_left(gpu),
+    }
 
 
 def _print_gpu(gpu: dict[str, Any]) -> None:
@@ -193,33 +184,9 @@ def _print_gpu(gpu: dict[str, Any]) -> None:
         found = gpu["settings"][setting.name]
         value = value_text(setting.name, found["now"]) + ("" if found["now"] else f" ({found['reason']})")
         _echo(f"  {setting.title}: {value}; maximum {value_text(setting.name, found['maximum'])}")
+    if gpu["left"]:
+        _echo(f"{left_text(gpu['uuid'], gpu['left'])}; `{RESTORE_COMMAND}` sets the driver's defaults")
 
 
-def _owner(clocks: GpuClocks, state: ClockState) -> str | None:
-    """`launch` or `hold`; None where a killed run left the changes."""
-    if state.held:
-        return "hold"
-    return "launch" if clocks.is_owned() else None
-
-
-def _state(clocks: GpuClocks, state: ClockState) -> dict[str, Any]:
-    head = {"file": str(clocks.path), "gpu_uuid": clocks.gpu_uuid, "owner": _owner(clocks, state)}
-    return {**head, **state.model_dump(exclude={"held"})}
-
-
-def _print_state(clocks: GpuClocks, state: ClockState) -> None:
-    for change in state.changes:
-        what = f"GPU {clocks.gpu_uuid}: {change.setting}: before {value_text(change.setting, change.before)}"
-        _echo(f"changed: {what}, set to {value_text(change.setting, change.wanted)}")
-    who = {"hold": "`clocks max`", "launch": f"a launch (pid {state.pid})"}
-    _echo(f"for: {who.get(_owner(clocks, state) or '', 'a run that was killed')}, since {state.since}")
-    if line := clocks.unrestored():
-        _echo(line)
-
-
-def notice() -> str | None:
-    """What a killed run has left behind, in one line, for every other verb to print; None where there is nothing."""
-    try:
-        return next((line for clocks in changed_gpus(state_dirs()) if (line := clocks.unrestored())), None)
-    except ClockError as error:
-        return str(error)
+def _echo(text: str, *, err: bool = False) -> None:
+    typer.echo(safe(text), err=err)

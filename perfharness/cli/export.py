@@ -16,7 +16,7 @@ from perfharness.cli.support.output import Output
 from perfharness.cli.support.reading import SOURCE, SOURCE_HELP, Reading
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import UsageError
-from perfharness.files import is_stdout
+from perfharness.files import STDOUT
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.settings import Option
 from perfharness.render.schemas import json_schema
@@ -44,7 +44,7 @@ class ExportSettings(BaseModel):
             ("-o", "--output"),
             "",
             "File to write (-: stdout), or a folder for several tables. The ending is the format: .json or .json.gz"
-            " (timeline), .txt (stacks of --explain), .csv, .json, .parquet or .arrow (a table).",
+            " (timeline), .txt (sampled stacks), .csv, .json, .parquet or .arrow (a table).",
         ),
     ] = None
     table: Annotated[
@@ -114,7 +114,7 @@ def export(
         found, findings = read_tables(open_located(located, read_as), names or every)
         written = write_tables(found, wanted, file)
     for path in written:
-        say(output.messages if is_stdout(path) else output.results, str(path))
+        say(output.messages if path == STDOUT else output.results, str(path))
     output.findings(findings)
     raise typer.Exit(exit_code(findings))
 
@@ -137,6 +137,6 @@ def _export_stacks(located: Located, read_as: ReadAs, output: Path) -> list[Find
     stacks = stacks_of_stages(located, read_as)
     if not stacks:
         message = f"{output} was not written: no stage of {located.path} has a sampled stack."
-        return [Finding("no-stacks", Severity.ERROR, message, "`perfharness launch --explain` records them")]
+        return [Finding("no-stacks", Severity.ERROR, message, "`perfharness launch --explain` samples them")]
     write_stacks(stacks, output)
     return []

@@ -25,7 +25,6 @@ from perfharness.cli.support.options import (
 from perfharness.errors import PerfHarnessError, UsageError
 from perfharness.model.text import keep_encodable, safe
 from perfharness.model.version import VERSION
-from perfharness.telemetry.clock_files import state_dirs, state_files
 
 REMOVED = {
     "baseline": "perfharness compare OLD NEW",
@@ -78,18 +77,9 @@ def build_app() -> typer.Typer:
             bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
         ] = False,
     ) -> None:
-        if context.invoked_subcommand != "clocks" and (line := _clocks_not_restored()):
-            _say(line)
+        del context, version
 
     return app
-
-
-def _clocks_not_restored() -> str | None:
-    if not state_files(state_dirs()):
-        return None
-    from perfharness.cli.clocks import notice
-
-    return notice()
 
 
 def _print_version(asked: bool) -> None:

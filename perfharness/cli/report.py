@@ -15,7 +15,7 @@ from perfharness.cli.support.output import OUTPUT, Output
 from perfharness.cli.support.reading import SOURCE, Reading
 from perfharness.cli.support.settings import with_settings
 from perfharness.errors import ResultError, UsageError
-from perfharness.files import is_stdout
+from perfharness.files import STDOUT
 from perfharness.model.settings import Option
 from perfharness.render.report.files import format_of, gather_all, prices_of, require_format, write_report
 from perfharness.render.terminal.console import say
@@ -69,13 +69,13 @@ def report(
     nothing was measured.
     """
     file = asked.output
-    if asked.opened and is_stdout(file):
+    if asked.opened and file == STDOUT:
         raise UsageError("--open shows a file, and -o - writes none; name a file")
     require_format(format_of(file))
     made = gather_all(runs, reading.read_as(), prices_of(asked.price_per_hour, asked.price_per_kwh))
     write_report(anonymous(made) if asked.anonymous else made, file)
     output = Output()
-    say(output.messages if is_stdout(file) else output.results, str(file))
+    say(output.messages if file == STDOUT else output.results, str(file))
     output.findings(made.findings)
     if asked.opened and not webbrowser.open(file.absolute().as_uri()):
         raise ResultError(f"No browser could be started here; open {file} with one.")

@@ -1,7 +1,7 @@
 """What a process's threads do, sampled from beside it: Python stacks, open stages, CPU time, waits.
 
-A process that is explained hands a sampler, a child of its own, a read-only view of its memory and the layout of its
-interpreter; the sampler never takes the interpreter lock (docs/internals/host-probe.md). Standard library only.
+A measured process hands a sampler a read-only view of its memory and the layout of its interpreter; the sampler never
+takes the interpreter lock and never stops the process (docs/internals/host-probe.md). Standard library only.
 """
 
 from __future__ import annotations
@@ -14,18 +14,24 @@ from perfharness.model import environment
 if TYPE_CHECKING:
     from perfharness.host_probe.probe import HostProbe
 
+MEASURED = 20_000_000, 1
+EXPLAINING = 2_000_000, 25
+"""In the measured pass and in the profiling pass: nanoseconds between samples, and per cent of a CPU they may take."""
+
 _probe: HostProbe | None = None
 
 
 def start() -> None:
-    """Start the probe of this process, once, where a launch asks for it (`PERFHARNESS_EXPLAIN`)."""
+    """Start the probe of this process, once, where a launch asks for it (`PERFHARNESS_SAMPLING`)."""
     global _probe
     folder = os.environ.get(environment.OUTPUT_DIR)
-    if _probe is not None or not folder or os.environ.get(environment.EXPLAIN) != "1":
+    explains = os.environ.get(environment.EXPLAIN) == "1"
+    if _probe is not None or not folder or not (explains or os.environ.get(environment.SAMPLING) == "1"):
         return
-    from perfharness.host_probe.probe import HostProbe  # here, for most processes are not explained
+    from perfharness.host_probe.probe import HostProbe  # here, for some processes are not sampled
 
-    _probe = HostProbe(os.path.abspath(folder))  # noqa: PTH100 - pathlib costs start-up time
+    rate = EXPLAINING if explains else MEASURED
+    _probe = HostProbe(os.path.abspath(folder), *rate)  # noqa: PTH100 - pathlib costs start-up time
     _probe.start()
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 VERSION: tuple[int, int] = sys.version_info[:2]
 
-FRAMES: dict[tuple[int, int], dict[str, int]] = {
-    (3, 10): {"code": 32, "previous": 24, "instruction": 96, "owner": -1},  # of the frame object; f_lasti
-    (3, 11): {"code": 32, "previous": 48, "instruction": 56, "owner": -1},
-    (3, 12): {"code": 0, "previous": 8, "instruction": 56, "owner": 70},
-    (3, 13): {"code": 0, "previous": 8, "instruction": 56, "owner": 70},
+FRAMES: dict[tuple[int, int], tuple[str, list[str]]] = {
+    (3, 10): ("<24xQQ56xi", ["previous", "code", "instruction"]),
+    (3, 11): ("<32xQ8xQQ", ["code", "previous", "instruction"]),
+    (3, 12): ("<QQ40xQ6xB", ["code", "previous", "instruction", "owner"]),
+    (3, 13): ("<QQ40xQ6xB", ["code", "previous", "instruction", "owner"]),
 }
-"""Offsets in a frame."""
+"""A frame as a `struct`, and what its values are; of 3.10 the frame object."""
 
 FRAME_OF_OBJECT = 24
 """Of a frame object (3.11 and later), its frame."""
@@ -38,9 +38,6 @@ NEXT_THREAD = 8
 
 THREAD_BYTES, PTHREAD_BYTES, RUNTIME_BYTES = 512, 2304, 1 << 20
 """As far as is searched."""
-
-GIL_BYTES = 256
-"""From the switch interval on: the lock's condition variables and mutexes lie in there."""
 
 
 class LayoutError(Exception):
@@ -156,23 +153,14 @@ def _find_gil(memory: int, thread: int) -> int:
         runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
     except ValueError:
         return 0
-    content = b""
-    while len(content) < RUNTIME_BYTES:
-        more = _read_some(memory, runtime + len(content))
-        if not more:
-            break
-        content += more
+    try:
+        content = os.pread(memory, RUNTIME_BYTES, runtime)  # as far as it is mapped
+    except OSError:
+        return 0
     interval = round(sys.getswitchinterval() * 1e6)
     pattern = interval.to_bytes(8, "little") + thread.to_bytes(8, "little")
     at = content.find(pattern)
     return runtime + at if at >= 0 and content.find(pattern, at + 1) < 0 else 0
-
-
-def _read_some(memory: int, address: int) -> bytes:
-    try:
-        return os.pread(memory, 4096 - address % 4096, address)
-    except OSError:
-        return b""
 
 
 def _offset_of(words: bytes, value: int, what: str) -> int:

@@ -17,8 +17,15 @@ from typing import IO, Any
 from perfharness.host_probe import layout as layouts
 from perfharness.host_probe import reader, spool
 
-SAMPLER = os.path.join(os.path.dirname(__file__), "run_sampler.py")  # noqa: PTH118, PTH120
-"""A file of its own: `-m` would need perfharness on the path of an isolated interpreter."""
+SAMPLER = """
+import os, sys
+if os.fork():
+    os._exit(0)  # the sampler is no child of the process, which may wait for all its children
+sys.path.insert(0, sys.argv[1])
+from perfharness.host_probe.sampler import main
+main(*map(int, sys.argv[2:]))
+"""
+PACKAGES = __file__.rsplit("/", 3)[0]
 
 KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 """All that the sampler gets of the environment: a tracer's variables would have it traced."""
@@ -26,8 +33,11 @@ KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 WITHOUT_STREAMS = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1)]
 """Whoever reads what the process prints sees its end when the process ends."""
 
-START_S, END_S = 20.0, 20.0
+END_S = 20.0
 """How long the sampler is waited for, on a busy machine too; one that has ended is not."""
+
+COUNTS_BELOW_NS = 10_000_000
+"""Page faults and context switches are read where samples are closer to each other than that: they cost as much."""
 
 SEND_EVERY_NS = 200_000_000
 MAX_COLLECTIONS = 1000
@@ -35,10 +45,17 @@ PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, 2**64 - 1
 
 
 class HostProbe:
-    """The probe of one process, and of those that it forks."""
+    """The probe of one process, and of those that it forks.
 
-    def __init__(self, folder: str) -> None:
+    Args:
+        folder: where the samples are written.
+        interval_ns: between two samples of a thread.
+        percent: of a CPU that sampling takes at most.
+    """
+
+    def __init__(self, folder: str, interval_ns: int, percent: int) -> None:
         self._folder = folder
+        self._interval_ns, self._percent = interval_ns, percent
         self._pid = os.getpid()
         self._connection: socket.socket | None = None
         self._slots: dict[str, int] = {}
@@ -54,7 +71,7 @@ class HostProbe:
             with _own_memory() as memory:
                 self._start(memory.fileno())
         except (OSError, layouts.LayoutError) as error:
-            self._give_up(f"Python stacks: {error}")
+            self._give_up(str(error))
 
     def _start(self, memory: int) -> None:
         layout = layouts.find_layout(memory)
@@ -65,15 +82,12 @@ class HostProbe:
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
             kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-            command = [sys.executable, "-I", "-S", SAMPLER, str(theirs.fileno())]
+            command = [sys.executable, "-I", "-S", "-c", SAMPLER, PACKAGES]
+            command += map(str, (theirs.fileno(), self._interval_ns, self._percent))
             first = os.posix_spawn(sys.executable, command, kept, file_actions=WITHOUT_STREAMS)
         os.waitpid(first, 0)  # it has made the sampler, which is no child of this process
-        ours.settimeout(START_S)
-        sampler = int(ours.recv(64) or 0)
-        if not sampler:
-            raise OSError("the sampler did not start")
         self._connection = ours
-        _allow(sampler)
+        _allow_any()
         self._introduce(memory, forked=False)
         gc.callbacks.append(self._on_collection)
         atexit.register(self.end)
@@ -83,13 +97,11 @@ class HostProbe:
         """Have a recorder's stack of the calling thread (a `Stack`) followed."""
         if self._connection is None:
             return
-        try:
-            if not self._slots:
+        if not self._slots:
+            try:
                 self._slots = _slots_of(stack)
-                self._send({"kind": "slots", "slots": self._slots})
-        except (OSError, layouts.LayoutError) as error:
-            self._send({"kind": "missing", "sentences": [f"the recorder's open ranges: {error}"]})
-            return
+            except (OSError, layouts.LayoutError):
+                return  # the clock says which stage a sample is of
         key = threading.get_ident(), recorder, stack.lane
         self._followed[key] = id(stack)
         self._send_stack(key)
@@ -114,9 +126,10 @@ class HostProbe:
             "kind": "process",
             "pid": self._pid,
             "folder": self._folder,
+            "interval_ns": self._interval_ns,
+            "counts": self._interval_ns < COUNTS_BELOW_NS,
             "forked": forked,
             "layout": self._layout,
-            "slots": self._slots,
             "monotonic_ns": time.monotonic_ns(),
             "unix_ns": time.time_ns(),
         }
@@ -125,9 +138,8 @@ class HostProbe:
         socket.send_fds(connection, [json.dumps(message).encode()], [memory], socket.MSG_NOSIGNAL)
 
     def _send_stack(self, key: tuple[int, str, int]) -> None:
-        ident, recorder, lane = key
-        address = self._followed[key]
-        self._send({"kind": "stack", "ident": ident, "recorder": recorder, "lane": lane, "address": address})
+        message = dict(zip(("ident", "recorder", "lane"), key, strict=True))
+        self._send({"kind": "stack", **message, "address": self._followed[key], "slots": self._slots})
 
     def _send(self, message: dict[str, Any]) -> None:
         """Never waits: what the sampler does not take in time is lost."""
@@ -166,7 +178,7 @@ class HostProbe:
         self._followed = {key: address for key, address in self._followed.items() if key[0] == ident}
         with contextlib.suppress(OSError, ctypes.ArgumentError):
             self._layout["thread"] = layouts.current_thread_state()
-            _allow(PR_SET_PTRACER_ANY)
+            _allow_any()
             with _own_memory() as memory:
                 self._introduce(memory.fileno(), forked=True)
             for key in self._followed:
@@ -187,9 +199,9 @@ def _own_memory() -> IO[bytes]:
     return open("/proc/self/mem", "rb", buffering=0)  # noqa: PTH123 - pathlib costs start-up time
 
 
-def _allow(pid: int) -> None:
-    """Let a process see which calls this one's threads are in, where Yama would not."""
-    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+def _allow_any() -> None:
+    """Let the sampler see which calls this process's threads are in, where Yama would not."""
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(PR_SET_PTRACER_ANY), 0, 0, 0)
 
 
 def _slots_of(stack: Any) -> dict[str, int]:

@@ -16,18 +16,17 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from perfharness.host_probe.layout import NEXT_THREAD
-
+PAGE_BYTES = 4096
 MAX_FRAMES = 400
 MAX_CODES = 50_000
 MAX_THREADS = 4096
 MAX_TEXT = 4096
+CHECK_ATTEMPTS = 20
 CHECK_EVERY_S = 1.0
 """How long a code object of a function is taken for the same at an address. That of a module, or of a class, is freed
 as soon as it has run, and one that is still needed may come to stand there."""
 
 OWNED_BY_C = 3
-CHECK_ATTEMPTS = 20
 
 FrameKey = tuple[str, str, int] | tuple[str, str, int, int]
 """Function, file and line; and 1, where it is one that may be suspended (`SUSPENDS`)."""
@@ -102,41 +101,28 @@ class InterpreterReader:
         self.memory = memory
         self._layout = layout
         self._version = tuple(layout["version"])
-        frame = layout["frame"]
-        fields = sorted((at, name) for name, at in frame.items() if at >= 0)
-        kinds = {"instruction": ("i", 4) if self._version < (3, 11) else ("Q", 8), "owner": ("B", 1)}
-        form, end = "<", 0
-        for at, name in fields:
-            letter, size = kinds.get(name, ("Q", 8))
-            form += f"{at - end}x{letter}" if at > end else letter
-            end = at + size
+        form, names = layout["frame"]
         self._frame = struct.Struct(form)
-        names = [name for _, name in fields]
         self._code_at, self._previous_at, self._instruction_at = map(names.index, ("code", "previous", "instruction"))
         self._owner_at = names.index("owner") if "owner" in names else -1
+        self._page_mask = -PAGE_BYTES if self._version >= (3, 11) else -1
         self._codes: dict[int, Code] = {}
         self._thread_bytes = max(layout["ident"], layout["cframe"], layout["current"]) + 8
 
     # ---- threads ----
 
-    def threads(self) -> Iterator[tuple[int, int, int]]:
-        """Address, ident, and the first frame's address of each thread that runs Python. Raises UnreadableError."""
-        main = self._layout["thread"]
-        for direction in (0, NEXT_THREAD):  # newer threads stand before it, older ones after it
-            thread, left = main, MAX_THREADS
-            if direction:
-                thread = int.from_bytes(self.memory.read(main + direction, 8), "little")
-            while thread and left:
-                left -= 1
-                words = self.memory.read(thread, self._thread_bytes)
-                yield thread, _word(words, self._layout["ident"]), self._first_frame(words)
-                thread = _word(words, direction)
+    def threads(self) -> Iterator[tuple[int, int]]:
+        """Address and ident of each thread that runs Python. Raises UnreadableError."""
+        thread, left = self._layout["thread"], MAX_THREADS  # the oldest: newer ones stand before it
+        while thread and left:
+            left -= 1
+            words = self.memory.read(thread, self._thread_bytes)
+            yield thread, _word(words, self._layout["ident"])
+            thread = _word(words, 0)
 
     def first_frame(self, thread: int) -> int:
         """Of a thread, by its address: the innermost frame's address. Raises UnreadableError."""
-        return self._first_frame(self.memory.read(thread, self._thread_bytes))
-
-    def _first_frame(self, words: bytes) -> int:
+        words = self.memory.read(thread, self._thread_bytes)
         if self._layout["cframe"] < 0:
             return _word(words, self._layout["current"])
         cframe = _word(words, self._layout["cframe"])
@@ -158,8 +144,12 @@ class InterpreterReader:
     def stack(self, frame: int) -> list[FrameKey]:
         """The frames from this one outwards. Raises UnreadableError."""
         found: list[FrameKey] = []
+        start, page, size = 0, b"", self._frame.size
         while frame and len(found) < MAX_FRAMES:
-            values = self._frame.unpack(self.memory.read(frame, self._frame.size))
+            if not start <= frame <= start + len(page) - size:
+                start = frame & self._page_mask  # frames of a thread stand close to each other: many in one read
+                page = self.memory.read(start, frame + size - start)
+            values = self._frame.unpack_from(page, frame - start)
             frame = values[self._previous_at]
             if self._owner_at >= 0 and values[self._owner_at] == OWNED_BY_C:
                 continue
@@ -228,7 +218,6 @@ class RangeReader:
         self._interpreter, self._memory = interpreter, interpreter.memory
         self._slots = slots
         self._stacks: dict[int, dict[tuple[str, int], int]] = {}
-        self._texts: dict[int, str] = {}
 
     def add(self, ident: int, recorder: str, lane: int, address: int) -> None:
         """Follow a stack of a thread."""
@@ -276,16 +265,10 @@ def _word(words: bytes, at: int) -> int:
 def check(memory: int, layout: dict[str, Any]) -> bool:
     """Whether the layout gives the stack of a waiting thread as Python itself does."""
     reader = InterpreterReader(Memory(memory), layout)
-    go, ready = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        ready.set()
-        go.wait()
-
-    thread = threading.Thread(target=wait, daemon=True)
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait, daemon=True)
     thread.start()
     try:
-        ready.wait()
         for _ in range(CHECK_ATTEMPTS):
             if _stacks_agree(reader, thread):
                 return True
@@ -298,15 +281,15 @@ def check(memory: int, layout: dict[str, Any]) -> bool:
 
 def _stacks_agree(reader: InterpreterReader, thread: threading.Thread) -> bool:
     assert thread.ident is not None
-    frame: FrameType | None = sys._current_frames()[thread.ident]
+    frame: FrameType | None = sys._current_frames().get(thread.ident)
     expected = []
     while frame is not None:
         code = frame.f_code
         expected.append((getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno))
         frame = frame.f_back
     try:
-        first = {ident: first for _, ident, first in reader.threads()}[thread.ident]
-        found = [frame[:3] for frame in reader.stack(first)]
+        state = {ident: address for address, ident in reader.threads()}[thread.ident]
+        found = [frame[:3] for frame in reader.stack(reader.first_frame(state))]
         return reader.tid(thread.ident) == thread.native_id and found == expected
     except (UnreadableError, KeyError):
         return False

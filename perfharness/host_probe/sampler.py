@@ -1,4 +1,4 @@
-"""The sampler: a process beside the one that is explained, which it samples until it has ended.
+"""The sampler: a process beside the measured one, which it samples until that has ended.
 
 It gets messages over a socket: a process with its memory and layout, stacks of recorders, collections of the garbage
 collector. It ends with the last process that holds the other end.
@@ -9,88 +9,54 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import select
 import signal
 import socket
-import sys
 import time
 from typing import Any
 
 from perfharness.host_probe import spool as files
 from perfharness.host_probe import thread_state
-from perfharness.host_probe.layout import GIL_BYTES
-from perfharness.host_probe.peers import Peers, name_of
-from perfharness.host_probe.perf_events import LENGTH_NS, NativeSampler, UnavailableError, code_maps
 from perfharness.host_probe.reader import InterpreterReader, Memory, RangeReader, UnreadableError
 from perfharness.host_probe.spool import Spool
 
-INTERVAL_NS = 1_000_000
 FLUSH_S = 0.5
+CHECK_THREADS_S = 1.0
 BLOCKED_EVERY_NS = 20_000_000
 """A thread that stays blocked gets a row this often: it has not run meanwhile, so nothing can have changed."""
 
 COUNT_READY_EVERY_NS = 20_000_000
-"""Reading the states of all threads, native ones too, takes 10 us each."""
-
 COUNT_AGAIN_NS = 5_000_000
 """Where there were more threads ready than CPUs: whether there still are."""
-
-NATIVE_EVERY_NS = 100_000_000
-"""The kernel's rings hold more than this, so that none is full where the sampler is late."""
-
-FIND_THREADS_EVERY_NS = 5_000_000
-"""A thread has no native samples before it is found; listing 100 of them takes 0.1 ms."""
 
 ROWS_AT_FULL_RATE = 4_000_000
 """With as many more rows the interval doubles, so that files stay small in long runs."""
 
-MAX_SHARE = 0.25
-"""Of a CPU that sampling takes at most; the interval grows until it does."""
+FREE_S = 0.05
+"""CPU time that may be spent at once: the first samples read every code object that they meet."""
 
-FRAMES_WHEN_CROWDED = 2
-"""Of a stack, where there are more different ones than are kept."""
+GIL_BYTES = 256
+"""From the switch interval on: the lock's condition variables and mutexes lie in there."""
 
 MESSAGE_BYTES = 1 << 17
-COLLECTION, CROWDED, CPU_TIME, PEER, CPUS = 0, 3, 4, 5, 6
+COLLECTION, CROWDED, CPU_TIME, CPUS = 0, 3, 4, 6
 """As `model.host_samples.HostEventKind`."""
+
+Schedule = tuple[int, int, int] | None
 
 
 class SampledThread:
     """What was last seen of a thread."""
 
-    def __init__(self, ends: Peers, tid: int, now_ns: int) -> None:
+    def __init__(self, process: thread_state.Process, tid: int, row_ns: int, *, counts: bool) -> None:
         self.tid = tid
-        self.files = thread_state.ThreadFiles(ends.pid, tid, ends)
+        self.files = thread_state.ThreadFiles(process, tid)
         self.schedule = self.files.schedule()
-        self.counts = self.files.counts()
-        self.row_ns = now_ns - INTERVAL_NS
-        self.seen_ns = now_ns
+        self.counts = self.files.counts() if counts else None
+        self.row_ns = self.seen_ns = row_ns
         self.blocked_since_ns = 0
         self.state = thread_state.RUNNING
         self.stack = self.stage = -1
-
-
-class ReadyCounts:
-    """Counts of the threads that are ready to run beyond the CPUs that there are, of which two in a row say something.
-
-    Threads that are woken together are ready together for a moment, which says nothing of the time before it.
-    """
-
-    def __init__(self, now_ns: int) -> None:
-        self._counted_ns = now_ns
-        self._too_many = 0
-
-    def is_due(self, now_ns: int) -> bool:
-        """Whether to count: sooner where there were too many, to know for how long."""
-        return now_ns - self._counted_ns >= (COUNT_AGAIN_NS if self._too_many else COUNT_READY_EVERY_NS)
-
-    def count(self, now_ns: int, too_many: int) -> list[tuple[int, int]]:
-        """Since when there are too many, and how many at least; nothing where this count or the last one denies it."""
-        least = min(max(too_many, 0), self._too_many)
-        found = [(self._counted_ns, least)] if least else []
-        self._counted_ns, self._too_many = now_ns, max(too_many, 0)
-        return found
 
 
 class SampledProcess:
@@ -98,44 +64,30 @@ class SampledProcess:
 
     def __init__(self, hello: dict[str, Any], memory: int) -> None:
         self.pid = hello["pid"]
-        self.memory = memory
-        self._layout = hello["layout"]
-        self._cpus = _affinity(self.pid)
+        self._layout, self._interval_ns = hello["layout"], hello["interval_ns"]
+        self._process = thread_state.Process(self.pid, memory)
+        self._cpus = thread_state.affinity(self.pid)
         self.spool = Spool(_claim(hello["folder"], self.pid, may_be_main=not hello["forked"]))
-        self.spool.write_json(
-            files.META,
-            {
-                "pid": self.pid,
-                "interval_ns": INTERVAL_NS,
-                "cpus": thread_state.count_cores(self.pid),
-                "monotonic_ns": hello["monotonic_ns"],
-                "unix_ns": hello["unix_ns"],
-            },
-        )
+        cores = thread_state.count_cores(self.pid)
+        meta = {name: hello[name] for name in ("pid", "interval_ns", "monotonic_ns", "unix_ns")}
+        self.spool.write_json(files.META, meta | {"cpus": cores})
         gil = self._layout["gil"]
         self._gil = range(gil, gil + GIL_BYTES) if gil else range(0)
         self._reader = InterpreterReader(Memory(memory), self._layout)
-        self.ranges: RangeReader | None = None
-        if hello["slots"]:
-            self.read_ranges(hello["slots"])
-        self._ends = Peers(self.pid)
-        self._peer_names: dict[int, str] = {}
+        self._ranges: RangeReader | None = None
+        self._counts = hello["counts"]
         self._threads: dict[int, SampledThread] = {}
         self._tids: dict[int, int] = {}
         self._next_check_s = 0.0
-        self._ready = ReadyCounts(time.monotonic_ns())
-        self._cpu_time = thread_state.process_cpu_ns(self.pid)
-        self._cpu_time_read_ns = time.monotonic_ns()
-        self._native: NativeSampler | None = None
-        self._native_read_ns = self._threads_found_ns = time.monotonic_ns()
-        try:
-            self._native = NativeSampler(self.pid)
-        except UnavailableError as error:
-            self.spool.write_json(files.NATIVE_MISSING, [f"native code: {error}"])
+        now_ns = time.monotonic_ns()
+        self._ready_counted_ns, self._too_many = now_ns, 0
+        self._cpu_time, self._cpu_time_read_ns = thread_state.process_cpu_ns(self.pid), now_ns
 
-    def read_ranges(self, slots: dict[str, int]) -> None:
-        """Read the stacks of recorders, whose objects are laid out like that."""
-        self.ranges = RangeReader(self._reader, slots)
+    def follow(self, stack: dict[str, Any]) -> None:
+        """Read the open ranges of a thread off a recorder's stack from now on."""
+        if self._ranges is None:
+            self._ranges = RangeReader(self._reader, stack["slots"])
+        self._ranges.add(stack["ident"], stack["recorder"], stack["lane"], stack["address"])
 
     def sample(self) -> bool:
         """Sample all threads; False: the process has ended."""
@@ -144,82 +96,45 @@ class SampledProcess:
         except UnreadableError:
             return self._is_there()
         if time.monotonic() >= self._next_check_s:
-            self._next_check_s = time.monotonic() + 1.0
-            self._forget_ended({ident for _, ident, _ in threads})
-        tids = {}
-        for address, ident, _ in threads:
-            tid = self._tid_of(ident)
-            if tid:
-                tids[address] = tid
-        for address, ident, first in threads:
+            self._next_check_s = time.monotonic() + CHECK_THREADS_S
+            self._forget_ended({ident for _, ident in threads})
+        tids = {address: tid for address, ident in threads if (tid := self._tid_of(ident))}
+        for address, ident in threads:
             if address in tids:
-                self._sample_thread(address, ident, first, tids)
+                self._sample_thread(address, ident, tids)
         self._count_ready()
         self._note_cpu_time()
-        self._sample_native()
         return True
-
-    def flush(self) -> None:
-        """Write what was sampled."""
-        if self.spool.has_native:
-            with contextlib.suppress(OSError, ValueError):  # it has ended: what was executable before is in the file
-                self.spool.maps(code_maps(self.pid))
-        self.spool.flush()
 
     def close(self) -> None:
         """Write the rest."""
-        if self._native is not None:
-            self._read_native()
-            counts = {
-                f"{self._native.lost} samples, which the sampler came too late for": self._native.lost,
-                f"{self._native.unseen} threads (too many open files, or RLIMIT_MEMLOCK)": self._native.unseen,
-            }
-            missing = [f"native code: {sentence}" for sentence, count in counts.items() if count]
-            self.spool.write_json(files.NATIVE_MISSING, missing)
-        self.flush()
         self.spool.close()
         self.release()
 
     def release(self) -> None:
         """Close the files in /proc."""
-        os.close(self.memory)
-        if self._native is not None:
-            self._native.close()
+        os.close(self._process.memory)
         for thread in self._threads.values():
             thread.files.close()
 
-    def _sample_native(self) -> None:
-        if self._native is None:
-            return
-        now_ns = time.monotonic_ns()
-        if now_ns - self._threads_found_ns > FIND_THREADS_EVERY_NS:
-            self._threads_found_ns = now_ns
-            self._native.find_threads()
-        if now_ns - self._native_read_ns > NATIVE_EVERY_NS:
-            self._native_read_ns = now_ns
-            self._read_native()
-
-    def _read_native(self) -> None:
-        assert self._native is not None
-        self.spool.native(self._native.read(), LENGTH_NS)
-
     def _count_ready(self) -> None:
-        """Note where the process has more threads ready to run than CPUs, and where its CPUs change."""
-        now_ns = time.monotonic_ns()
-        if not self._ready.is_due(now_ns):
-            return
-        cpus = _affinity(self.pid)
-        if not cpus:
+        """Note where the process has more threads ready to run than CPUs, and where its CPUs change.
+
+        Threads that are woken together are ready together for a moment, so two counts in a row say something.
+        """
+        now_ns, counted_ns = time.monotonic_ns(), self._ready_counted_ns
+        every_ns = COUNT_AGAIN_NS if self._too_many else max(COUNT_READY_EVERY_NS, 5 * self._interval_ns)
+        cpus = thread_state.affinity(self.pid)
+        if now_ns - counted_ns < every_ns or not cpus:
             return
         if cpus != self._cpus:
             self._cpus = cpus
             self.spool.event(now_ns, now_ns, self.pid, CPUS, thread_state.count_cores(self.pid))
-        try:
-            too_many = thread_state.count_ready(self.pid) - len(cpus)
-        except OSError:
-            return
-        for start_ns, least in self._ready.count(now_ns, too_many):
-            self.spool.event(start_ns, now_ns, self.pid, CROWDED, least)
+        with contextlib.suppress(OSError):
+            too_many = max(thread_state.count_ready(self.pid) - len(cpus), 0)
+            if least := min(too_many, self._too_many):
+                self.spool.event(counted_ns, now_ns, self.pid, CROWDED, least)
+            self._ready_counted_ns, self._too_many = now_ns, too_many
 
     def _note_cpu_time(self) -> None:
         """Note how much CPU time all threads of the process used since the last time."""
@@ -230,11 +145,13 @@ class SampledProcess:
             used_ns = self._cpu_time + micros * 1000
         self._cpu_time, self._cpu_time_read_ns = used_ns, now_ns
 
-    def _sample_thread(self, address: int, ident: int, first: int, tids: dict[int, int]) -> None:
-        now_ns = time.monotonic_ns()
-        thread = self._threads.get(tids[address])
+    def _sample_thread(self, address: int, ident: int, tids: dict[int, int]) -> None:
+        now_ns, tid = time.monotonic_ns(), tids[address]
+        thread = self._threads.get(tid)
         if thread is None:
-            thread = self._threads[tids[address]] = SampledThread(self._ends, tids[address], now_ns)
+            thread = self._threads[tid] = SampledThread(
+                self._process, tid, now_ns - self._interval_ns, counts=self._counts
+            )
         schedule = thread.files.schedule()
         is_blocked = thread.blocked_since_ns > 0
         if is_blocked and schedule == thread.schedule and schedule is not None:
@@ -247,17 +164,14 @@ class SampledProcess:
             self._write(thread, thread.seen_ns, thread.schedule, 0)
         try:
             # Stage, stack and state as close to each other as can be; the stack's first frame is read anew.
-            path = self.ranges.path(ident) if self.ranges is not None else None
+            path = self._ranges.path(ident) if self._ranges is not None else None
             now_ns = time.monotonic_ns()
-            first = self._reader.first_frame(address)
-            frames = self._reader.stack(first)
+            frames = self._reader.stack(self._reader.first_frame(address))
         except UnreadableError:
             path, frames = None, []
         holder = self._holder(tids)
         thread.state = self._state(thread, schedule, now_ns)
         thread.stage = -1 if path is None else self.spool.number("stages", path)
-        if self.spool.is_crowded:
-            frames = frames[:FRAMES_WHEN_CROWDED]
         numbers = tuple(self.spool.number("frames", frame) for frame in frames)
         thread.stack = self.spool.number("stacks", numbers) if numbers else -1
         is_blocked = thread.state not in (thread_state.RUNNING, thread_state.RUNNABLE)
@@ -265,7 +179,7 @@ class SampledProcess:
         thread.seen_ns = now_ns
         self._write(thread, now_ns, schedule, holder)
 
-    def _state(self, thread: SampledThread, schedule: tuple[int, int, int] | None, now_ns: int) -> int:
+    def _state(self, thread: SampledThread, schedule: Schedule, now_ns: int) -> int:
         state = thread.files.state(self._gil)
         if state == thread_state.RUNNING and schedule is not None and thread.schedule is not None:
             waited_ns = schedule[1] - thread.schedule[1]
@@ -273,31 +187,19 @@ class SampledProcess:
                 return thread_state.RUNNABLE
         return state
 
-    def _write(self, thread: SampledThread, now_ns: int, schedule: tuple[int, int, int] | None, holder: int) -> None:
+    def _write(self, thread: SampledThread, now_ns: int, schedule: Schedule, holder: int) -> None:
         on_cpu = runnable = -1
         if schedule is not None and thread.schedule is not None:
             on_cpu, runnable = schedule[0] - thread.schedule[0], schedule[1] - thread.schedule[1]
         counts: tuple[int, ...] = (-1, -1, -1, -1)
-        if schedule == thread.schedule and thread.counts is not None and schedule is not None and on_cpu == 0:
+        if thread.counts is not None and schedule == thread.schedule and schedule is not None:
             counts = (0, 0, 0, 0)  # it has not run
-        elif (now := thread.files.counts()) is not None and thread.counts is not None:
+        elif thread.counts is not None and (now := thread.files.counts()) is not None:
             counts = tuple(after - before for after, before in zip(now, thread.counts, strict=True))
             thread.counts = now
-        self.spool.sample(
-            now_ns, thread.tid, now_ns - thread.row_ns, on_cpu, runnable, thread.state, thread.stack, thread.stage,
-            holder, counts=counts,
-        )  # fmt: skip
-        if thread.files.peer and thread.state not in (thread_state.RUNNING, thread_state.RUNNABLE):
-            self._note_peer(thread.files.peer)
-            self.spool.event(thread.row_ns, now_ns, thread.tid, PEER, thread.files.peer)
-        thread.row_ns, thread.schedule = now_ns, schedule
-
-    def _note_peer(self, pid: int) -> None:
-        """Its name, which a process that executes another program changes."""
-        name = name_of(pid)
-        if name and self._peer_names.get(pid) != name:
-            self._peer_names[pid] = name
-            self.spool.write_json(files.PEERS, {str(pid): name})
+        length_ns, thread.row_ns, thread.schedule = now_ns - thread.row_ns, now_ns, schedule
+        seen = thread.state, thread.stack, thread.stage
+        self.spool.sample(now_ns, thread.tid, length_ns, on_cpu, runnable, *seen, holder, counts=counts)
 
     def _holder(self, tids: dict[int, int]) -> int:
         try:
@@ -326,47 +228,57 @@ class SampledProcess:
 
     def _is_there(self) -> bool:
         try:
-            return bool(os.pread(self.memory, 8, self._layout["thread"]))
+            return bool(os.pread(self._process.memory, 8, self._layout["thread"]))
         except OSError:
             return False
 
 
 class Sampler:
-    """All processes that hold the other end of the socket."""
+    """All processes that hold the other end of the socket.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+        interval_ns: between two samples of a thread.
+        share: of a CPU that sampling takes at most, beyond `FREE_S`; the interval grows until it does.
+    """
+
+    def __init__(self, connection: socket.socket, interval_ns: int, share: float) -> None:
         self._connection = connection
+        self._interval_s, self._share = interval_ns / 1e9, share
         self._processes: dict[int, SampledProcess] = {}
-        self._interval_s = INTERVAL_NS / 1e9
 
     def run(self) -> None:
         """Until the last process has ended."""
-        due_s, flush_s, random_part = 0.0, time.monotonic() + FLUSH_S, random.Random()
-        is_open = True
-        while is_open:
-            wait_s = max(due_s - time.monotonic(), 0.0) if self._processes else None
-            while is_open and select.select([self._connection], [], [], wait_s)[0]:
-                is_open = self._receive()
-                wait_s = max(due_s - time.monotonic(), 0.0) if self._processes else None
+        due_s, flush_s = 0.0, time.monotonic() + FLUSH_S
+        began_s, free_s = time.monotonic(), time.process_time() + FREE_S
+        while self._receive_until(due_s):
             started_s = time.monotonic()
             for pid, process in list(self._processes.items()):
                 self._sample(pid, process, flush=started_s > flush_s)
-            spent_s = time.monotonic() - started_s
-            rows = max((process.spool.rows for process in self._processes.values()), default=0)
-            interval_s = max(INTERVAL_NS / 1e9 * 2 ** (rows // ROWS_AT_FULL_RATE), spent_s / MAX_SHARE)
-            # Jitter, so that a loop of the program cannot keep step with it.
-            due_s = started_s + interval_s * random_part.uniform(0.5, 1.5)
             if started_s > flush_s:
                 flush_s = started_s + FLUSH_S
+            rows = max((process.spool.rows for process in self._processes.values()), default=0)
+            interval_s = self._interval_s * 2 ** (rows // ROWS_AT_FULL_RATE)
+            # Jitter, so that a loop of the program cannot keep step with it.
+            due_s = started_s + interval_s * (0.5 + os.urandom(1)[0] / 255)
+            due_s = max(due_s, began_s + (time.process_time() - free_s) / self._share)
         for pid in list(self._processes):
             self._end(pid)
+
+    def _receive_until(self, due_s: float) -> bool:
+        """Handle messages; False: no process is left."""
+        while True:
+            wait_s = max(due_s - time.monotonic(), 0.0) if self._processes else None
+            if not select.select([self._connection], [], [], wait_s)[0]:
+                return True
+            if not self._receive():
+                return False
 
     def _sample(self, pid: int, process: SampledProcess, *, flush: bool) -> None:
         try:
             if not process.sample():
                 self._end(pid)
             elif flush:
-                process.flush()
+                process.spool.flush()
         except OSError:  # a full disk: what is in the file stays
             self._processes.pop(pid).release()
 
@@ -384,32 +296,18 @@ class Sampler:
         if kind == "process":
             self._processes[pid] = SampledProcess(message, descriptors[0])
             return True
-        for descriptor in descriptors:
-            os.close(descriptor)
         process = self._processes.get(pid)
         if process is None:
             return True
-        if kind == "slots":
-            process.read_ranges(message["slots"])
-        elif kind == "stack" and process.ranges is not None:
-            process.ranges.add(message["ident"], message["recorder"], message["lane"], message["address"])
+        if kind == "stack":
+            process.follow(message)
         elif kind == "collections":
             for start_ns, end_ns, tid, generation in message["rows"]:
                 process.spool.event(start_ns, end_ns, tid, COLLECTION, generation)
-        elif kind == "missing":
-            process.spool.write_json(files.MISSING, message["sentences"])
         elif kind == "end":
             self._end(pid)
             self._connection.send(b"ended")
         return True
-
-
-def _affinity(pid: int) -> set[int]:
-    """The CPUs that a process may run on; none: not known."""
-    try:
-        return os.sched_getaffinity(pid)
-    except OSError:
-        return set()
 
 
 def _claim(folder: str, pid: int, *, may_be_main: bool) -> str:
@@ -424,17 +322,13 @@ def _claim(folder: str, pid: int, *, may_be_main: bool) -> str:
     return os.path.join(folder, f"{files.FILE_PREFIX}_{pid}{files.FILE_SUFFIX}")  # noqa: PTH118
 
 
-def main() -> None:
-    """`run_sampler.py DESCRIPTOR`: leave the process's family, so that it never waits for the sampler, and sample."""
-    if os.fork():
-        os._exit(0)
+def main(descriptor: int, interval_ns: int, percent: int) -> None:
+    """Sample the processes at the other end of a socket."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _leave_cpus()
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    connection.send(str(os.getpid()).encode())
-    Sampler(connection).run()
+    Sampler(socket.socket(fileno=descriptor), interval_ns, percent / 100).run()
 
 
 def _leave_cpus() -> None:

@@ -1,12 +1,11 @@
 """The file of a process's samples: append-only chunks, so that a killed process leaves all up to the last flush.
 
 After `MAGIC` come chunks: kind and length (`CHUNK`), then the payload. What rows refer to by number is defined
-in a chunk before them. Times are of CLOCK_MONOTONIC.
+in a chunk before them. Times are of CLOCK_MONOTONIC. Readers skip kinds that they do not know.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import struct
@@ -32,29 +31,14 @@ SAMPLES = 3
 EVENTS = 4
 MISSING = 5
 """JSON list of sentences."""
-NATIVE = 6
-"""How long each sample stands for, ns (`LENGTH`), then rows of `perf_events.ROW`."""
-MAPS = 7
-"""JSON object: `maps`, what is executable in the process (rows of `perf_events.code_maps`), as it was when the next
-`NATIVE` was written; `files`: by path, size and time of change (ns) of files that no such chunk before it had."""
-NATIVE_MISSING = 8
-"""JSON list of sentences: why there are no samples of native code, or not all."""
-PEERS = 9
-"""JSON object: names of processes that threads waited for, by pid; as events (`PEER`) mean them from here on."""
 END = 10
 """Empty, the last one: nothing is missing behind it."""
 
-LENGTH = struct.Struct("<q")
 SAMPLE = struct.Struct("<qiqqqBiiiiiii")
 """time, thread, length, on CPU, runnable, state, stack, stage, thread that held the interpreter lock (0: none), and
 since the last one: minor and major page faults, voluntary and involuntary context switches (-1: not known)."""
 EVENT = struct.Struct("<qqiBi")
 """start, end, thread, kind, detail."""
-
-
-MAX_STACKS = 100_000
-NATIVE_ROWS_AT_FULL_RATE = 4_000_000
-"""With as many more, every second one is left out, so that files stay small in long runs."""
 
 
 class Spool:
@@ -68,12 +52,6 @@ class Spool:
         self._defined: dict[str, list[Any]] = {}
         self._numbers: dict[str, dict[Any, int]] = {"frames": {}, "stacks": {}, "stages": {}}
         self.rows = 0
-        self._native: list[bytes] = []
-        self._native_rows = 0
-        self._native_length_ns = 0
-        self._native_seen = 0
-        self._maps: list[Any] = []
-        self._files_of_maps: set[str] = set()
 
     def number(self, table: str, value: tuple[Any, ...]) -> int:
         """The number of a frame, a stack or a stage; defined at its first use."""
@@ -84,11 +62,6 @@ class Spool:
             self._defined.setdefault(table, []).append(value)
         return number
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether there are so many different stacks that further ones should be cut."""
-        return len(self._numbers["stacks"]) > MAX_STACKS
-
     def sample(self, *row: int, counts: Sequence[int] = (-1, -1, -1, -1)) -> None:
         """Add a row of `SAMPLE`, whose last four columns are `counts`."""
         self._samples += SAMPLE.pack(*row, *counts)
@@ -97,34 +70,6 @@ class Spool:
     def event(self, *row: int) -> None:
         """Add a row of `EVENT`."""
         self._events += EVENT.pack(*row)
-
-    def native(self, rows: list[bytes], length_ns: int) -> None:
-        """Add rows of `perf_events.ROW`, of which each stands for so long; in long runs some of them."""
-        step: int = 2 ** (self._native_rows // NATIVE_ROWS_AT_FULL_RATE)
-        kept = rows[-self._native_seen % step :: step]
-        self._native_seen += len(rows)
-        if self._native_length_ns != length_ns * step:
-            self._flush_native()
-            self._native_length_ns = length_ns * step
-        self._native += kept
-        self._native_rows += len(kept)
-
-    @property
-    def has_native(self) -> bool:
-        """Whether rows of native code wait to be written."""
-        return bool(self._native)
-
-    def maps(self, maps: list[tuple[int, int, int, str]]) -> None:
-        """Write what is executable, where it has changed."""
-        if maps == self._maps:
-            return
-        self._maps, files = maps, {}
-        for path in {path for *_, path in maps if path.startswith("/")} - self._files_of_maps:
-            self._files_of_maps.add(path)
-            with contextlib.suppress(OSError):
-                status = os.stat(path)  # noqa: PTH116 - the sampler imports little
-                files[path] = [status.st_size, status.st_mtime_ns]
-        self.write_json(MAPS, {"maps": maps, "files": files})
 
     def write_json(self, kind: int, content: object) -> None:
         """Write a chunk of JSON."""
@@ -139,12 +84,6 @@ class Spool:
             if rows:
                 self._write(kind, bytes(rows))
                 rows.clear()
-        self._flush_native()
-
-    def _flush_native(self) -> None:
-        if self._native:
-            self._write(NATIVE, LENGTH.pack(self._native_length_ns) + b"".join(self._native))
-            self._native = []
 
     def close(self) -> None:
         """Flush and close."""

@@ -34,9 +34,9 @@ from perfharness.runs.files.json_files import write_json
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness_launcher.launch import FinishedRun
 from perfharness_launcher.options import launch_options, sentences_of
+from perfharness_launcher.outcome import log_tail
 from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import STDERR_LOG
-from perfharness_launcher.processes.outcome import log_tail
 from perfharness_launcher.supervise import Observer
 
 MODEL = ("device", "precision", "shapes")

@@ -18,9 +18,9 @@ Setting = Literal[
 """In the order in which they are set; they are restored in the reverse order."""
 
 StepAnswer = Literal["set", "already", "refused", "absent", "not_tried"]
-"""`already`: it was so before, or `clocks max` holds it; `absent`: this card has no such setting any more."""
+"""`already`: it was so before; `absent`: this card has no such setting any more."""
 
-Outcome = Literal["restored", "left_to_others", "changed_by_others", "nothing_to_do", "failed"]
+Outcome = Literal["restored", "failed"]
 
 
 class _Model(BaseModel):

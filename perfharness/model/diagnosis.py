@@ -6,14 +6,12 @@ otherwise. None was not measured; `missing` has the reason.
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal
 
 from perfharness.model.findings import Finding
 from perfharness.model.rounding import figure
-from perfharness.model.text import short_function
 from perfharness.model.trace import GpuDevice
 
 Path = tuple[str, ...]
@@ -39,7 +37,6 @@ class Verdict(str, Enum):
     CPU_CONTENTION = "cpu-contention"
     CPU_QUOTA = "cpu-quota"
     CPU_STEAL = "cpu-steal"
-    CPU_FREQUENCY = "cpu-frequency"
     RECOMPILATION = "recompilation"
     DATA_LOADER_STARVATION = "data-loader-starvation"
     FILE_WAIT = "file-wait"
@@ -285,7 +282,6 @@ class FunctionTime:
     function: str
     file: str
     line: int
-    is_native: bool
     self_ms: float
     cumulative_ms: float
     error_ms: float
@@ -299,46 +295,8 @@ class FunctionTime:
 
 
 @dataclass(frozen=True)
-class NativeFunction:
-    """A function of native code, by samples of the CPU time that threads spent in user space.
-
-    `library` is None for code that is in no file (compiled while the program ran), `function` where the library has no
-    symbol for it. `share` is of the CPU time of the same threads in the stage, `error` half of its 95 % interval.
-    `called_at` is the line of the user's Python that most of it was called at; None where too few samples show it.
-    """
-
-    library: str | None
-    function: str | None
-    cpu_ms: float
-    share: float
-    error: float
-    called_at: FunctionTime | None = None
-
-
-@dataclass(frozen=True)
-class NativeProfile:
-    """The native code of a stage, a batch: of the stage's own threads, and of helper threads, which run no Python
-    (those of OpenMP, of a driver), while any thread was in the stage. The interpreter is native code, too.
-
-    `cpu_ms` and `helper_cpu_ms` are in user space, summed over threads. Time in the kernel has no samples: `kernel_ms`
-    is what the stage's threads ran beyond `cpu_ms`, None where that is not known or within `error_ms`, half of the
-    95 % interval of `cpu_ms`.
-    """
-
-    samples: int
-    cpu_ms: float
-    error_ms: float
-    kernel_ms: float | None
-    functions: list[NativeFunction]
-    helper_threads: int
-    helper_samples: int
-    helper_cpu_ms: float
-    helper_functions: list[NativeFunction]
-
-
-@dataclass(frozen=True)
 class HostProfile:
-    """Where the stage's host time went, by sampled stacks (the explaining pass).
+    """Where the stage's time went, by sampled stacks.
 
     `state_ms` by the lower-case name of `HostState`; None where the system does not show it.
     """
@@ -367,8 +325,6 @@ class HostProfile:
     """CPUs that the process and its forked children had meanwhile, threads of native libraries and other stages too."""
     cpus: int | None = None
     """Cores that it may run on in the stage."""
-    native: NativeProfile | None = None
-    """None where native code could not be sampled; `missing` has the reason."""
     longest: FunctionTime | None = None
     """The function outside of libraries in which most of the host time passed, whatever the thread did there."""
 
@@ -432,8 +388,6 @@ class Cause:
     where_reason: str | None
     try_this: str
     saves_ms: float | None
-    native: NativeFunction | None = None
-    """The native code that `where` spends most of its CPU time in, which `share` is of; None of Python's own time."""
     share_at_most: float | None = None
     """Where an explaining pass shows the cause that is not trusted in its proportions: `share` is the least, this the
     most that it can be. None: `share` is a measured figure."""
@@ -463,7 +417,7 @@ class StageVerdict:
     limit: GpuLimit | None = None
     """Of `gpu-bound`: what limits the GPU's work; None with every other verdict."""
     steady: Verdict | None = None
-    """Of `first-use`, and of CPUs that the machine keeps (`cpu-quota`, `cpu-steal`, `cpu-frequency`): what limits the
+    """Of `first-use`, and of CPUs that the machine keeps (`cpu-quota`, `cpu-steal`): what limits the
     stage otherwise, one of its causes; None where nothing with a name does, and with every other verdict."""
 
 
@@ -539,18 +493,6 @@ class Diagnosis:
         tree = rounded(asdict(self))
         tree["findings"] = [finding.to_json() for finding in self.findings]
         return {"unit": "milliseconds", **tree}
-
-
-LIBRARY_SUFFIX = re.compile(r"(-[0-9a-f]{8})?(\.(cpython|abi3|so)\b.*)?$")
-"""Of a library's file: a hash that wheels put there, versions, the Python that it is for."""
-
-
-def native_text(native: NativeFunction) -> str:
-    """Library and function, for a sentence: `libopenblas: dgemm_kernel`."""
-    if native.library is None:
-        return "code compiled at run time"
-    library = LIBRARY_SUFFIX.sub("", native.library.rpartition("/")[2], count=1)
-    return f"{library}: {short_function(native.function)}" if native.function else library
 
 
 def rounded(value: Any) -> Any:

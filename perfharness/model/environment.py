@@ -46,6 +46,9 @@ LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
 EXPLAIN = "PERFHARNESS_EXPLAIN"
 """`1` in the explaining pass of `--explain`: record what explains the times, at a cost. Empty: not."""
 
+SAMPLING = "PERFHARNESS_SAMPLING"
+"""`1`: sample the stacks of the process from outside. Empty: only where `EXPLAIN` is `1`."""
+
 ANNOTATIONS = "PERFHARNESS_ANNOTATIONS"
 """JSON of `model.annotations.Annotations`, where a launch annotates the script from outside."""
 

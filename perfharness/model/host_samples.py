@@ -1,4 +1,4 @@
-"""What the explaining pass records of a process's threads: sampled Python stacks, and intervals that the host knows.
+"""What the sampler records of a process's threads: Python stacks, and intervals that the host knows.
 
 Columns, as a trace has them; times are on the trace's clock. The probe inside the process writes them, `trace` reads
 them, the diagnosis lays them onto stages.
@@ -6,11 +6,12 @@ them, the diagnosis lays them onto stages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 from perfharness.model.columns import Int64, Integers
+
+COARSE_NS = 10_000_000
 
 
 class HostState(IntEnum):
@@ -56,22 +57,17 @@ class HostEventKind(IntEnum):
     at least."""
     CPU_TIME = 4
     """What all threads of the process ran, those of native libraries too; `detail`: microseconds."""
-    PEER = 5
-    """The thread waited for a process; `detail`: its pid (`HostProbe.peers`)."""
     CPUS = 6
     """From here on the process may run on other CPUs than before; `detail`: how many cores."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A function, and the line that it was at. Of native code, `file` is the library and `line` is 0. `suspends`: it is
-    known to be of a coroutine or generator.
-    """
+    """A function, and the line that it was at. `suspends`: it is known to be of a coroutine or generator."""
 
     function: str
     file: str
     line: int
-    is_native: bool = False
     suspends: bool = False
 
 
@@ -111,6 +107,11 @@ class HostSamples:
     def __len__(self) -> int:
         return len(self.time_ns)
 
+    @property
+    def is_coarse(self) -> bool:
+        """Whether they are those of the measured pass, too far apart to say what a single batch did."""
+        return self.interval_ns >= COARSE_NS
+
 
 @dataclass(frozen=True)
 class HostEvents:
@@ -128,40 +129,14 @@ class HostEvents:
 
 
 @dataclass(frozen=True)
-class NativeSamples:
-    """One row for each `length_ns` of CPU time of a thread in user space, ordered by thread and time; the columns are
-    aligned. Time in the kernel has no rows.
-
-    `function` indexes `functions`, whose names are "" where the library has no symbol there, and whose files are ""
-    where the thread was in code that is in no file.
-    """
-
-    time_ns: Int64
-    thread: Int64
-    """As in `Trace.ranges.thread`; threads that run no Python, too."""
-    length_ns: Integers
-    function: Integers
-    functions: list[Frame]
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
-
-
-@dataclass(frozen=True)
 class HostProbe:
-    """Everything that the probe of one process recorded. `missing`: what it could not, each a sentence;
-    `native_missing`: the same of `native`, which is None where nothing of it was recorded.
-    """
+    """Everything that the probe of one process recorded. `missing`: what it could not, each a sentence."""
 
     samples: HostSamples
     events: HostEvents
     missing: tuple[str, ...] = ()
     cpus: int | None = None
     """Cores that the process may run on at first: two hyperthreads of one core count once. None: not known."""
-    native: NativeSamples | None = None
-    native_missing: tuple[str, ...] = ()
-    peers: Mapping[int, str] = field(default_factory=dict)
-    """Names of processes that threads waited for, by pid."""
     together: HostSamples | None = None
     """The samples of all processes that were launched together, where it is not the only one: those that it waits for
     may be among them. Their frames and stacks have numbers of their own."""

@@ -112,7 +112,7 @@ class RecorderJournal(ProcessFacts):
     `running`: killed, with the counts of the last write."""
 
     cuda_loaded: bool | None = None
-    """Whether the CUDA driver library was in the process at its end; None where that is not known."""
+    """Whether CUDA was initialised in the process at its end; earlier versions: whether its driver was loaded."""
 
     instruments: list[str] = Field(default_factory=list)
     """Settings and instruments that slow the process down, as they were found at its end."""

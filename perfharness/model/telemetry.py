@@ -53,10 +53,7 @@ GPM_SHARES = (
 )  # fmt: skip
 GPM_RATES = ("gpm_pcie_rx_mib_per_s", "gpm_pcie_tx_mib_per_s", "gpm_nvlink_rx_mib_per_s", "gpm_nvlink_tx_mib_per_s")
 
-SINCE_LAST_READING = frozenset(
-    {"cpu_percent", "io_wait_percent", "steal_percent", "busy_frequency_mhz", "busy_frequency_percent"}
-    | {*GPM_SHARES, *GPM_RATES}
-)
+SINCE_LAST_READING = frozenset({"cpu_percent", "io_wait_percent", "steal_percent", *GPM_SHARES, *GPM_RATES})
 """Metrics whose value is the mean over the time since the reading before."""
 
 
@@ -190,28 +187,6 @@ class FailureRecord(_Model):
     count: int
 
 
-class TickRecord(_Model):
-    """How well one source's rhythm was kept."""
-
-    source: str
-    period_ns: int
-    ticks: int
-    late: int
-    """Begun more than half a period after their time."""
-
-    missed: int
-    """Not begun at all, since the one before was not over."""
-
-    latest_ns: int = 0
-    """How late the latest was."""
-
-    overrun: int = 0
-    """Of the late and the missed: since the reading before took long, rather than since it began late itself."""
-
-    longest_ns: int = 0
-    """The longest reading."""
-
-
 class ClockTieRecord(_Model):
     """UTC against the monotonic clock of the machine. UTC = monotonic + `offset_ns`, by at most `error_ns`."""
 
@@ -236,16 +211,15 @@ class TelemetryMeta(_Model):
     subjects: list[SubjectRecord] = Field(default_factory=list)
     update_periods: list[UpdatePeriodRecord] = Field(default_factory=list)
     failures: list[FailureRecord] = Field(default_factory=list)
-    ticks: list[TickRecord] = Field(default_factory=list)
-    ended: Literal["stopped", "parent_died", "cut_off"] = "cut_off"
-    """`cut_off`: the sampler did not come to its end; the readings up to then are there."""
+    ended: Literal["stopped", "cut_off"] = "cut_off"
+    """`cut_off`: the process that sampled was killed; the readings up to at most 30 s before are there."""
 
     idle_start_unix_ns: int | None = None
     idle_end_unix_ns: int | None = None
     """A time before the first process was started; None where none was waited for."""
 
     sampler_cpu_ns: int | None = None
-    """CPU time that the sampler itself took."""
+    """CPU time of the threads that sample."""
 
     driver: str | None = None
 

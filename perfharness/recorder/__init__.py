@@ -4,8 +4,10 @@ Imports nothing but the standard library, and nvtx once a recorder is made: it m
 """
 
 from perfharness.recorder.arguments import get_default_arg_parser, parse_validate_default_args
+from perfharness.recorder.blocks import BatchBlock, RangeBlock
+from perfharness.recorder.core import default_recorder
 from perfharness.recorder.journal import startup_range
-from perfharness.recorder.recorder import BatchBlock, PerfRecorder, RangeBlock, default_recorder
+from perfharness.recorder.recorder import PerfRecorder
 
 __all__ = [
     "BatchBlock",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ from perfharness.errors import UsageError
 from perfharness.model import environment
 
 LOG_LEVELS = ("info", "error", "debug", "warning")
-_SMALLEST_IMAGE_SIDE = 10
 _MINIMAL = ("output_dir", "device_id", "log_level")
+_SMALLEST = {"batch_size": 1, "target_img_height": 10, "target_img_width": 10, "device_id": 0}
 
 
 def get_default_arg_parser(
@@ -49,7 +48,9 @@ def get_default_arg_parser(
     launch = os.environ.get(environment.OUTPUT_DIR)
     level = os.environ.get(environment.LOG_LEVEL, "").lower()
     images = "a JPEG image, an MP4 video" if supports_video else "a JPEG image"
-    parser = argparse.ArgumentParser(message, formatter_class=_Formatter, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        message, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
+    )
 
     def add(short: str, name: str, text: str, default: object, **options: Any) -> None:
         if parser_type == "vision" or name in _MINIMAL:
@@ -59,11 +60,11 @@ def get_default_arg_parser(
     given = input_path and os.fspath(input_path)
     add("-i", "input_path", f"{images} or a folder of JPEG images (*.jpg)", given, required=input_path is None)
     add("-o", "output_dir", "folder for the results", launch or os.fspath(output_dir))
-    add("-th", "target_img_height", "height to which images are resized", target_img_height, type=_integer)
-    add("-tw", "target_img_width", "width to which images are resized", target_img_width, type=_integer)
-    add("-b", "batch_size", "images per batch", batch_size, type=_integer)
+    add("-th", "target_img_height", "height to which images are resized", target_img_height, type=int)
+    add("-tw", "target_img_width", "width to which images are resized", target_img_width, type=int)
+    add("-b", "batch_size", "images per batch", batch_size, type=int)
     # A launch shows the process one GPU, by its UUID: inside it is number 0, whatever its number outside.
-    add("-d", "device_id", "index of the GPU", 0 if launch else device_id, type=_integer)
+    add("-d", "device_id", "index of the GPU", 0 if launch else device_id, type=int)
     first = backend or supported_backends[0]
     add("-bk", "backend", "inference backend", first, choices=tuple(supported_backends))
     log_level = level if level in LOG_LEVELS else log_level
@@ -79,49 +80,22 @@ def parse_validate_default_args(
     A bad value ends the program with one sentence on standard error and exit code 2, as argparse does.
     """
     values = parser.parse_args(args)
-    problem = _first_problem(values)
+    problem = _first_problem(vars(values))
     if problem is not None:
         parser.error(problem)
     return values
 
 
-def _first_problem(values: argparse.Namespace) -> str | None:
-    given: dict[str, Any] = vars(values)
+def _first_problem(given: dict[str, Any]) -> str | None:
     if "input_path" in given and not Path(given["input_path"]).exists():
         return f"--input_path: {given['input_path']!r} does not exist; give a file or a folder"
     if "output_dir" in given and not Path(given["output_dir"]).is_dir():
         return f"--output_dir: {given['output_dir']!r} is not a folder; make it first or give another"
-    if given.get("batch_size", 1) < 1:
-        return f"--batch_size: must be 1 or more, got {given['batch_size']}"
-    for name in ("target_img_height", "target_img_width"):
-        if given.get(name, _SMALLEST_IMAGE_SIDE) < _SMALLEST_IMAGE_SIDE:
-            return f"--{name}: must be {_SMALLEST_IMAGE_SIDE} pixels or more, got {given[name]}"
-    return _device_problem(given["device_id"]) if "device_id" in given else None
-
-
-def _device_problem(device_id: int) -> str | None:
-    if device_id < 0:
-        return f"--device_id: must be 0 or more, got {device_id}"
+    for name, least in _SMALLEST.items():
+        if given.get(name, least) < least:
+            return f"--{name}: must be {least} or more, got {given[name]}"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = len([gpu for gpu in visible.split(",") if gpu.strip()]) if visible else 0
-    if count and device_id >= count:
-        number = "one GPU, number 0" if count == 1 else f"{count} GPUs, numbers 0 to {count - 1}"
-        return f"--device_id: CUDA_VISIBLE_DEVICES shows this process {number}; got {device_id}"
+    if count and given.get("device_id", 0) >= count:
+        return f"--device_id: must be below {count}, the number of CUDA_VISIBLE_DEVICES, got {given['device_id']}"
     return None
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
-
-
-class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows each argument once, though it may be spelled in two ways."""
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        twins = {option.replace("_", "-") for option in action.option_strings if "_" in option}
-        shown = copy.copy(action)
-        shown.option_strings = [option for option in action.option_strings if option not in twins]
-        return super()._format_action_invocation(shown)

@@ -8,13 +8,12 @@ finds the barrier open.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,19 +48,21 @@ class StartBarrier:
             begun = self._begun[loop] = self._begun.get(loop, 0) + 1
         return begun > self._warmup_batches
 
-    def _begin_in_child(self) -> None:
+    def begin_in_child(self) -> None:
         """Leave the waits of the parent to its own file, in a forked child."""
         self._lock, self.waits = threading.Lock(), []
 
     def wait(self, loop: str) -> int:
         """Report the arrival and sleep until the barrier opens; return the nanoseconds waited, 0 without a barrier."""
         begin_unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
+        facts = ranks.rank_facts()
+        rank, size = (-1, -1) if facts is None else (facts["rank"], ranks.ranks_here(facts))
         try:
-            with (
-                _opened(self._folder / environment.BARRIER_ARRIVALS, os.O_WRONLY | os.O_NONBLOCK) as arrivals,
-                _opened(self._folder / environment.BARRIER_GATE, os.O_RDONLY | os.O_NONBLOCK) as gate,
-            ):
-                os.write(arrivals, b"%d %d %d %d %d\n" % (self._process_index, os.getpid(), begin_unix_ns, *_rank()))
+            with ExitStack() as opened:
+                arrivals = _open(self._folder / environment.BARRIER_ARRIVALS, os.O_WRONLY, opened)
+                gate = _open(self._folder / environment.BARRIER_GATE, os.O_RDONLY, opened)
+                arrival = self._process_index, os.getpid(), begin_unix_ns, rank, -1 if size is None else size
+                os.write(arrivals, b"%d %d %d %d %d\n" % arrival)
                 poll = select.poll()
                 poll.register(gate, select.POLLIN)
                 poll.register(arrivals, 0)  # an error (no reader) is always reported
@@ -81,37 +82,20 @@ def has_background_workers() -> bool:
     return threading.active_count() > 1 or (multiprocessing is not None and bool(multiprocessing.active_children()))
 
 
-@cache
-def _barrier_in(folder: str) -> StartBarrier:
-    limit = _number(environment.START_BARRIER_LIMIT)
-    index, warmup = _number(environment.PROCESS_INDEX), _number(environment.WARMUP_BATCHES)
-    return StartBarrier(Path(folder), index, warmup, limit or None)
-
-
 def active() -> StartBarrier | None:
     """Return the barrier of this process's launch, or None."""
     folder = os.environ.get(environment.START_BARRIER)
     return _barrier_in(folder) if folder else None
 
 
-def _rank() -> tuple[int, int]:
-    """Which rank this process is, and how many there are on this host; -1 for what is not known."""
-    facts = ranks.rank_facts()
-    if facts is None:
-        return -1, -1
-    size = ranks.ranks_here(facts)
-    return facts["rank"], -1 if size is None else size
+@cache
+def _barrier_in(folder: str) -> StartBarrier:
+    variables = environment.PROCESS_INDEX, environment.WARMUP_BATCHES, environment.START_BARRIER_LIMIT
+    index, warmup, limit = (int(os.environ.get(name) or 0) for name in variables)
+    return StartBarrier(Path(folder), index, warmup, limit or None)
 
 
-@contextlib.contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _number(variable: str) -> int:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() else 0
+def _open(path: Path, flags: int, opened: ExitStack) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    opened.callback(os.close, descriptor)
+    return descriptor

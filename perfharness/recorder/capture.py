@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from perfharness.model import conventions, environment
 
 if TYPE_CHECKING:
+    from perfharness.recorder.events import Sink
     from perfharness.recorder.stacks import Stack
 
 
@@ -22,17 +24,25 @@ class Capture:
 
     Attributes:
         loop: the stack of the captured loop, while it is captured.
-        ranges, batches: recorded, the ranges that were opened again included.
     """
 
     def __init__(self, first: int, last: int) -> None:
         self.loop: Stack | None = None
-        self.ranges = self.batches = 0
+        self._ranges = self._batches = 0  # the ranges that were opened again included
         self._first, self._last = first, last
         self._seen: dict[Stack, int] = {}
         self._is_over = False
         self._lock = threading.Lock()
         self._nsys_range: Any = None
+
+    def guard(self, sink: Sink, stack: Stack) -> None:
+        """Have a stack's sink write nothing but while the stack is captured."""
+
+        def guarded(call: Callable[..., object]) -> Callable[..., object]:
+            return lambda *event: call(*event) if self.loop is stack else None
+
+        for name in ("push", "push_value", "pop", "write"):
+            setattr(sink, name, guarded(getattr(sink, name)))
 
     def begins(self, stack: Stack) -> bool:
         """Count a batch that is about to begin; begin the capture with the first wanted one."""
@@ -49,20 +59,25 @@ class Capture:
 
             name = conventions.CAPTURE_RANGE  # while it is open, nsys records
             self._nsys_range = nvtx.start_range(name, domain=name)
-        self.ranges, self.batches = len(around) - stack.ranges, -stack.batches
+        self._ranges, self._batches = len(around) - stack.ranges, -stack.batches
         return True
 
-    def ends(self, stack: Stack) -> bool:
-        """End the capture after the last wanted batch; `stop` has to follow."""
-        is_inside = any(node.is_batch for node in stack.open_ranges())
-        if stack is not self.loop or is_inside or self._seen[stack] + 1 < self._last:
-            return False
-        self.ranges, self.batches = self.ranges + stack.ranges, self.batches + stack.batches
+    def open(self, stack: Stack) -> None:
+        """Open the ranges around the batch for the tracer."""
+        for node in reversed(stack.open_ranges()):
+            if node.sink is not None:
+                node.sink.push(node.attributes)
+
+    def end_after(self, stack: Stack) -> None:
+        """End the capture after the last wanted batch."""
+        around = stack.open_ranges()
+        if stack is not self.loop or any(node.is_batch for node in around) or self._seen[stack] + 1 < self._last:
+            return
+        for node in around:
+            if node.sink is not None:
+                node.sink.pop()
+        self._ranges, self._batches = self._ranges + stack.ranges, self._batches + stack.batches
         self.loop, self._is_over = None, True
-        return True
-
-    def stop(self) -> None:
-        """Have nsys stop."""
         if self._nsys_range is not None:
             import nvtx
 
@@ -71,7 +86,7 @@ class Capture:
     def counts(self) -> dict[str, int]:
         """Count what was recorded, for `recorder.json`."""
         ranges, batches = (0, 0) if self.loop is None else (self.loop.ranges, self.loop.batches)
-        return {"ranges": self.ranges + ranges, "batches": self.batches + batches}
+        return {"ranges": self._ranges + ranges, "batches": self._batches + batches}
 
 
 @cache

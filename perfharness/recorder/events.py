@@ -11,9 +11,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from perfharness.errors import RecorderError
 from perfharness.model import conventions, environment
 from perfharness.recorder.names import argb_of
 from perfharness.tracer import range_log
@@ -25,127 +25,129 @@ _unshared = itertools.count(-(1 << 62))  # some versions of nvtx cache attribute
 _flushes = itertools.count()
 _warned: set[str] = set()
 
+Call = Callable[[Any], object]
+
 
 class Sink:
-    """The calls of a domain.
+    """The calls of a domain. Attributes made `with_value` have a `payload`, which is set before each event.
 
     Attributes:
-        push, push_value, pop: nested ranges; `push_value(attributes, value)` has an int64 payload.
-        end: ends what `start` returned, on any thread with NVTX, on its own thread in the log.
+        push, push_value: begin a nested range, without and with a payload; `pop` ends it.
+        start: begin a range that may overlap others, with or without a payload; `end` takes what it returns.
+        write: write a mark, with or without a payload.
     """
 
-    push: Callable[[Any], object]
-    push_value: Callable[[Any, int], object]
+    push: Call
+    push_value: Call
     pop: Callable[[], object]
-    end: Callable[[Any], object]
+    start: Call
+    end: Call
+    write: Call
 
-    def __init__(self, *, in_lane: bool) -> None:
+    def __init__(self, *, is_of_task: bool) -> None:
         """Replace the nested calls by start/end ranges for a task: tasks interleave on one NVTX stack per thread."""
         self._marks: dict[tuple[str, str, bool], Any] = {}
-        if in_lane:
+        if is_of_task:
             open_ids: list[Any] = []
-            self.push = lambda attributes: open_ids.append(self.start(attributes))
-            self.push_value = lambda attributes, value: open_ids.append(self.start(attributes, value))
+            self.push = self.push_value = lambda attributes: open_ids.append(self.start(attributes))
             self.pop = lambda: self.end(open_ids.pop())
 
-    def attributes(self, message: str, color: int, category: str, *, with_value: bool = False) -> Any:
+    def attributes(self, message: str, color: int | None, category: str | None, *, with_value: bool = False) -> Any:
         """Prepare the attributes of an event."""
-        raise NotImplementedError
-
-    def start(self, attributes: Any, value: int | None = None) -> Any:
-        """Start a range that may overlap others; `end` takes what is returned."""
         raise NotImplementedError
 
     def marker(self, name: str, category: str) -> Callable[[int], object]:
         """Make the call `(value)` for a mark that is written often."""
-        attributes = self.attributes(name, argb_of(None, name), category, with_value=True)
-        return lambda value: self._mark(attributes, value)
+        write, attributes = self.write, self._mark_attributes(name, category, with_value=True)
+
+        def mark(value: int) -> None:
+            attributes.payload = value
+            write(attributes)
+
+        return mark
 
     def mark(self, name: str, category: str, value: int | None = None) -> None:
         """Write a point in time."""
         key = name, category, value is not None
         attributes = self._marks.get(key)
         if attributes is None:
-            attributes = self.attributes(name, argb_of(None, name), category, with_value=value is not None)
-            self._marks[key] = attributes
-        self._mark(attributes, value)
+            attributes = self._marks[key] = self._mark_attributes(name, category, with_value=value is not None)
+        if value is not None:
+            attributes.payload = value
+        self.write(attributes)
 
-    def _mark(self, attributes: Any, value: int | None) -> None:
-        raise NotImplementedError
+    def _mark_attributes(self, name: str, category: str, *, with_value: bool) -> Any:
+        return self.attributes(name, argb_of(None, name), category, with_value=with_value)
 
 
 class NvtxSink(Sink):
-    """NVTX, by the calls of nvtx 0.2.12 and later, or those below its functions in 0.2.11."""
+    """NVTX, by the domain's own calls (nvtx 0.2.12 and later) or by those that they are made of."""
 
-    def __init__(self, domain: Any, *, in_lane: bool) -> None:
+    def __init__(self, domain: Any, *, is_of_task: bool) -> None:
         self._domain = domain
         if hasattr(domain, "push_range"):
-            self.push, self.pop, self.end = domain.push_range, domain.pop_range, domain.end_range
-            self._start, self._write_mark = domain.start_range, domain.mark
+            self.push, self.pop, self.write = domain.push_range, domain.pop_range, domain.mark
+            self.start, self.end = domain.start_range, domain.end_range
         else:
-            from nvtx import _lib
+            from nvtx import _lib  # the public functions of nvtx 0.2.11 keep an object for each payload
 
-            handle = domain.handle
-            self.push, self.pop = lambda attributes: _lib.push_range(attributes, handle), lambda: _lib.pop_range(handle)
-            self._start = lambda attributes: _lib.start_range(attributes, handle)
-            self._write_mark = lambda attributes: _lib.mark(attributes, handle)
-            self.end = _lib.end_range
-        push = self.push
+            def in_domain(call: Callable[..., object]) -> Call:
+                return lambda attributes: call(attributes, handle)
 
-        def push_value(attributes: Any, value: int) -> None:
-            attributes.payload = value
-            push(attributes)
+            handle, pop = domain.handle, _lib.pop_range
+            self.push, self.start, self.write = map(in_domain, (_lib.push_range, _lib.start_range, _lib.mark))
+            self.pop, self.end = lambda: pop(handle), _lib.end_range
+        self.push_value = self.push
+        super().__init__(is_of_task=is_of_task)
 
-        self.push_value = push_value
-        super().__init__(in_lane=in_lane)
-
-    def attributes(self, message: str, color: int, category: str, *, with_value: bool = False) -> Any:
+    def attributes(self, message: str, color: int | None, category: str | None, *, with_value: bool = False) -> Any:
         """Make an object of nvtx, not shared where a value is written into it."""
         with _lock:
             payload = next(_unshared) if with_value else None
             return self._domain.get_event_attributes(message, color, category, payload)
 
-    def start(self, attributes: Any, value: int | None = None) -> Any:
-        """Return nvtx's id of the range."""
-        if value is not None:
-            attributes.payload = value
-        return self._start(attributes)
 
-    def _mark(self, attributes: Any, value: int | None) -> None:
-        if value is not None:
-            attributes.payload = value
-        self._write_mark(attributes)
+@dataclass(slots=True)
+class _Valued:
+    """Attributes with a payload, for the range log."""
+
+    key: int
+    payload: int = 0
 
 
 class LogSink(Sink):
-    """The range log, by the calling thread's writer."""
+    """The range log, by the calling thread's writer. Attributes are the key of the log, or a `_Valued`."""
 
-    def __init__(self, log: RangeLog, domain: str | None, *, in_lane: bool) -> None:
-        self._log, self._domain, self._writer = log, domain, log.writer()
-        self.push, self.end = self._writer.event, self._writer.end
-        self.push_value = lambda key, value: self._writer.event_with_value(key + HAS_PAYLOAD, value)
-        self.pop = self._writer.popper(self.attributes("", None, None) + POP)
-        super().__init__(in_lane=in_lane)
+    def __init__(self, log: RangeLog, domain: str | None, *, is_of_task: bool) -> None:
+        self._log, self._domain = log, domain
+        writer = self._writer = log.writer()
+        self.push, self.pop, self.end = writer.event, writer.popper(self._key("", None, None) + POP), writer.end
+        self.push_value = lambda attributes: writer.event_with_value(attributes.key + HAS_PAYLOAD, attributes.payload)
+        self.start, self.write = self._start, self._write
+        super().__init__(is_of_task=is_of_task)
 
-    def attributes(self, message: str, color: int | None, category: str | None, *, with_value: bool = False) -> int:
-        """Return the key of these attributes in the log."""
+    def attributes(self, message: str, color: int | None, category: str | None, *, with_value: bool = False) -> Any:
+        """Return the key of these attributes."""
+        key = self._key(message, color, category)
+        return _Valued(key) if with_value else key
+
+    def _key(self, message: str, color: int | None, category: str | None) -> int:
         return self._log.key(RangeAttributes(self._domain, message, category, color)) << OP_BITS
 
-    def start(self, attributes: int, value: int | None = None) -> int:
-        """Return the log's id of the range."""
-        if value is None:
+    def _start(self, attributes: int | _Valued) -> int:
+        if isinstance(attributes, int):
             return self._writer.start(attributes + START)
-        return self._writer.start_with_value(attributes + START + HAS_PAYLOAD, value)
+        return self._writer.start_with_value(attributes.key + START + HAS_PAYLOAD, attributes.payload)
 
-    def _mark(self, attributes: int, value: int | None) -> None:
-        if value is None:
+    def _write(self, attributes: int | _Valued) -> None:
+        if isinstance(attributes, int):
             self._writer.event(attributes + MARK)
         else:
-            self._writer.event_with_value(attributes + MARK + HAS_PAYLOAD, value)
+            self._writer.event_with_value(attributes.key + MARK + HAS_PAYLOAD, attributes.payload)
 
 
 class Output:
-    """What recorders write to: the range log where one is installed, else NVTX, else nothing.
+    """What a recorder writes to: the range log where one is installed, else NVTX, else nothing.
 
     Attributes:
         listening: whether a tool records; None where nvtx is too old to tell.
@@ -158,40 +160,33 @@ class Output:
         self.is_disabled = False
         self._nvtx = None if self.log is not None else self._import_nvtx()
 
-    def sink(self, domain: str | None, *, in_lane: bool = False) -> Sink | None:
+    def sink(self, domain: str | None, *, is_of_task: bool) -> Sink | None:
         """Make a sink for a stack of the calling thread; None where nothing records, which saves the calls."""
         if self.log is not None:
-            return LogSink(self.log, domain, in_lane=in_lane)
+            return LogSink(self.log, domain, is_of_task=is_of_task)
         if self._nvtx is None:
             return None
         calls = self._nvtx.nvtx.get_domain(domain)
         if not hasattr(calls, "handle"):  # a dummy
             return None
         self.listening = True if hasattr(calls, "push_range") else None
-        return NvtxSink(calls, in_lane=in_lane)
+        return NvtxSink(calls, is_of_task=is_of_task)
 
     def _import_nvtx(self) -> Any:
         try:
             import nvtx
+
+            if hasattr(nvtx.nvtx, "get_domain"):
+                self.is_disabled = not nvtx.enabled()
+                return None if self.is_disabled else nvtx
+            problem = "nvtx is older than 0.2.11"
         except ImportError as error:
-            missing = isinstance(error, ModuleNotFoundError)
-            cause = "nvtx is not installed" if missing else f"nvtx cannot be imported ({error})"
-            return _warn(f"{cause}: the recorder's ranges will be in no trace; {INSTALL_HINT}")
-        if not nvtx.enabled():
-            self.is_disabled = True
-            return None
-        if not hasattr(nvtx.nvtx, "get_domain"):
-            problem = "this nvtx is older than 0.2.11 and cannot carry batch indices and item counts into a trace"
-            if os.environ.get(environment.TRACER) == "nsys":
-                raise RecorderError(f"{problem}, so nothing could be reported per batch; {INSTALL_HINT}")
-            return _warn(f"{problem}; {INSTALL_HINT}")
-        return nvtx
-
-
-def _warn(text: str) -> None:
-    if text not in _warned:
-        _warned.add(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=6)  # the line that makes the recorder
+            problem = f"nvtx cannot be imported ({error})"
+        if problem not in _warned:
+            _warned.add(problem)
+            text = f"{problem}: the recorder's ranges will be in no trace; {INSTALL_HINT}"
+            warnings.warn(text, RuntimeWarning, stacklevel=5)  # the line that makes the recorder
+        return None
 
 
 def begin_in_child() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import itertools
 import json
 import math
 import os
@@ -41,9 +40,8 @@ class Journal:
     """The recorders of one process and their file."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._path = folder, folder / FILE_NAME
+        self._folder = folder
         self._recorders: dict[Any, dict[str, Any]] = {}  # `PerfRecorder`, with the arguments of its pipeline
-        self._numbers = itertools.count()
         self._nvtx_version = _nvtx_version()
         self._previous_hook = sys.excepthook
         self._begin(is_forked=False)
@@ -59,7 +57,7 @@ class Journal:
         self._is_forked, self.is_claimed, self._is_broken = is_forked, False, False
         self._due_s = 0.0
         self._exception: str | None = None
-        self._cuda_loaded: bool | None = None
+        self._cuda_used: bool | None = None
         self._instruments: dict[str, None] = {}  # in order
         self._rank: dict[str, Any] | None = None
         self._earlier: list[dict[str, Any]] = []  # recorders of the program before `os.exec…`
@@ -79,9 +77,11 @@ class Journal:
 
     def finish(self, ended: str) -> None:
         """Read what slows the process down, and write."""
+        from perfharness.tracer.cupti import cuda_was_used
+
         with self._lock:
             if self.is_claimed or not self._is_forked:
-                self._cuda_loaded = _is_cuda_loaded()
+                self._cuda_used = cuda_was_used()
                 self._instruments |= dict.fromkeys(instruments.found())
                 self.write(ended)
 
@@ -94,8 +94,7 @@ class Journal:
             try:
                 if not self.is_claimed:
                     self._claim()
-                path = self._path.with_name(f".{self._path.name}.{os.getpid()}.{next(self._numbers)}")
-                path.parent.mkdir(parents=True, exist_ok=True)  # the script may have removed it
+                path = self._path.with_name(f".{self._path.name}.{os.getpid()}")
                 path.write_text(json.dumps(self._content(ended), indent=2) + "\n", encoding="utf-8")
                 path.replace(self._path)
             except OSError as error:
@@ -109,10 +108,11 @@ class Journal:
 
     def _claim(self) -> None:
         """Decide which file is this process's, and keep what it wrote there before `os.exec…`."""
-        own = self._folder / f"recorder_{os.getpid()}.json"
+        self._path = self._folder / FILE_NAME
         before = _content_of(self._path)
         if self._is_forked or (before.get("pid") != os.getpid() and self._is_taken(before)):
-            self._path, before = own, _content_of(own)
+            self._path = self._folder / f"recorder_{os.getpid()}.json"
+            before = _content_of(self._path)
         if before.get("pid") == os.getpid() and before.get("start_ticks") == self._start_ticks:
             self._earlier = before.get("recorders", [])
         self.is_claimed = True
@@ -147,7 +147,7 @@ class Journal:
             "nvtx_disabled": any(output.is_disabled for output in outputs),
             "python_version": sys.version.split()[0],
             "listening": True if any(listening) else None if None in listening else False,
-            "cuda_loaded": self._cuda_loaded,
+            "cuda_loaded": self._cuda_used,
             "ended": ended if self._exception is None else "exception",
             "exception": self._exception,
             "instruments": list(self._instruments),
@@ -238,17 +238,8 @@ def _content_of(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _is_cuda_loaded() -> bool | None:
-    """Tell whether the CUDA driver library is in this process; None where the system does not show it."""
-    try:
-        with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
-            return any("/libcuda.so" in line for line in maps)
-    except OSError:
-        return None
-
-
 def _nvtx_version() -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, version  # takes 20 ms
 
     try:
         return version("nvtx")

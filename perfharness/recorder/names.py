@@ -15,7 +15,7 @@ Category = str | int | None
 RangeKey = Any
 """The message alone where nothing else is given (the fastest lookup), else message, colour, domain, category."""
 
-USUAL_END = 1 << 30
+MOST_USUAL = (1 << 30) - 1
 """An integer from 0 to here needs no further check: most indices and counts are, and small integers compare fast."""
 
 _INT64_END = 1 << 63
@@ -56,10 +56,8 @@ def argb_of(color: Color, message: str) -> int:
         return _COLORS[color]
     if isinstance(color, str) and _HEX.match(color):
         return int(color[1:], 16)
-    raise RecorderError(
-        f"range {message!r}: the colour {color!r} is not known; give one of {', '.join(_COLORS)}, '#rrggbb' "
-        "or an integer"
-    )
+    known = ", ".join(_COLORS)
+    raise RecorderError(f"range {message!r}: unknown colour {color!r}; give one of {known}, '#rrggbb' or an integer")
 
 
 def checked_name(what: str, name: object) -> str:
@@ -70,30 +68,27 @@ def checked_name(what: str, name: object) -> str:
 
 
 def checked_part(what: str, name: object) -> str:
-    """Check a name that becomes part of a category, which may end in the lane of a task."""
+    """Check a name that becomes part of a category, to which a task's stack adds `#` and its number."""
     text = checked_name(what, name)
     if _LIKE_A_LANE.search(text):
-        raise RecorderError(f"the {what} {text!r} ends in '#' and digits, as lanes of asyncio tasks do; rename it")
+        raise RecorderError(f"the {what} {text!r} ends in '#' and digits, as those of asyncio tasks do; rename it")
     return text
 
 
-def checked_index(value: object, message: object) -> int:
-    """Check the index of a batch."""
-    return _checked_integer(value, f"batch {message!r}: batch_idx", least=-_INT64_END)
-
-
-def checked_items(value: object, label: str) -> int:
-    """Check the number of items of a batch."""
-    return _checked_integer(value, f"batch {label!r}: total_items", least=0)
-
-
-def _checked_integer(value: Any, what: str, least: int) -> int:
+def checked_integer(value: Any, what: str, least: int = -_INT64_END) -> int:
+    """Check the index or the number of items of a batch."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # NumPy's integers have __index__
     except TypeError:
         number = None
-    if number is None:
-        raise RecorderError(f"{what} must be an integer, got {value!r}")
-    if not least <= number < _INT64_END:
-        raise RecorderError(f"{what} must be {'0 or more and ' if not least else ''}within 64 bits, got {number}")
+    if number is None or not least <= number < _INT64_END:
+        wanted = "an integer of 64 bits" if least else "an integer of 64 bits, 0 or more"
+        raise RecorderError(f"{what} must be {wanted}, got {value!r}")
     return number
+
+
+def checked_items(items: int | None, batch: object) -> int | None:
+    """Check the number of items of a batch; None: it is not known."""
+    if items is None or (type(items) is int and 0 <= items <= MOST_USUAL):
+        return items
+    return checked_integer(items, f"total_items of {batch}", least=0)

@@ -1,67 +1,40 @@
 """`PerfRecorder`: ranges and batches become events of a tracer; the recorder counts what it writes.
 
-Four words: a `Stack` (stacks.py) holds the open ranges of a thread or of an asyncio task. A `Range` is a path on a
-stack, prepared once with all that its events need: a push goes down to a child, a pop goes up to the parent. A `Sink`
-(events.py) writes the events. A mark is an event without length.
+Four words: a `Stack` (stacks.py) holds the open ranges of a thread or of an asyncio task. A `Range` (ranges.py) is a
+path on a stack, prepared once with all that its events need: a push goes down to a child, a pop goes up to the parent.
+A `Sink` (events.py) writes the events. A mark is an event without length.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from perfharness import compiled_code, host_probe
+from perfharness import compiled_code
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
-from perfharness.recorder import barrier, capture, events, journal, startup, tasks
-from perfharness.recorder.decorators import annotated
+from perfharness.recorder import core
+from perfharness.recorder.blocks import BatchBlock, RangeBlock, annotated
 from perfharness.recorder.names import (
-    USUAL_END,
+    MOST_USUAL,
     Category,
     Color,
     Domain,
     RangeKey,
-    argb_of,
-    checked_index,
     checked_items,
-    checked_name,
     checked_part,
-    parts_of,
     range_key,
 )
-from perfharness.recorder.stacks import COUNTS, Range, Stack
 from perfharness.tracer import range_log
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
-
-CLOCK_MARKS = 8
-MOST_NAMED = 20
-"""Most open ranges that a message names; recorder.json names fifty times as many."""
-
-MOST_KEPT = 4096
-"""Most prepared ranges of a stack and most blocks of a recorder, for names may be unbounded."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-RangeEnd = Callable[[Range, int, int | None, bool], None]
-"""Called at the end of a range with the range, its nanoseconds, its items and whether it is deleted."""
 
 
-class _OwnStack(threading.local):
-    """The stack of each thread, made when the thread first asks for it."""
-
-    def __init__(self, make: Callable[[], Stack]) -> None:
-        self.stack = make()
-
-
-class PerfRecorder:
+class PerfRecorder(core.Core):
     """Annotates a pipeline with ranges and batches.
 
     Ranges nest to any depth, batches inside batches too. Each thread and each asyncio task has its own stack.
@@ -77,8 +50,7 @@ class PerfRecorder:
         default_args: the name that CV-CUDA's `CvCudaPerf` gives to `args`.
     """
 
-    _users: int
-    """How many objects of this name are not finalized."""
+    _blocks: dict[RangeKey, RangeBlock]
 
     def __new__(
         cls,
@@ -90,45 +62,17 @@ class PerfRecorder:
     ) -> Self:
         """Find the recorder of that name, or make it."""
         name = checked_part("recorder", name)
-        with _lock:
-            self = _recorders.get(name)
+        with core.lock:
+            self = core.recorders.get(name)
             if not isinstance(self, cls) or self.output.log is not range_log.active():
                 self = super().__new__(cls)
                 self._begin(name, domain)
-                _recorders[name] = self
+                self._blocks = {}
+                core.recorders[name] = self
             self._users += 1
         if self._journal is not None:
             self._journal.add(self, args if args is not None else default_args)
         return self
-
-    def _begin(self, name: str, domain: str | None) -> None:
-        compiled_code.find_tracing()
-        startup.note("recorder")
-        self.name = name
-        self.domain = _claim_domain(domain, name)
-        self.output = events.Output()
-        self._users = 0
-        self._running = tasks.follow_asyncio()
-        self._journal = journal.active()
-        self._barrier, self._capture = barrier.active(), capture.active()
-        self._hook: RangeEnd | None = None
-        self._holds_batches = self._barrier is not None or self._capture is not None
-        self._follows_ends = self._journal is not None or self._capture is not None
-        self._blocks: dict[RangeKey, RangeBlock] = {}
-        self._lock = threading.RLock()  # a signal's handler may leave by `os._exit`, which counts
-        self._stacks: list[Stack] = []  # of threads that live or have ranges open
-        self._threads = 0
-        self._ended = dict.fromkeys(COUNTS, 0)  # counts of threads that have ended
-        self._announced: set[str | None] = set()
-        self._nothing = Stack()  # that of a task without open ranges
-        host_probe.start()
-        self._local = _OwnStack(self._new_stack)
-        self._sink_of(self._local.stack, self.domain)  # the trace names the recorder, even if no range follows
-
-    @property
-    def is_finalized(self) -> bool:
-        """Whether every object of this name is finalized."""
-        return self._users == 0
 
     # ---- CV-CUDA's calls: the plain case is inlined, because a call costs a tenth of a range ----
 
@@ -149,20 +93,19 @@ class PerfRecorder:
             category: shown by Nsight Systems.
             batch_idx: index of the batch.
 
-        Raises:
-            RecorderError: the name, the colour, the category or the index is invalid. Nothing is opened then.
+        Raises `RecorderError` if an argument is invalid. Nothing is opened then.
         """
         if compiled_code.tracing is not None and compiled_code.tracing():
             compiled_code.note_range(message)
             return
         stack = self._local.stack
         if self._running:
-            stack = self._stack_of_task(stack)
+            stack = self._stack_to_push(stack)
         key: RangeKey = message
         if color is not None or domain is not None or category is not None:
             key = (message, color, domain, category)
         if batch_idx is not None:
-            self._push_batch(stack, key, batch_idx, None)
+            self._push_batch(stack, key, batch_idx)
             return
         try:
             node = stack.node.children[key]
@@ -189,38 +132,51 @@ class PerfRecorder:
             shared: other ranks work on the items of this batch too (tensor or pipeline parallel), so that they count
                 once; only where the range is a batch.
 
-        Raises:
-            RecorderError: nothing is open, the domain is another, a `with` block will close the range, or the items are
-                not a count or not a batch's. The range then stays open.
+        Raises `RecorderError` if nothing is open, if a `with` block will close the range, or if an argument does not
+        fit to it. The range stays open.
         """
         if compiled_code.tracing is not None and compiled_code.tracing():
             return
         stack = self._local.stack
-        if self._running and (task := tasks.current()) is not None:
-            stack = stack.of_task.get(task) or self._nothing
+        if self._running:
+            stack = self._stack_to_pop(stack)
         node = stack.node
-        if node.is_checked or domain is not None or total_items is not None or delete_range or shared:
-            is_plain_batch = node.is_batch and node.owner is None and domain is node.domain
-            if not (is_plain_batch and type(total_items) is int and 0 <= total_items < USUAL_END):
-                total_items = self._checked_end(stack, domain, total_items, shared)
-            self._end(stack, total_items, delete_range, shared)
-            return
-        stack.node = node.parent
-        if node.pop is not None:
-            node.pop()
+        if node.is_plain and domain is None and total_items is None and not delete_range and not shared:
+            stack.node = node.parent
+            if node.pop is not None:
+                node.pop()
+        elif (  # a batch, which is inlined as well
+            node.is_batch
+            and node.owner is None
+            and domain is node.domain
+            and type(total_items) is int
+            and 0 <= total_items <= MOST_USUAL
+            and not delete_range
+            and not shared
+            and not node.is_inherited
+        ):
+            if node.write_items is not None:
+                node.write_items(total_items)
+            stack.node = node.parent
+            stack.batches += 1
+            stack.items += total_items
+            node.items = total_items
+            if node.pop is not None:
+                node.pop()
+        else:
+            self._pop(stack, domain, total_items, delete_range, shared)
 
     def finalize(self) -> None:
         """Declare the measurement over and, inside a launch, write `recorder.json`.
 
-        Raises:
-            RecorderError: a range is still open, on this thread or another that is not a daemon.
+        Raises `RecorderError` if a range is still open, on this thread or another that is not a daemon.
         """
         still_open = self._open_ranges(with_daemons=False)
         if still_open and self._users <= 1:  # else they may belong to another object
-            more = f" and {len(still_open) - MOST_NAMED} more" if len(still_open) > MOST_NAMED else ""
+            named = ", ".join(still_open[: core.MOST_NAMED])
             raise RecorderError(
-                f"recorder {self.name!r} cannot be finalized: these ranges are still open: "
-                f"{', '.join(still_open[:MOST_NAMED])}{more}; pop them first"
+                f"recorder {self.name!r} cannot be finalized: {len(still_open)} range(s) are still open ({named}); pop "
+                "them first"
             )
         if (sink := self._sink_of(self._local.stack, self.domain)) is not None:
             self._mark_clock(sink)  # again: clocks drift over a run
@@ -241,7 +197,7 @@ class PerfRecorder:
         try:
             return self._blocks[key]
         except KeyError:
-            if len(self._blocks) >= MOST_KEPT:
+            if len(self._blocks) >= core.MOST_KEPT:
                 self._blocks.clear()
             return self._blocks.setdefault(key, RangeBlock(self, key))
 
@@ -291,10 +247,9 @@ class PerfRecorder:
         if compiled_code.tracing is not None and compiled_code.tracing():
             compiled_code.note_range(message)
             return enumerate(iterable, start)
-        if items is not None and not callable(items):
-            checked_items(items, message)
+        count = None if callable(items) else checked_items(items, f"the batches {message!r}")
+        counted = items if callable(items) else lambda _: count
         key = range_key(message, color, domain, category)
-        counted = items if callable(items) else lambda _: items
         return self._batches(iterable, counted, start, key, shared)
 
     def _batches(
@@ -333,455 +288,8 @@ class PerfRecorder:
 
         return decorate(message) if callable(message) else decorate
 
-    def call_at_end(self, hook: RangeEnd) -> None:
+    def call_at_end(self, hook: core.RangeEnd) -> None:
         """Have a function called at the end of every range from now on. Costs nothing where it is not used."""
-        self._hook, self._follows_ends = hook, True
+        self._hook = hook
         for stack in self._all_stacks():
             stack.forget_prepared()
-
-    # ---- what recorder.json holds ----
-
-    def counts(self) -> dict[str, Any]:
-        """Count what was written, and name the ranges that are open."""
-        with self._lock:
-            stacks = self._all_stacks()
-            totals = {name: self._ended[name] + sum(getattr(stack, name) for stack in stacks) for name in COUNTS}
-        found = {"name": self.name, "domain": self.domain, **totals, "threads": self._threads}
-        if self._capture is not None:
-            found["captured"] = self._capture.counts()
-        named = self._open_ranges(with_daemons=True)[: 50 * MOST_NAMED]
-        return {**found, "finalized": self.is_finalized, "open_ranges": named}
-
-    def _open_ranges(self, *, with_daemons: bool) -> list[str]:
-        """Labels of the open ranges of all threads, outermost first, without those that were begun before a fork."""
-        here = threading.current_thread()
-        return [
-            node.label
-            for stack in self._all_stacks()
-            if with_daemons or stack.thread is here or not stack.thread.daemon
-            for node in reversed(stack.open_ranges())
-            if not node.is_inherited
-        ]
-
-    # ---- stacks ----
-
-    def _new_stack(self) -> Stack:
-        """Make the stack of a new thread, and sum the counts of those that have ended."""
-        own = Stack()
-        host_probe.follow(own, self.name)
-        with self._lock:
-            self._threads += 1
-            kept = []
-            for other in self._stacks:
-                if other.thread.is_alive() or any(stack.node is not stack.root for stack in (other, *other.lanes)):
-                    kept.append(other)
-                    continue
-                for name in COUNTS:
-                    self._ended[name] += sum(getattr(stack, name) for stack in (other, *other.lanes))
-            self._stacks = [*kept, own]
-        return own
-
-    def _all_stacks(self) -> list[Stack]:
-        return [stack for own in self._stacks for stack in (own, *own.lanes)]
-
-    def _stack_of_task(self, own: Stack) -> Stack:
-        """The stack to push on: that of the running task, which gets one where it has nothing open."""
-        task = tasks.current()
-        return own if task is None else own.of_task.get(task) or self._take_lane(own, task)
-
-    def _take_lane(self, own: Stack, task: object) -> Stack:
-        if own.free:
-            stack = own.lanes[heappop(own.free) - 1]
-        else:
-            stack = Stack(own, len(own.lanes) + 1, own.marks)
-            own.lanes.append(stack)
-            host_probe.follow(stack, self.name)
-        stack.task = task
-        own.of_task[task] = stack
-        return stack
-
-    def _stack_of_block(self, block: object) -> Stack | None:
-        """The stack of this thread on which a block is open; None where there is none.
-
-        It may be that of another task: the event loop closes an abandoned asynchronous generator in a task of its own.
-        """
-        own = self._local.stack
-        current = own if not self._running else own.of_task.get(tasks.current(), own)
-        if current.node.owner is block:
-            return current
-        for stack in (current, own, *own.of_task.values()):
-            if any(node.owner is block for node in stack.open_ranges()):
-                return stack
-        return None
-
-    def _begin_in_child(self) -> None:
-        """Begin in a forked child, where only the thread that forked goes on."""
-        self._lock = threading.RLock()
-        self._stacks = [self._local.stack]
-        self._threads, self._ended, self._announced = 1, dict.fromkeys(COUNTS, 0), set()
-        for stack in self._all_stacks():
-            stack.begin_in_child()
-
-    # ---- the first time on a path ----
-
-    def _prepare(self, stack: Stack, key: RangeKey, *, is_batch: bool = False, owner: object = None) -> Range:
-        """Make a range that is new on this stack, with all that its events need."""
-        if compiled_code.tracing is None:
-            compiled_code.find_tracing()  # PyTorch may have been imported since
-        try:
-            node = self._made(stack, key, is_batch=is_batch, is_owned=owner is not None)
-        except BaseException:
-            stack.release()
-            raise
-        stack.prepared += 1
-        if stack.prepared > MOST_KEPT:
-            stack.forget_prepared()
-        node.owner = owner
-        (stack.node.batches if is_batch else stack.node.children)[key if owner is None else owner] = node
-        if self._journal is not None and not self._journal.is_claimed:
-            self._journal.write()  # a forked child leaves its file with its first range
-        return node
-
-    def _made(self, stack: Stack, key: RangeKey, *, is_batch: bool, is_owned: bool) -> Range:
-        message, color, domain, category = parts_of(key)
-        message = checked_name("range", message)
-        if category is not None:
-            category = checked_part(f"category of range {message!r},", str(category))
-        argb = argb_of(color, message)
-        has_end = is_batch or self._hook is not None or (stack.lane > 0 and stack.node is stack.root)
-        node = Range(stack.node, message, domain, is_batch, has_end, has_end or is_owned or domain is not None)
-        node.category = conventions.category_name(self.name, category, stack.lane)
-        self._connect(stack, node, argb)
-        if self._hook is not None:
-            _note_begin(node)
-        return node
-
-    def _connect(self, stack: Stack, node: Range, argb: int) -> None:
-        """Give a range the calls of its sink."""
-        sink, is_batch = self._sink_of(stack, node.domain or self.domain), node.is_batch
-        node.sink, node.push, node.pop = sink, None, None
-        if sink is not None:
-            node.push, node.pop = sink.push, sink.pop
-            node.attributes = sink.attributes(node.message, argb, node.category, with_value=is_batch)
-            if is_batch or node.parent.is_batch:
-                of_lane = conventions.category_name(self.name, None, stack.lane)
-                node.push, node.pop = stack.marks.around(sink, of_lane, is_batch=is_batch)
-            if is_batch:
-                node.write_items = sink.marker(conventions.MARK_ITEMS, node.category)
-
-    def _connect_again(self, stack: Stack) -> None:
-        """Where a capture begins or ends: close what is open for the tracer, or open it, and prepare the rest anew."""
-        around = stack.open_ranges()
-        for node in around:
-            if node.pop is not None:
-                node.pop()
-        stack.forget_prepared()
-        stack.sinks.clear()
-        self._announced.clear()
-        for node in reversed(around):
-            self._connect(stack, node, argb_of(None, node.message))
-            if node.push is not None:
-                node.push(node.attributes)
-
-    def _sink_of(self, stack: Stack, domain: str | None) -> events.Sink | None:
-        try:
-            return stack.sinks[domain]
-        except KeyError:
-            pass
-        if self._capture is not None and self._capture.loop is not stack:
-            return None
-        sink = self.output.sink(_claim_domain(domain, self.name), in_lane=bool(stack.lane))
-        stack.sinks[domain] = sink
-        if sink is not None:
-            with self._lock:
-                is_new = domain not in self._announced
-                self._announced.add(domain)
-            if is_new:  # name the recorder in this domain of the trace
-                sink.mark(conventions.MARK_RECORDER, conventions.category_name(self.name))
-                if domain == self.domain:
-                    self._mark_clock(sink)
-        return sink
-
-    def _mark_clock(self, sink: events.Sink) -> None:
-        """Relate the trace's clock to the machine's: each mark is between its reading and the next, of which the
-        closest two are used.
-        """
-        category, clock = conventions.category_name(self.name), time.monotonic_ns
-        for _ in range(CLOCK_MARKS):
-            sink.mark(conventions.MARK_CLOCK, category, clock())
-
-    # ---- batches and ends ----
-
-    def _push_batch(self, stack: Stack, key: RangeKey, index: int, owner: object) -> None:
-        if not (type(index) is int and 0 <= index < USUAL_END):
-            try:
-                index = checked_index(index, parts_of(key)[0])
-            except RecorderError:
-                stack.release()
-                raise
-        if self._holds_batches:
-            self._before_batch(stack, parts_of(key)[0])
-        try:
-            node = stack.node.batches[key]
-        except (KeyError, TypeError):
-            node = self._prepare(stack, key, is_batch=True)
-            startup.note("batch")
-        stack.ranges += 1
-        node.index = index
-        node.owner = owner
-        stack.node = node
-        if node.push is not None:
-            node.push(node.attributes, index)
-
-    def _before_batch(self, stack: Stack, message: object) -> None:
-        """Begin a capture, and wait at the first measured batch of a loop.
-
-        The wait is marked, and taken off the ranges around it.
-        """
-        if self._capture is not None and self._capture.begins(stack):
-            self._connect_again(stack)
-        around, start = stack.open_ranges(), self._barrier
-        if start is None or start.is_open or any(outer.is_batch for outer in around):
-            self._holds_batches = self._capture is not None or (start is not None and not start.is_open)
-            return
-        loop = "/".join([self.name, *(outer.message for outer in reversed(around)), str(message)])
-        if start.is_first_measured(loop):
-            kind = conventions.WITH_WORKERS if barrier.has_background_workers() else None
-            waited_ns = start.wait(loop)
-            sink = self._sink_of(stack, self.domain)
-            if waited_ns and sink is not None:
-                sink.mark(conventions.MARK_BARRIER, conventions.category_name(self.name, kind, stack.lane), waited_ns)
-
-    def _checked_end(self, stack: Stack, domain: str | None, items: int | None, shared: bool) -> int | None:
-        """Check that `pop_range` may end the innermost range; return the checked items."""
-        node = stack.node
-        if node is stack.root:
-            raise RecorderError(
-                f"recorder {self.name!r}: pop_range without a range that is open on this thread (or asyncio task); "
-                "each pop needs a push before it, on the same thread or task"
-            )
-        if node.owner is not None:
-            raise RecorderError(f"range {node.label!r} is closed by its own `with` or loop; remove this pop_range")
-        pushed, popped = node.domain or self.domain, domain or self.domain
-        if pushed != popped:
-            raise RecorderError(
-                f"range {node.label!r} was pushed in the domain {pushed!r} but is popped in {popped!r}; give pop_range "
-                "the domain of its push_range"
-            )
-        if (items is not None or shared) and not node.is_batch:
-            batch = next((outer.label for outer in stack.open_ranges() if outer.is_batch), None)
-            hint = f"give it where {batch!r} is popped" if batch else "push a batch first, by giving a batch_idx"
-            what = "shared=True" if items is None else f"total_items={items!r}"
-            raise RecorderError(f"{what} was given for range {node.label!r}, which is not a batch; {hint}")
-        return None if items is None else checked_items(items, node.label)
-
-    def _end(self, stack: Stack, items: int | None, delete: bool, shared: bool = False, failed: bool = False) -> None:
-        """End the innermost range with its marks."""
-        node, sink = stack.node, stack.node.sink
-        if sink is not None:
-            if items is not None and node.write_items is not None:
-                node.write_items(items)
-            if shared:
-                sink.mark(conventions.MARK_SHARED, node.category)
-            if delete:
-                sink.mark(conventions.MARK_DELETE, node.category)
-        stack.node = node.parent
-        if node.pop is not None:
-            node.pop()
-        if delete and not node.is_inherited:
-            stack.deleted_ranges += 1
-        if node.is_batch and not node.is_inherited:
-            stack.batches += 1
-            if items is not None:
-                stack.items += items
-            if failed:
-                stack.failed_batches += 1
-        if stack.lane:
-            stack.release()
-        if self._follows_ends:
-            self._follow_end(stack, node, items, delete)
-
-    def _follow_end(self, stack: Stack, node: Range, items: int | None, delete: bool) -> None:
-        """Do what is on in this process: a hook, a capture, counts on disk."""
-        if self._hook is not None:
-            self._hook(node, time.perf_counter_ns() - node.begin_ns, items, delete)
-        if node.is_batch and self._capture is not None and self._capture.ends(stack):
-            self._connect_again(stack)
-            self._capture.stop()
-        if node.is_batch and self._journal is not None:
-            self._journal.write_now_and_then()
-
-    def _leave(self, block: object, raised: bool, items: int | None, delete: bool, shared: bool, failed: bool) -> None:
-        """End the range of a block and the ranges inside that are still open.
-
-        After an exception those are closed silently. Otherwise they are a mistake, reported once all are closed.
-        """
-        own = self._local.stack
-        if own.node.owner is block and not self._running:
-            self._end(own, items, delete, shared, failed)
-            return
-        stack = self._stack_of_block(block)
-        if stack is None:
-            if raised:
-                return  # closed already by an outer range that the same exception ended
-            raise RecorderError(
-                f"{block} is not open on this thread or task; it must end where it began, before the ranges around it"
-            )
-        left_open = []
-        while (inner := stack.node).owner is not block:
-            left_open.append(inner.label)
-            self._end(stack, None, raised and inner.is_batch, failed=raised and inner.is_batch)
-        self._end(stack, items, delete, shared, failed)
-        if left_open and not raised:
-            raise RecorderError(
-                f"range {inner.label!r} ended while still open inside it: {', '.join(left_open)}; pop them before its "
-                "end"
-            )
-
-
-class RangeBlock:
-    """A range as a `with` block. It has no state, so it may be entered again while it is open."""
-
-    __slots__ = ("_key", "_recorder")
-
-    def __init__(self, recorder: PerfRecorder, key: RangeKey) -> None:
-        self._recorder, self._key = recorder, key
-
-    def __str__(self) -> str:
-        return f"range {parts_of(self._key)[0]!r}"
-
-    def __enter__(self) -> Self:
-        recorder = self._recorder
-        stack = recorder._local.stack
-        if recorder._running:
-            stack = recorder._stack_of_task(stack)
-        try:
-            node = stack.node.children[self]
-        except KeyError:
-            node = recorder._prepare(stack, self._key, owner=self)
-        stack.ranges += 1
-        stack.node = node
-        if node.push is not None:
-            node.push(node.attributes)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        recorder = self._recorder
-        if not recorder._running:
-            stack = recorder._local.stack
-            node = stack.node
-            if node.owner is self and not node.has_end:
-                stack.node = node.parent
-                if node.pop is not None:
-                    node.pop()
-                return
-        recorder._leave(self, kind is not None, None, False, False, False)
-
-
-class BatchBlock:
-    """A batch as a `with` block.
-
-    Attributes:
-        batch_idx: index of the batch.
-        total_items: how many items the batch had; may be set until the block ends.
-        delete_range: set it to exclude the batch from the results.
-        shared: whether other ranks work on the same items.
-    """
-
-    __slots__ = ("_key", "_recorder", "batch_idx", "delete_range", "shared", "total_items")
-
-    def __init__(
-        self, recorder: PerfRecorder, key: RangeKey, batch_idx: int, total_items: int | None, shared: bool
-    ) -> None:
-        self._recorder, self._key = recorder, key
-        self.batch_idx, self.total_items, self.delete_range, self.shared = batch_idx, total_items, False, shared
-
-    def __str__(self) -> str:
-        return f"batch {self._label!r}"
-
-    @property
-    def _label(self) -> str:
-        return f"{parts_of(self._key)[0]}_{self.batch_idx}"
-
-    def __enter__(self) -> Self:
-        if self.total_items is not None:
-            self._checked_items()  # before anything is open
-        recorder = self._recorder
-        stack = recorder._local.stack
-        if recorder._running:
-            stack = recorder._stack_of_task(stack)
-        recorder._push_batch(stack, self._key, self.batch_idx, self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        recorder = self._recorder
-        # `break` in a loop over `batches` ends its generator by GeneratorExit; the batch did not fail.
-        failed = kind is not None and not issubclass(kind, GeneratorExit)
-        try:
-            items = self._checked_items()
-        except RecorderError:
-            recorder._leave(self, True, None, True, False, failed)
-            if failed:
-                return  # the exception being raised matters more
-            raise
-        recorder._leave(self, kind is not None, items, self.delete_range or failed, self.shared, failed)
-
-    def _checked_items(self) -> int | None:
-        items = self.total_items
-        if items is None or (type(items) is int and 0 <= items < USUAL_END):
-            return items
-        return checked_items(items, self._label)
-
-
-def _note_begin(node: Range) -> None:
-    """Have a range note when it begins, for the hook."""
-    push = node.push
-
-    def noted(*event: Any) -> None:
-        node.begin_ns = time.perf_counter_ns()
-        if push is not None:
-            push(*event)
-
-    node.push = noted
-
-
-# ---- the recorders of this process ----
-
-_recorders: dict[str, PerfRecorder] = {}
-_domains: dict[str | None, str] = {}
-"""The recorder of each NVTX domain."""
-
-_lock = threading.RLock()
-
-
-def default_recorder() -> str | None:
-    """Name the recorder that has the default NVTX domain."""
-    return _domains.get(conventions.DEFAULT_DOMAIN)
-
-
-def _claim_domain(domain: str | None, recorder: str) -> str | None:
-    """Return the domain, or `domain:recorder` where a recorder of another name has it.
-
-    NVTX keeps one stack for each thread and domain, on which two recorders would end each other's ranges.
-    """
-    domain = None if domain is None else conventions.printable(domain)
-    with _lock:
-        while _domains.setdefault(domain, recorder) != recorder:
-            domain = recorder if domain is None else f"{domain}:{recorder}"
-        return domain
-
-
-def _begin_in_child() -> None:
-    global _lock
-    _lock = threading.RLock()  # another thread of the parent may have held it
-    events.begin_in_child()
-    for one in (barrier.active(), *_recorders.values()):
-        if one is not None:
-            one._begin_in_child()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)

@@ -34,11 +34,10 @@ def to_json() -> dict[str, Any] | None:
 @contextlib.contextmanager
 def timed_range(name: str) -> Iterator[None]:
     """Time a part of the start-up, which is an NVTX range of a domain of its own."""
-    try:
+    annotation: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    with contextlib.suppress(ImportError):  # the recorder warns about it
         import nvtx
-    except ImportError:  # the recorder warns about it
-        annotation: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    else:
+
         annotation = nvtx.annotate(name, domain=STARTUP_DOMAIN)
     begin_unix_ns, begin_ns = time.time_ns(), time.perf_counter_ns()
     entry = {"name": name, "begin_unix_ns": begin_unix_ns, "thread": threading.get_native_id(), "failed": True}

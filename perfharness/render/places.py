@@ -12,13 +12,13 @@ from perfharness.model.text import safe_line
 
 
 def place_text(place: FunctionTime | Frame) -> str:
-    """A function and where it stands: `resize (pipeline.py:42)`; of native code, its library."""
+    """A function and where it stands: `resize (pipeline.py:42)`."""
     return safe_line(f"{place.function} ({file_and_line(place)})" if place.file else place.function)
 
 
 def file_and_line(place: FunctionTime | Frame) -> str:
     """Only where it stands: `pipeline.py:42`."""
-    line = f":{place.line}" if place.line and not place.is_native else ""
+    line = f":{place.line}" if place.line else ""
     return safe_line(short_file(place.file) + line)
 
 

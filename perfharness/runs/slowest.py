@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -171,6 +172,9 @@ class SlowestOfRun:
     def visit(self, name: str, folder: Path, record: ProcessRecord | None, analysis: Analysis) -> None:
         """See one process, whose trace is on UTC where the run's clock is known."""
         self.has_seen = True
+        if analysis.host_probe is not None and analysis.host_probe.samples.is_coarse:
+            analysis = copy(analysis)
+            analysis.host_probe = None
         requests, unknown = _requests(self._run_dir, self._manifest, folder)
         self._notes.update(dict.fromkeys([*_notes(analysis), *unknown]))
         throttled = _throttled(self._telemetry, record, analysis)

@@ -185,6 +185,7 @@ class RunTelemetry:
             batches=Batches.of(result.loops if result else []),
             lifetime=_lifetime(record),
             reason=reason,
+            max_rss_bytes=record.max_rss_bytes,
         )
 
 

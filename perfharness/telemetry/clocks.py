@@ -1,349 +1,297 @@
-"""GPU clocks at their maximum, and back to what they were.
+"""GPU clocks at their maximum for a while, then as they were before; and back to the driver's defaults.
 
-Each GPU's clocks have one owner at a time: the process that holds the lock on the GPU's state folder, which the kernel
-releases however the process ends. The state file in it holds what was there before each change, from before the change
-until it is undone; without an owner it is what a killed run left, and the next owner restores that first. What
-`clocks max` sets is held: it stays until `clocks restore`, and a launch meanwhile undoes only what it changed itself.
+What was there before is remembered in memory, so nothing restores it after SIGKILL: `settings_left` sees what stays,
+and `restore_defaults` resets it. NVML does not report locks: a lock from before is released, not set again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from pydantic import BaseModel, Field, ValidationError
-
-from perfharness.errors import ClockError, ResultError
-from perfharness.files import locked, read_regular, replacing, sync
-from perfharness.model.clocks import ClockStep, Outcome, Setting, StepAnswer
-from perfharness.telemetry.clock_files import STATE_DIR, STATE_NAME, state_files
-from perfharness.telemetry.clock_settings import BY_NAME, CLOCK_SETTINGS, ClockSetting, value_text
+from perfharness.model.clocks import ClockStep, Outcome, Setting
 from perfharness.telemetry.nvml import Answer, Device, Nvml, Refusal
 
-LOCK_PATIENCE_S = 1.0
 MIG_REASON = "the clocks belong to the whole GPU, which is divided into MIG instances that others may be using"
 RESTORE_COMMAND = "perfharness clocks restore"
+AWAKE_S = 1.0
+"""A GPU's clocks fall within this time after its last work."""
+
+Value = list[int]
 
 
-class Change(BaseModel):
-    """One setting that was changed, or was about to be."""
-
-    setting: Setting
-    before: list[int] | None
-    wanted: list[int]
-
-
-class ClockState(BaseModel):
-    """What was changed about one GPU, in the order of the changes.
+@dataclass(frozen=True)
+class ClockSetting:
+    """A setting that decides the clocks; every answer's value is a list of numbers, as in `model.clocks`.
 
     Args:
-        pid: of the last owner, to be named.
-        held: `clocks max` was done; until then, and for a launch, the changes end with their owner.
+        read: None: NVML has no call for it, as for locks.
+        maximum: what it is to be set to.
+        put: the function that sets it.
+        reset: sets the driver's default; returns None where the setting is left as it is.
     """
 
-    pid: int = Field(default_factory=os.getpid)
-    since: str = Field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
-    held: bool = False
-    changes: list[Change] = Field(default_factory=list)
+    name: Setting
+    title: str
+    read: Callable[[Device], Answer] | None
+    maximum: Callable[[Device], Answer]
+    put: str
+    reset: Callable[[Device], Answer | None]
 
 
-@dataclass(frozen=True)
-class GpuClocks:
-    """The state folder of one GPU's clocks, named by its UUID."""
-
-    folder: Path
-
-    @property
-    def gpu_uuid(self) -> str:
-        """Of the whole GPU."""
-        return self.folder.name
-
-    @property
-    def path(self) -> Path:
-        """The state file."""
-        return self.folder / STATE_NAME
-
-    def read(self) -> ClockState | None:
-        """What was changed; None where that is nothing. Raises `ClockError` where the file cannot be read."""
-        try:
-            return ClockState.model_validate_json(read_regular(self.path))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise ClockError(f"{self.path}, which keeps what the clocks were, cannot be read: {error}") from error
-        except ValidationError as error:
-            raise ClockError(
-                f"{self.path} is no state of clocks that this version can read ({error.error_count()} faults);"
-                " restore the clocks with nvidia-smi (-rgc, -rmc, -rac, -pl, -pm), then remove the file"
-            ) from error
-
-    def write(self, state: ClockState) -> None:
-        """Replace the file, or remove it where nothing is changed; it is on the disk when this returns.
-
-        Raises:
-            ClockError: it cannot be written.
-        """
-        try:
-            if state.changes:
-                with replacing(self.path, follow=False) as temporary:
-                    temporary.write_text(state.model_dump_json(indent=1))
-                    temporary.chmod(0o644)  # whatever root's umask: anybody's next command is to find it
-            else:
-                self.path.unlink(missing_ok=True)
-            sync(self.folder)
-        except (OSError, ResultError) as error:
-            raise ClockError(f"what the clocks were before cannot be kept: {error}") from error
-
-    @contextmanager
-    def owned(self) -> Iterator[None]:
-        """Be the owner. Raises `BlockingIOError` where another process is, `ClockError` where nothing can be kept."""
-        try:
-            if not self.folder.exists():
-                self.folder.mkdir(parents=True, exist_ok=True)
-                for folder in (self.folder, self.folder.parent):
-                    folder.chmod(0o755)
-        except OSError as error:
-            raise ClockError(
-                f"what the clocks were before cannot be kept in {self.folder}: {error}; nothing was changed; "
-                f"{STATE_DIR} names another folder"
-            ) from error
-        with locked(self.folder, LOCK_PATIENCE_S):
-            yield
-
-    def is_owned(self) -> bool:
-        """Whether a running process owns them now."""
-        try:
-            with locked(self.folder):
-                return False
-        except OSError:  # held, or of a folder that this user may not open
-            return True
-
-    def unrestored(self) -> str | None:
-        """What a killed run did not restore, in one line; None where there is nothing. Raises `ClockError`."""
-        state = self.read()
-        if state is None or state.held or self.is_owned():
-            return None
-        settings = ", ".join(dict.fromkeys(BY_NAME[change.setting].title for change in state.changes))
-        what = f"a run that was killed may have left GPU {self.gpu_uuid} changed ({settings})"
-        return f"{what}; `{RESTORE_COMMAND}` brings back what was before"
+def _together(*answers: Answer) -> Answer:
+    refused = next((answer for answer in answers if not answer.ok), None)
+    return refused or Answer([int(answer.value) for answer in answers])
 
 
-def changed_gpus(folders: Sequence[Path]) -> list[GpuClocks]:
-    """The GPUs of which a state file is kept in these folders."""
-    return [GpuClocks(path.parent) for path in state_files(folders)]
+def _ask(function: str, *arguments: int) -> Callable[[Device], Answer]:
+    return lambda device: _together(device.ask(function, *arguments))
 
 
-@dataclass(frozen=True)
-class Restored:
-    """The outcome of undoing one change."""
-
-    gpu_uuid: str
-    setting: Setting
-    outcome: Outcome
-    before: list[int] | None = None
-    reason: str | None = None
-
-    def __str__(self) -> str:
-        """One line."""
-        what = f"GPU {self.gpu_uuid}: {BY_NAME[self.setting].title}"
-        back = value_text(self.setting, self.before) if self.before else "released"
-        return {
-            "restored": f"{what} restored: {back}",
-            "nothing_to_do": f"{what}: {back} already",
-            "left_to_others": f"{what} left as it is: {self.reason}",
-            "changed_by_others": f"{what} left as it is: something else has changed it since",
-            "failed": f"{what} could not be restored: {self.reason}",
-        }[self.outcome]
+def _largest_power_limit(device: Device) -> Answer:
+    limits = device.ask("nvmlDeviceGetPowerManagementLimitConstraints")
+    return Answer([int(limits.value[1])]) if limits.ok else limits
 
 
-@dataclass
-class _Owned:
-    clocks: GpuClocks
-    state: ClockState
-    first: int
-    """Number of the first change that ends with this owner: those before are held."""
+def _default_power_limit(device: Device) -> Answer:
+    default = device.ask("nvmlDeviceGetPowerManagementDefaultLimit")
+    return device.ask("nvmlDeviceSetPowerManagementLimit", default.value) if default.ok else default
 
 
-@dataclass
-class ClockOwner:
-    """Sets the clocks of some GPUs to their maximum, and restores them.
+def _clocks(function: str) -> Callable[[Device], Answer]:
+    """Memory and graphics clock."""
+    return lambda device: _together(
+        *(device.ask(function, kind) for kind in (device.nvml.NVML_CLOCK_MEM, device.nvml.NVML_CLOCK_GRAPHICS))
+    )
+
+
+def _fastest_pair(device: Device) -> Answer:
+    """The fastest pair that the card lists: not every graphics clock goes with every memory clock."""
+    memory = device.ask("nvmlDeviceGetSupportedMemoryClocks")
+    if not memory.ok or not memory.value:
+        return _clocks("nvmlDeviceGetMaxClockInfo")(device)
+    fastest = max(map(int, memory.value))
+    graphics = device.ask("nvmlDeviceGetSupportedGraphicsClocks", fastest)
+    return Answer([fastest, max(map(int, graphics.value))]) if graphics.ok else graphics
+
+
+def _largest(place: int) -> Callable[[Device], Answer]:
+    """Least and most of a lock at the largest clock of the memory (0) or the multiprocessors (1)."""
+
+    def largest(device: Device) -> Answer:
+        both = _clocks("nvmlDeviceGetMaxClockInfo")(device)
+        return Answer([both.value[place]] * 2) if both.ok else both
+
+    return largest
+
+
+CLOCK_SETTINGS = (
+    ClockSetting(
+        "persistence_mode",
+        "persistence mode",
+        _ask("nvmlDeviceGetPersistenceMode"),
+        lambda _: Answer([1]),
+        "nvmlDeviceSetPersistenceMode",
+        lambda _: None,  # many machines have it on
+    ),
+    ClockSetting(
+        "power_limit_mw",
+        "power limit",
+        _ask("nvmlDeviceGetPowerManagementLimit"),
+        _largest_power_limit,
+        "nvmlDeviceSetPowerManagementLimit",
+        _default_power_limit,
+    ),
+    ClockSetting(
+        "application_clocks_mhz",
+        "application clocks",
+        _clocks("nvmlDeviceGetApplicationsClock"),
+        _fastest_pair,
+        "nvmlDeviceSetApplicationsClocks",
+        lambda device: device.ask("nvmlDeviceResetApplicationsClocks"),
+    ),
+    ClockSetting(
+        "memory_clock_lock_mhz",
+        "memory clock lock",
+        None,
+        _largest(0),
+        "nvmlDeviceSetMemoryLockedClocks",
+        lambda device: device.ask("nvmlDeviceResetMemoryLockedClocks"),
+    ),
+    ClockSetting(
+        "graphics_clock_lock_mhz",
+        "graphics clock lock",
+        None,
+        _largest(1),
+        "nvmlDeviceSetGpuLockedClocks",
+        lambda device: device.ask("nvmlDeviceResetGpuLockedClocks"),
+    ),
+)
+"""In the order of setting: without persistence mode, the driver forgets the others when the GPU is unused."""
+
+BY_NAME = {setting.name: setting for setting in CLOCK_SETTINGS}
+
+
+@contextmanager
+def maximum_clocks(
+    nvml: Nvml, gpu_uuids: Sequence[str], interrupted: Callable[[], bool] = lambda: False
+) -> Iterator[list[ClockStep]]:
+    """Hold the clocks of GPUs at their maximum while the block runs, then restore what was there before.
 
     Args:
-        nvml: open.
-        folder: where what they were before is kept.
         interrupted: asked before each step; once true, the others are not tried.
+
+    Yields:
+        Each step's answer; how it was restored is added at the end.
     """
+    steps: list[ClockStep] = []
+    try:
+        maximize(nvml, gpu_uuids, steps, interrupted)
+        yield steps
+    finally:
+        restore(nvml, steps)
 
-    nvml: Nvml
-    folder: Path
-    interrupted: Callable[[], bool] = lambda: False
-    steps: list[ClockStep] = field(default_factory=list)
-    _owned: list[_Owned] = field(default_factory=list)
-    _locks: ExitStack = field(default_factory=ExitStack)
 
-    def maximize(self, gpu_uuids: Sequence[str]) -> list[ClockStep]:
-        """Set everything; returns each step's answer.
-
-        Raises:
-            ClockError: what was before cannot be kept, or what an earlier run kept cannot be read. Whatever is raised,
-                what was changed has been restored.
-        """
-        try:
-            for uuid in gpu_uuids:
-                self._maximize_gpu(uuid)
-        except BaseException:
-            self.restore()
-            raise
-        return self.steps
-
-    def hold(self) -> None:
-        """Leave the clocks as they are until `restore`, the function, is called; ends the ownership."""
-        with self._locks:
-            for owned in self._owned:
-                owned.state.held = True
-                owned.clocks.write(owned.state)
-            self._owned.clear()
-
-    def restore(self) -> list[Restored]:
-        """Undo what this owner changed, the last change first; ends the ownership."""
-        results = []
-        with self._locks:
-            while self._owned:
-                owned = self._owned.pop()
-                if owned.clocks.path.exists():  # else it was restored by force
-                    results += _undo(self.nvml, owned.clocks, owned.state, owned.first)
-        return results
-
-    def _maximize_gpu(self, uuid: str) -> None:
-        device = self.nvml.device(uuid)
+def maximize(
+    nvml: Nvml, gpu_uuids: Sequence[str], steps: list[ClockStep], interrupted: Callable[[], bool] = lambda: False
+) -> None:
+    """Set the clocks of GPUs to their maximum; adds each step to `steps` before it is done."""
+    for uuid in gpu_uuids:
+        device = nvml.device(uuid)
+        problem = None
         if device is None:
-            return self._refuse(uuid, self.nvml.opened.reason or "there is no such GPU")
-        if device.is_mig or device.is_mig_parent:
-            return self._refuse(uuid, MIG_REASON)
-        clocks = GpuClocks(self.folder / uuid)
-        try:
-            self._locks.enter_context(clocks.owned())
-        except BlockingIOError:
-            return self._refuse(uuid, _owner_text(clocks))
-        state = clocks.read() or ClockState()
-        if not state.held:  # what a killed run left
-            _undo(self.nvml, clocks, state)
-        state.pid = os.getpid()
-        owned = _Owned(clocks, state, len(state.changes) if state.held else 0)
-        self._owned.append(owned)
+            problem = nvml.opened.reason or "there is no such GPU"
+        elif device.is_mig or device.is_mig_parent:
+            problem = MIG_REASON
         for setting in CLOCK_SETTINGS:
-            self.steps.append(self._maximize(device, setting, owned))
-        if state.changes:
-            clocks.write(state)
-        return None
+            if device is None or problem is not None:
+                steps.append(ClockStep(gpu_uuid=uuid, setting=setting.name, answer="refused", reason=problem))
+            else:
+                _maximize(device, setting, steps, interrupted)
 
-    def _refuse(self, uuid: str, reason: str) -> None:
-        steps = (ClockStep(gpu_uuid=uuid, setting=one.name, answer="refused", reason=reason) for one in CLOCK_SETTINGS)
-        self.steps.extend(steps)
 
-    def _maximize(self, device: Device, setting: ClockSetting, owned: _Owned) -> ClockStep:
-        before = setting.read(device) if setting.read else Answer()
-        wanted = setting.maximum(device) if before.ok else before
-        step = ClockStep(
-            gpu_uuid=device.uuid, setting=setting.name, answer="not_tried", before=before.value, wanted=wanted.value
-        )
-        if not wanted.ok:
-            return step.model_copy(update={"answer": _refusal(setting, wanted), "reason": wanted.reason})
-        is_held = any(change.setting == setting.name for change in owned.state.changes)
-        if before.value == wanted.value if setting.read else is_held:
-            return step.model_copy(update={"answer": "already", "after": before.value})
-        if self.interrupted():
-            return step
-        change = Change(setting=setting.name, before=before.value, wanted=wanted.value)
-        owned.state.changes.append(change)
-        owned.clocks.write(owned.state)
-        answer = setting.put(device, change.wanted)
-        if not answer.ok:
-            owned.state.changes.remove(change)
-            owned.clocks.write(owned.state)
-            return step.model_copy(update={"answer": _refusal(setting, answer), "reason": answer.reason})
+def _maximize(device: Device, setting: ClockSetting, steps: list[ClockStep], interrupted: Callable[[], bool]) -> None:
+    before = setting.read(device) if setting.read else Answer()
+    wanted = setting.maximum(device) if before.ok else before
+    step = ClockStep(gpu_uuid=device.uuid, setting=setting.name, answer="set", before=before.value, wanted=wanted.value)
+    steps.append(step)
+    if wanted.ok and setting.read and before.value == wanted.value:
+        steps[-1] = step.model_copy(update={"answer": "already", "after": before.value})
+        return
+    if wanted.ok and interrupted():
+        steps[-1] = step.model_copy(update={"answer": "not_tried"})
+        return
+    answer = device.ask(setting.put, *wanted.value) if wanted.ok else wanted
+    if answer.ok:
         after = setting.read(device).value if setting.read else None
-        change.wanted = after or change.wanted  # a driver may round: else what it made of it would seem another's
-        return step.model_copy(update={"answer": "set", "after": after})
+        steps[-1] = step.model_copy(update={"after": after})
+    else:  # newer cards have no application clocks: that is no refusal
+        is_absent = setting.name == "application_clocks_mhz" and answer.refusal is Refusal.NOT_SUPPORTED
+        update = {"answer": "absent" if is_absent else "refused", "reason": answer.reason}
+        steps[-1] = step.model_copy(update=update)
 
 
-def restore(nvml: Nvml, folders: Sequence[Path], *, force: bool = False) -> list[Restored]:
-    """Undo every change kept in these folders, what `clocks max` holds included.
-
-    Args:
-        force: whether the changes of a launch that still runs are undone too.
-
-    Returns:
-        The outcome of each change, in the order in which they were undone; empty where there was none.
-
-    Raises:
-        ClockError: a state file cannot be read, or its folder not be used.
-    """
-    results = []
-    for clocks in changed_gpus(folders):
-        with ExitStack() as owning:
+def restore(nvml: Nvml, steps: list[ClockStep]) -> None:
+    """Put back what was there before, the last step first, all of them, even if one fails; notes it in the steps."""
+    for place, step in reversed(list(enumerate(steps))):
+        if step.answer == "set":
             try:
-                owning.enter_context(clocks.owned())
-            except BlockingIOError:
-                if not force:
-                    reason = _owner_text(clocks)
-                    results += [
-                        Restored(clocks.gpu_uuid, change.setting, "left_to_others", change.before, reason)
-                        for change in reversed((clocks.read() or ClockState()).changes)
-                    ]
-                    continue
-            if (state := clocks.read()) is not None:
-                state.held = False  # from here on it is to be undone, also if this process does not live to do so
-                clocks.write(state)
-                results += _undo(nvml, clocks, state)
-    return results
+                answer = _put_back(nvml.device(step.gpu_uuid), step)
+                reason = answer.reason
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+            outcome = "restored" if reason is None else "failed"
+            steps[place] = step.model_copy(update={"restored": outcome, "restored_reason": reason})
 
 
-def _owner_text(clocks: GpuClocks) -> str:
-    state = clocks.read()
-    return f"a perfharness run is using its clocks{f' (pid {state.pid})' if state else ''}"
-
-
-def _undo(nvml: Nvml, clocks: GpuClocks, state: ClockState, first: int = 0) -> list[Restored]:
-    """Undo the changes from that one on, all of them, even if one or a write to the disk fails."""
-    results = []
-    for change in reversed(state.changes[first:]):
-        try:
-            outcome, reason = _put_back(nvml.device(clocks.gpu_uuid), change, nvml.opened)
-        except Exception as error:
-            outcome, reason = "failed", f"{type(error).__name__}: {error}"
-        if outcome != "failed":
-            state.changes.remove(change)
-            with contextlib.suppress(ClockError):  # then the next restore finds nothing to do
-                clocks.write(state)
-        results.append(Restored(clocks.gpu_uuid, change.setting, outcome, change.before, reason))
-    return results
-
-
-def _put_back(device: Device | None, change: Change, opened: Answer) -> tuple[Outcome, str | None]:
+def _put_back(device: Device | None, step: ClockStep) -> Answer:
     if device is None:
-        return "failed", opened.reason or "there is no such GPU (now, or in this container)"
-    setting = BY_NAME[change.setting]
-    if setting.clear is not None:
-        answer = setting.clear(device)
-    else:
-        assert setting.read is not None  # only locks cannot be read
-        answer = setting.read(device)
-        if answer.ok and answer.value == change.before:
-            return "nothing_to_do", None
-        if answer.ok and answer.value != change.wanted:
-            return "changed_by_others", None
-        if answer.ok:
-            answer = setting.put(device, change.before or change.wanted)
-    return ("restored", None) if answer.ok else ("failed", answer.reason)
+        return Answer(None, Refusal.NOT_FOUND, "the GPU is gone")
+    setting = BY_NAME[step.setting]
+    if step.before is None:
+        return setting.reset(device) or Answer()
+    return device.ask(setting.put, *step.before)
 
 
-def _refusal(setting: ClockSetting, answer: Answer) -> StepAnswer:
-    """Newer cards have no application clocks: that is no refusal."""
-    is_absent = setting.name == "application_clocks_mhz" and answer.refusal is Refusal.NOT_SUPPORTED
-    return "absent" if is_absent else "refused"
+def restore_defaults(gpus: Sequence[Device]) -> list[ClockStep]:
+    """Release locks, and set power limit and application clocks to the driver's defaults; returns what was done."""
+    steps = []
+    for device in gpus:
+        for setting in reversed(CLOCK_SETTINGS):
+            answer = setting.reset(device)
+            if answer is not None and answer.refusal is not Refusal.NOT_SUPPORTED:
+                outcome: Outcome = "restored" if answer.ok else "failed"
+                steps.append(
+                    ClockStep(
+                        gpu_uuid=device.uuid, setting=setting.name, answer="not_tried", restored=outcome,
+                        restored_reason=answer.reason,
+                    )
+                )  # fmt: skip
+    return steps
+
+
+def settings_left(device: Device) -> list[str]:
+    """Settings of a GPU that look like those of a launch that was killed, or of another program; takes up to 1 s."""
+    found = []
+    default = device.ask("nvmlDeviceGetPowerManagementDefaultLimit")
+    limit, largest = device.ask("nvmlDeviceGetPowerManagementLimit"), _largest_power_limit(device)
+    if default.ok and limit.ok and largest.value == [limit.value] and limit.value != default.value:
+        found.append(f"power limit {value_text('power_limit_mw', [limit.value])}")
+    if _is_locked(device):
+        time.sleep(AWAKE_S)
+        if _is_locked(device):
+            found.append("graphics clock at its maximum while the GPU is idle")
+    return found
+
+
+def _is_locked(device: Device) -> bool:
+    """Whether the graphics clock is at its maximum although nothing runs."""
+    kind = device.nvml.NVML_CLOCK_GRAPHICS
+    now, most = device.ask("nvmlDeviceGetClockInfo", kind), device.ask("nvmlDeviceGetMaxClockInfo", kind)
+    use, users = device.ask("nvmlDeviceGetUtilizationRates"), device.ask("nvmlDeviceGetComputeRunningProcesses")
+    is_idle = use.ok and use.value.gpu == 0 and users.ok and not users.value
+    return is_idle and now.ok and most.ok and bool(now.value >= most.value)
+
+
+def value_text(name: Setting, value: Sequence[int] | None) -> str:
+    """A value with its unit: `700 W`, `1980 MHz`, `on`."""
+    if value is None:
+        return "not reported"
+    if name == "persistence_mode":
+        return "on" if value[0] else "off"
+    if name == "power_limit_mw":
+        return f"{value[0] / 1000:g} W"
+    if name == "application_clocks_mhz":
+        return f"memory {value[0]} MHz, graphics {value[1]} MHz"
+    return f"{value[0]} MHz" if value[0] == value[-1] else f"{value[0]} to {value[-1]} MHz"
+
+
+def step_lines(steps: Sequence[ClockStep]) -> list[str]:
+    """A line for each step; a GPU whose steps were all refused for one reason has one line."""
+    lines = []
+    for step in steps:
+        of_gpu = [other for other in steps if other.gpu_uuid == step.gpu_uuid]
+        same = {(other.answer, other.reason) for other in of_gpu}
+        if step.answer == "refused" and len(same) == 1 and len(of_gpu) == len(CLOCK_SETTINGS):
+            lines.append(f"GPU {step.gpu_uuid}: clocks not changed: {step.reason}")
+        else:
+            lines.append(_step_line(step))
+    return list(dict.fromkeys(lines))
+
+
+def _step_line(step: ClockStep) -> str:
+    what = f"GPU {step.gpu_uuid}: {BY_NAME[step.setting].title}"
+    if step.restored == "failed":
+        return f"{what} not restored: {step.restored_reason}"
+    if step.restored == "restored":
+        return f"{what} restored" + (f": {value_text(step.setting, step.before)}" if step.before else "")
+    was = f" (was {value_text(step.setting, step.before)})" if step.before else ""
+    return {
+        "set": f"{what} set to {value_text(step.setting, step.after or step.wanted)}{was}",
+        "already": f"{what}: {value_text(step.setting, step.before or step.wanted)} already",
+        "absent": f"{what}: this card has none",
+        "not_tried": f"{what} not tried",
+        "refused": f"{what} not changed: {step.reason}",
+    }[step.answer]

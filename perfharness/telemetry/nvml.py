@@ -1,4 +1,4 @@
-"""Access to NVML: devices by UUID, and each query answered by a value or by a reason why not.
+"""Access to NVML: devices by UUID, and each query answered by a value or by the reason why not.
 
 No failed reading raises. What answers is `pynvml`, or the module that `PERFHARNESS_NVML_MODULE` names.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -19,55 +19,21 @@ from perfharness.model.environment import NVML_MODULE
 class Refusal(str, Enum):
     """Why NVML gave no value."""
 
-    NO_LIBRARY = "no_library"
-    NO_DRIVER = "no_driver"
-    NO_PERMISSION = "no_permission"
     NOT_SUPPORTED = "not_supported"
-    MIG = "mig"
-    NO_DATA = "no_data"
+    NO_PERMISSION = "no_permission"
     NOT_FOUND = "not_found"
-    GPU_LOST = "gpu_lost"
-    BUSY = "busy"
-    INVALID_ARGUMENT = "invalid_argument"
-    FAILED = "failed"
+    OTHER = "other"
 
 
-REFUSALS: Mapping[int, tuple[Refusal, str]] = {
-    1: (Refusal.FAILED, "NVML is not open"),
-    2: (Refusal.INVALID_ARGUMENT, "the driver does not take this value"),
-    3: (Refusal.NOT_SUPPORTED, "this GPU does not support it"),
-    4: (Refusal.NO_PERMISSION, "no permission; it takes root"),
-    5: (Refusal.FAILED, "NVML is already open"),
-    6: (Refusal.NOT_FOUND, "the driver knows no such thing"),
-    7: (Refusal.FAILED, "the answer is larger than what was made ready for it"),
-    8: (Refusal.FAILED, "the GPU's external power cables are not attached properly"),
-    9: (Refusal.NO_DRIVER, "the NVIDIA driver is not loaded"),
-    10: (Refusal.BUSY, "the driver did not answer in time"),
-    11: (Refusal.FAILED, "the kernel found an interrupt problem with the GPU"),
-    12: (Refusal.NO_LIBRARY, "the NVML library (libnvidia-ml.so.1) is not on this machine"),
-    13: (Refusal.NOT_SUPPORTED, "the installed driver does not have this query"),
-    14: (Refusal.FAILED, "the GPU's infoROM is corrupted"),
-    15: (Refusal.GPU_LOST, "the GPU is lost: it has fallen off the bus, or is not reachable any more"),
-    16: (Refusal.GPU_LOST, "the GPU needs a reset before it can be used again"),
-    17: (Refusal.NO_PERMISSION, "the operating system or the container blocks it"),
-    18: (Refusal.NO_DRIVER, "NVML and the loaded driver are of different versions; a restart is due after an update"),
-    19: (Refusal.BUSY, "the GPU is in use"),
-    20: (Refusal.FAILED, "not enough memory"),
-    21: (Refusal.NO_DATA, "the driver has no data yet"),
-    22: (Refusal.NOT_SUPPORTED, "a vGPU with ECC on does not support it"),
-    23: (Refusal.FAILED, "the GPU's resources are used up"),
-    24: (Refusal.NOT_SUPPORTED, "this GPU does not run at that clock"),
-    25: (Refusal.NOT_SUPPORTED, "the installed driver has another version of this query"),
-    26: (Refusal.NOT_SUPPORTED, "the installed driver no longer has this query"),
-    27: (Refusal.BUSY, "the GPU is not ready yet"),
-    28: (Refusal.NOT_FOUND, "there is no such GPU"),
-    29: (Refusal.FAILED, "the GPU is in a state that does not allow it"),
-    30: (Refusal.NOT_SUPPORTED, "this GPU does not support that kind of reset"),
+KINDS = {
+    **dict.fromkeys((2, 3, 13, 22, 25, 26), Refusal.NOT_SUPPORTED),  # 2: an argument that this device does not take
+    **dict.fromkeys((4, 17), Refusal.NO_PERMISSION),
+    **dict.fromkeys((6, 28), Refusal.NOT_FOUND),
 }
-"""NVML's error codes (`nvmlReturn_t` in nvml.h) as `Refusal`; 999 and any code not known yet are `FAILED`."""
+"""NVML's error codes (`nvmlReturn_t` in nvml.h); all others are `OTHER`."""
 
-NO_SUCH_FUNCTION = (Refusal.NOT_SUPPORTED, "the installed nvidia-ml-py does not have this query; a newer one may")
-MIG_REASON = "a MIG instance does not support it; its parent GPU may"
+HINTS = {Refusal.NO_PERMISSION: "; it takes root"}
+OLD_PYNVML = "the installed nvidia-ml-py does not have this query; a newer one may"
 NOT_ASKED = -1
 """Code of an answer that never reached NVML."""
 
@@ -93,42 +59,21 @@ class Answer:
         return self.refusal is None
 
 
-@dataclass(frozen=True)
-class FieldReading:
-    """One field value.
-
-    Args:
-        answer: the number.
-        timestamp_us: when the driver took it, microseconds since 1970 on the host's clock; 0: not reported.
-    """
-
-    answer: Answer
-    timestamp_us: int = 0
-
-
-def refused(code: int, *, mig: bool = False) -> Answer:
+def refused(nvml: Any, code: int) -> Answer:
     """The answer that an NVML error code stands for."""
-    refusal, reason = REFUSALS.get(code, (Refusal.FAILED, f"NVML failed with its error {code}"))
-    if mig and refusal in (Refusal.NOT_SUPPORTED, Refusal.INVALID_ARGUMENT):
-        refusal, reason = Refusal.MIG, MIG_REASON
-    return Answer(None, refusal, reason, code)
+    kind = KINDS.get(code, Refusal.OTHER)
+    return Answer(None, kind, f"NVML: {nvml.NVMLError(code)}{HINTS.get(kind, '')}", code)
 
 
-def ask(nvml: Any, function: str, *arguments: Any, mig: bool = False) -> Answer:
-    """Call one function of NVML; whatever it returns becomes an answer.
-
-    Args:
-        nvml: the module `pynvml`, or one that answers like it.
-        function: its name, as in `pynvml`.
-        mig: whether the device among the arguments is a MIG instance, for the reason's sake.
-    """
+def ask(nvml: Any, function: str, *arguments: Any) -> Answer:
+    """Call one function of NVML by its name in `pynvml`; whatever it returns becomes an answer."""
     call = getattr(nvml, function, None)
     if call is None:
-        return Answer(None, *NO_SUCH_FUNCTION, NOT_ASKED)
+        return Answer(None, Refusal.NOT_SUPPORTED, OLD_PYNVML, NOT_ASKED)
     try:
         value = call(*arguments)
     except nvml.NVMLError as error:
-        return refused(int(error.value), mig=mig)
+        return refused(nvml, int(error.value))
     return Answer(value.decode(errors="replace") if isinstance(value, bytes) else value)
 
 
@@ -161,9 +106,9 @@ class Device:
 
     def ask(self, function: str, *arguments: Any) -> Answer:
         """Ask about this device: `device.ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)`."""
-        return ask(self.nvml, function, self.handle, *arguments, mig=self.is_mig)
+        return ask(self.nvml, function, self.handle, *arguments)
 
-    def fields(self, ids: Sequence[int | tuple[int, int]]) -> list[FieldReading]:
+    def fields(self, ids: Sequence[int | tuple[int, int]]) -> list[Answer]:
         """Field values (`NVML_FI_…`) in one call, in the order asked; each may be refused by itself.
 
         Args:
@@ -171,21 +116,21 @@ class Device:
         """
         answer = self.ask("nvmlDeviceGetFieldValues", list(ids))
         if not answer.ok:
-            return [FieldReading(answer)] * len(ids)
-        return [_field_reading(value, mig=self.is_mig) for value in answer.value]
+            return [answer] * len(ids)
+        return [_field_value(self.nvml, value) for value in answer.value]
 
 
 VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Member of the union `nvmlValue_t` for each `nvmlValueType_t`."""
 
 
-def _field_reading(value: Any, *, mig: bool) -> FieldReading:
-    if value.nvmlReturn:
-        return FieldReading(refused(int(value.nvmlReturn), mig=mig))
-    kind = int(value.valueType)
+def _field_value(nvml: Any, field: Any) -> Answer:
+    if field.nvmlReturn:
+        return refused(nvml, int(field.nvmlReturn))
+    kind = int(field.valueType)
     if kind >= len(VALUE_MEMBERS):
-        return FieldReading(Answer(None, Refusal.FAILED, f"the value is of a kind not known yet ({kind})", NOT_ASKED))
-    return FieldReading(Answer(getattr(value.value, VALUE_MEMBERS[kind])), int(value.timestamp))
+        return Answer(None, Refusal.OTHER, f"the value is of a kind that is not known yet ({kind})", NOT_ASKED)
+    return Answer(getattr(field.value, VALUE_MEMBERS[kind]))
 
 
 @dataclass(frozen=True)

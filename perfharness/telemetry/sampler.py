@@ -1,257 +1,289 @@
-"""The sampler: a process of its own that reads all sources during a launch, until it is stopped.
-
-It takes commands as lines of JSON on its standard input and answers on its standard output (`protocol.py`). The end of
-its input means that its parent has died: it finishes its file and ends. SIGINT, which a Ctrl-C sends to every process
-of the terminal, is ignored; SIGTERM ends it as a stop would.
-"""
+"""Reads GPUs and host in threads of this process while something runs, into `telemetry.parquet`."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import signal
-import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import IO, Literal
+from functools import partial
+from pathlib import Path
+from typing import Literal
 
-from perfharness.model.telemetry import FailureRecord, SubjectRecord, TelemetryMeta
-from perfharness.telemetry.gpu import chosen_devices
-from perfharness.telemetry.nvml import open_nvml
-from perfharness.telemetry.protocol import Answer, Command, FollowedProcess, Ready, SamplerOptions
-from perfharness.telemetry.source import Keys, Reading, SamplerContext, Source, Tape
-from perfharness.telemetry.sources import make_sources
-from perfharness.telemetry.spool import SpoolState, SpoolWriter, finish_spool
-from perfharness.telemetry.ticks import ClockTie, Ticker
+from perfharness.errors import ResultError
+from perfharness.files import replacing
+from perfharness.model.telemetry import ClockTieRecord, FailureRecord, SampleLog, SubjectRecord, TelemetryMeta
+from perfharness.telemetry import gpu
+from perfharness.telemetry.cpu_quota import CpuQuotas
+from perfharness.telemetry.gpm import PERIOD_NS as GPM_PERIOD_NS
+from perfharness.telemetry.gpm import GpmCounters
+from perfharness.telemetry.gpu import PowerSamples, ProcessMemory, Questions, chosen_devices
+from perfharness.telemetry.host import Host
+from perfharness.telemetry.nvml import Device, Nvml, open_nvml
+from perfharness.telemetry.processes import FollowedProcess, Processes
+from perfharness.telemetry.readings import Readings, Values
+from perfharness.telemetry.store import write_sample_log
 
-FLUSH_S = 1.0
-"""The most that a killed sampler loses."""
+MS = 1_000_000
+
+HOST_PERIOD_NS = 200 * MS
+"""At least: the kernel counts CPU time in steps of 10 ms, and shares of less would be steps of more than 5 %."""
+
+ENERGY_PERIOD_NS = 70 * MS
+"""At least: the counter moves every 100 ms, reading it takes 3 ms (measured on an H200)."""
+
+MEMORY_PERIOD_NS = 100 * MS
+"""At least."""
+
+SLOW_PERIOD_NS = 1000 * MS
+"""PCIe takes 40 ms a reading. The driver keeps its power samples for two seconds (measured on an H200)."""
+
+QUOTA_PERIOD_NS = 20 * MS
+"""A fifth of the usual period of a quota, so that it is known when in it the group stood still."""
+
+WRITE_S, WRITE_SHARE = 30.0, 50
+"""The file is written so often, or as often as takes a fiftieth of the time: the most that a killed process loses."""
 
 GPU_TAIL_S = 0.3
-"""How long it continues after the stop command, so that sensors with an update period of 100 ms cover the end."""
+"""How long GPUs are read after the end, so that sensors with an update period of 100 ms cover it."""
 
 STUCK_S = 5.0
 """How long to wait for a reading to return at the end."""
 
-Ended = Literal["stopped", "parent_died", "cut_off"]
+SOURCE_FAILED = "*"
+"""Metric of a failure that is a whole group's."""
 
 
 @dataclass
-class _SourceThread:
-    """One source with its thread, its ticker and its tape.
+class Group:
+    """Metrics that are read together, in a thread of their own: a reading that hangs in a driver delays no other.
 
-    A reading that hangs in a driver must not hold up the others, nor what was read before it: only whole readings
-    change hands.
+    Args:
+        reads: each is timed by itself; a metric that cannot be read has a reason in place of a number.
     """
 
-    source: Source
-    tape: Tape
-    ticker: Ticker
+    name: str
+    period_ns: int
+    reads: Sequence[Callable[[], Values]]
     problem: str | None = None
-    thread: threading.Thread | None = None
-    begun: threading.Event = field(default_factory=threading.Event)
-    _read: deque[list[Reading]] = field(default_factory=deque)
+    cpu_ns: int = 0
+    last_ns: int = 0
+    has_begun: threading.Event = field(default_factory=threading.Event)
 
-    def run(self) -> None:
-        """Read at each tick until the end; a source that raises is not read again; the others go on."""
+    def read(self, readings: Readings) -> None:
+        """Read everything once."""
+        for read in self.reads:
+            began_ns = time.monotonic_ns()
+            values = read()
+            self.last_ns = time.monotonic_ns()
+            readings.add(values, began_ns, self.last_ns)
+
+    def run(self, readings: Readings, ending: threading.Event) -> None:
+        """Read on a grid of periods until the end; a group that raises is not read again."""
+        due_ns = time.monotonic_ns()
         try:
-            while self.ticker.next():
-                self.read()
+            while not ending.wait(max(0, due_ns - time.monotonic_ns()) / 1e9):
+                self.read(readings)
+                self.has_begun.set()
+                self.cpu_ns = time.thread_time_ns()
+                due_ns += self.period_ns * max(1, -((due_ns - time.monotonic_ns()) // self.period_ns))
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"
         finally:
-            self.begun.set()
-
-    def read(self) -> None:
-        """One reading of everything."""
-        self.source.read(self.tape)
-        self._read.append(self.tape.take())
-        self.begun.set()
-
-    def take(self) -> list[Reading]:
-        """What was read since the last time."""
-        return [reading for _ in range(len(self._read)) for reading in self._read.popleft()]
-
-    def join(self) -> None:
-        """Wait for the thread to end, and read for the last time: not right after the reading before, for a share of a
-        few milliseconds would be noise.
-        """
-        if self.thread is None:
-            return
-        self.thread.join(timeout=STUCK_S)
-        if self.thread.is_alive():
-            self.problem = self.problem or f"a reading had not returned after {STUCK_S:g} s"
-        elif self.problem is None and 2 * (time.monotonic_ns() - self.tape.read_at_ns) >= self.source.period_ns:
-            with contextlib.suppress(Exception):
-                self.read()
+            self.has_begun.set()
 
 
 class Sampler:
-    """All sources, and the spool that they are written to.
+    """Reads everything from `start` to `stop`.
 
     Args:
-        driver: version of the NVIDIA driver, for the file.
+        path: the Parquet file.
+        period_ns: how often; some metrics are read less often, counters inside the GPU more often.
+        nvml: None: no GPU is read.
+        gpu_uuids: GPUs and MIG instances; the parents of these are read, too.
     """
 
-    def __init__(
-        self, options: SamplerOptions, sources: Sequence[Source], clock: ClockTie, driver: str | None = None
-    ) -> None:
-        self._options = options
-        self._clock = clock
-        self._driver = driver
-        self._keys = Keys()
-        self._ending = threading.Event()
-        self._readers = [
-            _SourceThread(source, Tape(self._keys), Ticker(source.name, source.period_ns, self._ending.wait))
-            for source in sources
-        ]
-        self._subjects = [subject for source in sources for subject in source.subjects()]
-        self._spool = SpoolWriter(options.spool)
+    def __init__(self, path: Path, period_ns: int, nvml: Nvml | None = None, gpu_uuids: Sequence[str] = ()) -> None:
+        self.log = SampleLog()
+        """All readings as of the last time that they were written."""
+
+        self.followed: list[FollowedProcess] = []
+        self.nvml_problem = None if nvml is None else nvml.opened.reason
+        self._path = path
+        self._period_ns = period_ns
+        self._nvml = nvml
+        self._devices = [] if nvml is None else chosen_devices(nvml, gpu_uuids)
+        self._clock = ClockOffset()
+        self._readings = Readings()
         self._idle: tuple[int, int] | None = None
+        self._ending = threading.Event()
+        self._threads: dict[str, threading.Thread] = {}
+        self._host = Host()
+        self._groups = [*self._host_groups(), *(self._gpu_groups() if self._devices else ())]
+
+    def _host_groups(self) -> Iterator[Group]:
+        period_ns = max(self._period_ns, HOST_PERIOD_NS)
+        yield Group("host", period_ns, [self._host.read])
+        yield Group("processes", period_ns, [Processes(self.followed).read])
+        yield Group("quotas", QUOTA_PERIOD_NS, [CpuQuotas(self.followed).read])
+
+    def _gpu_groups(self) -> Iterator[Group]:
+        def each(period_ns: int, read: Callable[[Questions], Values], devices: Sequence[Device]) -> Group:
+            reads = [partial(read, Questions(device)) for device in devices]
+            return Group(f"gpu-{read.__name__}", period_ns, reads)
+
+        gpus = [device for device in self._devices if not device.is_mig]
+        yield each(self._period_ns, gpu.sensors, gpus)
+        yield each(max(self._period_ns, ENERGY_PERIOD_NS), gpu.energy, gpus)
+        yield each(SLOW_PERIOD_NS, gpu.links, gpus)
+        memory = each(max(self._period_ns, MEMORY_PERIOD_NS), gpu.memory, self._devices)
+        memory.reads = [*memory.reads, ProcessMemory(self._devices, self.followed).read]
+        yield memory
+        samples = [PowerSamples(Questions(device), self._clock.offset_ns).read for device in gpus]
+        yield Group("gpu-power-samples", SLOW_PERIOD_NS, samples)
+        yield Group("gpu-counters", GPM_PERIOD_NS, [GpmCounters(device).read for device in self._devices])
 
     def start(self) -> None:
-        """Begin to sample; when this returns, every source has been read once and it is known which cannot be."""
-        for reader in self._readers:
-            reader.thread = threading.Thread(target=reader.run, name=reader.source.name, daemon=True)
-            reader.thread.start()
-        for reader in self._readers:
-            reader.begun.wait()
-        if self._options.idle_ns:
-            begin = time.monotonic_ns()
-            time.sleep(self._options.idle_ns / 1e9)
-            self._idle = (begin, time.monotonic_ns())
-        self.flush()
+        """Begin; when this returns, everything has been read once."""
+        for group in self._groups:
+            self._begin(group.name, partial(group.run, self._readings, self._ending))
+        for group in self._groups:
+            group.has_begun.wait()
+        self._begin("writer", self._write_now_and_then)
+
+    def _begin(self, name: str, run: Callable[[], None]) -> None:
+        self._threads[name] = threading.Thread(target=run, name=f"telemetry-{name}", daemon=True)
+        self._threads[name].start()
+
+    def stay_idle(self, seconds: float, interrupted: Callable[[], bool]) -> None:
+        """Wait while nothing of the run is on the GPUs."""
+        begin_ns = now_ns = time.monotonic_ns()
+        while self._devices and now_ns < begin_ns + seconds * 1e9 and not interrupted():
+            time.sleep(min(0.1, seconds))
+            now_ns = time.monotonic_ns()
+            self._idle = (begin_ns + self._clock.offset_ns, now_ns + self._clock.offset_ns)
 
     def follow(self, process: FollowedProcess) -> None:
-        """A measured process has begun."""
-        self._subjects.append(
-            SubjectRecord(
-                subject=process.subject, kind="process", name=process.folder, pid=process.pid,
-                gpu_uuid=process.gpu_uuids[0] if process.gpu_uuids else None,
-                gpu_uuids=process.gpu_uuids if len(process.gpu_uuids) > 1 else [],
-            )
-        )  # fmt: skip
-        for reader in self._readers:
-            reader.source.follow(process)
+        """Read this process, too, from now on."""
+        self.followed.append(process)
 
-    def flush(self) -> None:
-        """Write what was read since the last time."""
-        self._clock.read_again()
-        self._write("cut_off")
-
-    def stop(self, ended: Ended) -> None:
-        """Read everything once more, write it, and close the spool."""
+    def stop(self) -> None:
+        """Read everything once more, and write the file. Raises `ResultError` where it cannot be written."""
+        if self._devices:
+            time.sleep(GPU_TAIL_S)
         self._ending.set()
-        for reader in self._readers:
-            reader.join()
-        self._clock.read_again()
-        self._write(ended)
-        self._spool.close()
+        for group in self._groups:
+            thread = self._threads[group.name]
+            thread.join(STUCK_S)
+            if thread.is_alive():
+                group.problem = group.problem or f"a reading had not returned after {STUCK_S:g} s"
+            elif group.problem is None and 2 * (time.monotonic_ns() - group.last_ns) >= group.period_ns:
+                with contextlib.suppress(Exception):  # it has been read often enough
+                    group.read(self._readings)
+        self._threads["writer"].join()
+        self._write("stopped")
 
-    @property
-    def problems(self) -> dict[str, str]:
-        """Sources that gave up, and why."""
-        return {reader.source.name: reader.problem for reader in self._readers if reader.problem is not None}
+    def _write_now_and_then(self) -> None:
+        wait_s = WRITE_S
+        while not self._ending.wait(wait_s):
+            began = time.monotonic()
+            with contextlib.suppress(ResultError):  # the disk may be full only now
+                self._write("cut_off")
+            wait_s = max(WRITE_S, WRITE_SHARE * (time.monotonic() - began))
 
-    def _write(self, ended: Ended) -> None:
-        readings = [reading for reader in self._readers for reading in reader.take()]
-        keys = list(self._keys.names)  # after the readings: it holds all that they use
-        self._spool.append(readings, SpoolState(keys=keys, meta=self._meta(ended)), last=ended != "cut_off")
+    def _write(self, ended: Literal["stopped", "cut_off"]) -> None:
+        self.log = self._readings.log(self._meta(ended))
+        with replacing(self._path) as temporary:
+            write_sample_log(temporary, self.log)
 
-    def _meta(self, ended: Ended) -> TelemetryMeta:
-        clock = self._clock.record()
-        idle = None if self._idle is None else [moment + clock.offset_ns for moment in self._idle]
-        failures = [
-            FailureRecord(subject=subject, metric=metric, reason=reason, count=count)
-            for reader in self._readers
-            for (subject, metric, reason), count in list(reader.tape.failures.items())
-        ]
-        broken = [
-            FailureRecord(subject=name, metric="*", reason=f"the source gave up: {reason}", count=1)
-            for name, reason in self.problems.items()
-        ]
+    def _meta(self, ended: Literal["stopped", "cut_off"]) -> TelemetryMeta:
+        begin_ns, end_ns = self._idle or (None, None)
         return TelemetryMeta(
-            period_ns=self._options.period_ns,
-            clock=clock,
-            subjects=self._subjects,
-            failures=failures + broken,
-            ticks=[reader.ticker.record() for reader in self._readers],
+            period_ns=self._period_ns,
+            clock=self._clock.record(),
+            subjects=[*self._host.subjects, *map(_gpu_record, self._devices), *map(_process_record, self.followed)],
+            failures=[
+                FailureRecord(
+                    subject=group.name, metric=SOURCE_FAILED, reason=f"the source gave up: {group.problem}", count=1
+                )
+                for group in self._groups
+                if group.problem is not None
+            ],
             ended=ended,
-            idle_start_unix_ns=idle[0] if idle else None,
-            idle_end_unix_ns=idle[1] if idle else None,
-            sampler_cpu_ns=time.process_time_ns(),
-            driver=self._driver,
+            idle_start_unix_ns=begin_ns,
+            idle_end_unix_ns=end_ns,
+            sampler_cpu_ns=sum(group.cpu_ns for group in self._groups),
+            driver=None if self._nvml is None else self._nvml.ask("nvmlSystemGetDriverVersion").value,
         )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Sample until stopped; returns the exit code."""
-    options = SamplerOptions.model_validate_json(arguments[0])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    terminated = _pipe_written_by(signal.SIGTERM)
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints must not get among the answers
-    if options.cpus:
-        with contextlib.suppress(OSError):  # it only disturbs the run more then
-            os.sched_setaffinity(0, options.cpus)
-    with open_nvml() if options.gpu_uuids else nullcontext() as nvml:
-        clock = ClockTie()
-        devices = chosen_devices(nvml, options.gpu_uuids) if nvml is not None else []
-        context = SamplerContext(options.period_ns, nvml, devices, clock.offset_ns)
-        sources = make_sources(context)
-        driver = nvml.ask("nvmlSystemGetDriverVersion").value if nvml is not None else None
-        sampler = Sampler(options, sources, clock, driver)
+@contextmanager
+def sampling(
+    path: Path, period_ns: int, gpu_uuids: Sequence[str] = (), *, idle_s: float = 0.0,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Iterator[Sampler]:  # fmt: skip
+    """Sample while the block runs; then `log` has the readings.
+
+    Args:
+        idle_s: how long GPUs are read before the block begins, for their idle power.
+        interrupted: ends that wait.
+
+    Raises:
+        ResultError: the file cannot be written at the end.
+    """
+    with open_nvml() if gpu_uuids else nullcontext() as nvml:
+        sampler = Sampler(path, period_ns, nvml, gpu_uuids)
         sampler.start()
-        nvml_problem = nvml.opened.reason if nvml is not None else None
-        _send(answers, Answer(ready=Ready(problems=sampler.problems, nvml_problem=nvml_problem)))
-        why = _run_commands(sampler, sys.stdin.fileno(), terminated)
-        if options.gpu_uuids and why == "stopped":
-            time.sleep(GPU_TAIL_S)
-        sampler.stop("parent_died" if why == "parent_died" else "stopped")
-    done = finish_spool(options.spool, options.target)
-    _send(answers, Answer(done=done.model_copy(update={"asked": why == "stopped"})))
-    return 0
+        try:
+            sampler.stay_idle(idle_s, interrupted)
+            yield sampler
+        finally:
+            sampler.stop()
 
 
-def _run_commands(sampler: Sampler, commands: int, terminated: int) -> Literal["stopped", "terminated", "parent_died"]:
-    """Run the parent's commands until it sends stop or dies, or SIGTERM comes."""
-    pending = b""
-    while True:
-        readable, _, _ = select.select([commands, terminated], [], [], FLUSH_S)
-        if terminated in readable:
-            return "terminated"
-        if commands in readable:
-            read = os.read(commands, 65536)
-            if not read:
-                return "parent_died"
-            *lines, pending = (pending + read).split(b"\n")
-            for command in map(Command.model_validate_json, lines):
-                if command.stop:
-                    return "stopped"
-                if command.follow is not None:
-                    sampler.follow(command.follow)
-        sampler.flush()
+class ClockOffset:
+    """UTC less the monotonic clock as they stood when this was made, and how far UTC has moved since.
+
+    Both clocks are slewed by NTP (CLOCK_MONOTONIC too, clock_gettime(2)), so the offset changes only where UTC is set
+    or stepped.
+    """
+
+    PAIRS = 25
+
+    def __init__(self) -> None:
+        self.offset_ns, self._error_ns = self._measure()
+        self._moved_ns = 0
+
+    def record(self) -> ClockTieRecord:
+        """Measure again."""
+        offset_ns, error_ns = self._measure()
+        moved_ns = offset_ns - self.offset_ns
+        if abs(moved_ns) > max(abs(self._moved_ns), self._error_ns + error_ns):
+            self._moved_ns = moved_ns
+        return ClockTieRecord(offset_ns=self.offset_ns, error_ns=self._error_ns, moved_ns=self._moved_ns)
+
+    def _measure(self) -> tuple[int, int]:
+        """The offset by the shortest of several brackets, and half of its width."""
+        brackets = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(self.PAIRS)]
+        before, unix, after = min(brackets, key=lambda one: one[2] - one[0])
+        return unix - (before + after) // 2, max(1, (after - before + 1) // 2)
 
 
-def _pipe_written_by(number: signal.Signals) -> int:
-    """Read end of a pipe that becomes readable when the signal comes."""
-    reader, writer = os.pipe()
+def _gpu_record(device: Device) -> SubjectRecord:
+    return SubjectRecord(
+        subject=device.uuid,
+        kind="mig" if device.is_mig else "gpu",
+        name=device.ask("nvmlDeviceGetName").value,
+        gpu_index=device.index,
+        parent_uuid=device.gpu.uuid if device.is_mig else None,
+    )
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        os.write(writer, b"x")
 
-    signal.signal(number, handle)
-    return reader
-
-
-def _send(answers: IO[str], answer: Answer) -> None:
-    """A line to the parent, if it is still there."""
-    with contextlib.suppress(BrokenPipeError):
-        answers.write(answer.model_dump_json() + "\n")
-        answers.flush()
+def _process_record(process: FollowedProcess) -> SubjectRecord:
+    uuids = list(process.gpu_uuids)
+    return SubjectRecord(
+        subject=process.subject, kind="process", name=process.folder, pid=process.pid,
+        gpu_uuid=uuids[0] if uuids else None, gpu_uuids=uuids if len(uuids) > 1 else [],
+    )  # fmt: skip

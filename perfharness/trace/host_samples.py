@@ -17,7 +17,6 @@ from perfharness.files import read_regular
 from perfharness.host_probe import spool
 from perfharness.model.host_samples import Frame, HostEvents, HostProbe, HostSamples, HostState
 from perfharness.model.trace import PID_SHIFT, Int64
-from perfharness.trace.native_samples import NativeRows
 
 _SAMPLE = np.dtype(
     [
@@ -26,6 +25,8 @@ _SAMPLE = np.dtype(
     ]
 )  # fmt: skip
 _EVENT = np.dtype([("start", "<i8"), ("end", "<i8"), ("thread", "<i4"), ("kind", "u1"), ("detail", "<i4")])
+_OF_PROCESSES = {"thread": "<i8", "holder": "<i8"}
+"""Columns with the process in them, once they are read."""
 
 
 COMPREHENSION = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr)>)+$")
@@ -70,18 +71,9 @@ def _files(folder: Path) -> list[Path]:
     return [first, *found] if first.exists() else found
 
 
-def keep_native_symbols(folder: Path) -> None:
-    """Keep the names of the native functions that were sampled next to the samples, in a folder and those inside it:
-    libraries may be others later, or elsewhere. Raises OSError where they cannot be written.
-    """
-    for path in sorted({one.parent for one in folder.rglob(f"{spool.FILE_PREFIX}*{spool.FILE_SUFFIX}")}):
-        tables, _ = _read(path)
-        tables.native.keep_symbols()
-
-
 def _read(folder: Path, pid: int | None = None) -> tuple[_Tables, list[str]]:
     """What the files of a folder hold, and what of it cannot be read."""
-    tables = _Tables(folder, pid)
+    tables = _Tables(pid)
     missing: list[str] = []
     for path in _files(folder):
         try:
@@ -102,20 +94,15 @@ def _read(folder: Path, pid: int | None = None) -> tuple[_Tables, list[str]]:
 class _Tables:
     """The rows of several files, their definitions numbered through."""
 
-    def __init__(self, folder: Path, pid: int | None = None) -> None:
+    def __init__(self, pid: int | None = None) -> None:
         self._pid = pid
-        self.native = NativeRows(folder)
         self.meta: dict[str, int] | None = None
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._stages: dict[tuple[str, ...], int] = {}
-        self._samples: list[npt.NDArray[Any]] = []
-        self._sample_threads: list[Int64] = []
-        self._holders: list[Int64] = []
-        self._events: list[npt.NDArray[Any]] = []
-        self._event_threads: list[Int64] = []
+        self._samples = [_read_rows(b"", _SAMPLE, 0)]
+        self._events = [_read_rows(b"", _EVENT, 0)]
         self._missing: dict[str, None] = {}
-        self._peers: dict[int, str] = {}
 
     def add(self, content: bytes) -> bool:
         """Add the rows of a file; False: it was cut off. Raises ValueError, KeyError, TypeError or IndexError where it
@@ -154,25 +141,13 @@ class _Tables:
                 paths = [tuple(map(str, path)) for path in defined.get("stages", ())]
                 stages.extend(self._stages.setdefault(path, len(self._stages)) for path in paths)
             elif kind == spool.SAMPLES:
-                rows = np.frombuffer(payload, _SAMPLE).copy()
+                rows = _read_rows(payload, _SAMPLE, process)
                 rows["stack"] = _renumbered(rows["stack"], stacks)
                 rows["stage"] = _renumbered(rows["stage"], stages)
+                rows["holder"] = np.where(rows["holder"] > 0, process | rows["holder"], 0)
                 self._samples.append(rows)
-                self._sample_threads.append(process | rows["thread"].astype(np.int64))
-                holder = rows["holder"].astype(np.int64)
-                self._holders.append(np.where(holder > 0, process | holder, 0))
             elif kind == spool.EVENTS:
-                events = np.frombuffer(payload, _EVENT)
-                self._events.append(events)
-                self._event_threads.append(process | events["thread"].astype(np.int64))
-            elif kind == spool.NATIVE:
-                self.native.add(process, payload)
-            elif kind == spool.MAPS:
-                self.native.add_maps(process, json.loads(bytes(payload)))
-            elif kind == spool.NATIVE_MISSING:
-                self.native.missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
-            elif kind == spool.PEERS:
-                self._peers |= {int(pid): str(name) for pid, name in json.loads(bytes(payload)).items()}
+                self._events.append(_read_rows(payload, _EVENT, process))
             elif kind == spool.MISSING:
                 self._missing |= dict.fromkeys(map(str, json.loads(bytes(payload))))
             elif kind == spool.END:
@@ -182,41 +157,34 @@ class _Tables:
     def recorded(self, missing: list[str]) -> RecordedProbe:
         """Everything, in order."""
         meta = self.meta or {}
-        rows = np.concatenate([np.empty(0, _SAMPLE), *self._samples])
-        thread = np.concatenate([np.empty(0, np.int64), *self._sample_threads])
-        holder = np.concatenate([np.empty(0, np.int64), *self._holders])
-        order = np.lexsort((rows["time"], thread))
-        rows, thread, holder = rows[order], thread[order], holder[order]
-        events = np.concatenate([np.empty(0, _EVENT), *self._events])
-        event_thread = np.concatenate([np.empty(0, np.int64), *self._event_threads])
-        by_start = np.argsort(events["start"], kind="stable")
-        events, event_thread = events[by_start], event_thread[by_start]
-        length, room = _weighed(rows, thread)
-        on_cpu, runnable = _settled(rows, thread, room)
+        rows, events = np.concatenate(self._samples), np.concatenate(self._events)
+        rows = rows[np.lexsort((rows["time"], rows["thread"]))]
+        events = events[np.argsort(events["start"], kind="stable")]
+        length, room = _weighed(rows)
+        on_cpu, runnable = _settled(rows, room)
         samples = HostSamples(
-            time_ns=rows["time"].astype(np.int64), thread=thread, length_ns=length,
-            on_cpu_ns=on_cpu, runnable_ns=runnable,
-            state=rows["state"].astype(np.int8), stack=rows["stack"].astype(np.int32),
-            stage=rows["stage"].astype(np.int32), gil_holder=holder, counts=rows["counts"].astype(np.int64),
-            frames=list(self._frames), stacks=list(self._stacks), stage_paths=list(self._stages),
+            time_ns=_column(rows, "time"),
+            thread=_column(rows, "thread"),
+            length_ns=length,
+            on_cpu_ns=on_cpu,
+            runnable_ns=runnable,
+            state=_column(rows, "state"),
+            stack=_column(rows, "stack"),
+            stage=_column(rows, "stage"),
+            gil_holder=_column(rows, "holder"),
+            counts=_column(rows, "counts"),
+            frames=list(self._frames),
+            stacks=list(self._stacks),
+            stage_paths=list(self._stages),
             interval_ns=meta["interval_ns"],
-        )  # fmt: skip
-        return RecordedProbe(
-            HostProbe(
-                samples,
-                HostEvents(
-                    events["start"].astype(np.int64), events["end"].astype(np.int64), event_thread,
-                    events["kind"].astype(np.int8), events["detail"].astype(np.int32),
-                ),
-                (*self._missing, *missing),
-                cpus=meta.get("cpus") or None,
-                native=self.native.samples(),
-                native_missing=tuple(self.native.missing),
-                peers=self._peers,
-            ),
-            meta["monotonic_ns"],
-            meta["unix_ns"],
-        )  # fmt: skip
+        )
+        intervals = HostEvents(*(_column(events, name) for name in ("start", "end", "thread", "kind", "detail")))
+        probe = HostProbe(samples, intervals, (*self._missing, *missing), cpus=meta.get("cpus") or None)
+        return RecordedProbe(probe, meta["monotonic_ns"], meta["unix_ns"])
+
+
+def _column(rows: npt.NDArray[Any], name: str) -> Int64:
+    return rows[name].astype(np.int64)
 
 
 def _since_fork(stack: list[int], functions: list[tuple[str, str]]) -> list[int]:
@@ -256,7 +224,7 @@ def chunks(content: bytes) -> Iterator[tuple[int, memoryview]]:
         at += length
 
 
-def _weighed(rows: npt.NDArray[Any], thread: Int64) -> tuple[Int64, Int64]:
+def _weighed(rows: npt.NDArray[Any]) -> tuple[Int64, Int64]:
     """The time that each sample stands for, and how much of it the thread may have run or waited for a CPU.
 
     That is the time since the last sample of the thread, corrected by what the system counted.
@@ -266,7 +234,8 @@ def _weighed(rows: npt.NDArray[Any], thread: Int64) -> tuple[Int64, Int64]:
     exact. So the samples of a thread between two at which it was blocked get that time together, and the second of the
     two gets the rest.
     """
-    length, ready = rows["length"].astype(np.int64), _is_ready(rows)
+    length, thread = rows["length"].astype(np.int64), rows["thread"]
+    ready = np.isin(rows["state"], (HostState.RUNNING, HostState.RUNNABLE))
     starts = np.r_[True, (thread[1:] != thread[:-1]) | ~ready[:-1]] if len(rows) else np.zeros(0, np.bool_)
     stretch = np.cumsum(starts) - 1
     count = int(stretch[-1]) + 1 if len(rows) else 0
@@ -283,19 +252,14 @@ def _weighed(rows: npt.NDArray[Any], thread: Int64) -> tuple[Int64, Int64]:
     return weighed, room
 
 
-def _is_ready(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    ready: npt.NDArray[np.bool_] = (rows["state"] == HostState.RUNNING) | (rows["state"] == HostState.RUNNABLE)
-    return ready
-
-
-def _settled(rows: npt.NDArray[Any], thread: Int64, room: Int64) -> tuple[Int64, Int64]:
+def _settled(rows: npt.NDArray[Any], room: Int64) -> tuple[Int64, Int64]:
     """Time on a CPU and ready without one, in the rows that it was spent in.
 
     The system counts a thread's time at timer ticks and when it stops running, so a row may hold what earlier rows of
     the thread ran. What is more than a row has room for is moved to those before it.
     """
     on_cpu, runnable = rows["on_cpu"].astype(np.int64), rows["runnable"].astype(np.int64)
-    bounds = np.r_[0, np.flatnonzero(np.diff(thread)) + 1, len(rows)]
+    bounds = np.r_[0, np.flatnonzero(np.diff(rows["thread"])) + 1, len(rows)]
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         at = slice(first, last)
         if first < last and (on_cpu[at] >= 0).all():
@@ -312,6 +276,14 @@ def _moved_back(amounts: Int64, room: Int64) -> Int64:
     taken[:-1] += carried[1:]
     taken[0] += carried[0]
     return taken
+
+
+def _read_rows(payload: memoryview | bytes, kind: np.dtype[Any], process: int) -> npt.NDArray[Any]:
+    """Rows of a file, with the process in the columns of threads."""
+    assert kind.names is not None
+    rows = np.frombuffer(payload, kind).astype([(name, _OF_PROCESSES.get(name, kind[name])) for name in kind.names])
+    rows["thread"] |= process
+    return rows
 
 
 def _renumbered(numbers: npt.NDArray[Any], new: list[int]) -> npt.NDArray[np.int32]:

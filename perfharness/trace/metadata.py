@@ -109,8 +109,7 @@ def _embedded_findings(own: Values) -> list[Finding]:
     findings = [
         Finding("tracer-diagnostic", Severity.WARNING, text) for text in own.get(schema.META_DIAGNOSTIC, []) if text
     ]
-    dropped = _first(own, schema.META_DROPPED_RECORDS) or "0"
-    if dropped.isdigit() and int(dropped):
+    if dropped := _total(own, schema.META_DROPPED_RECORDS):
         findings.append(
             Finding(
                 "trace-dropped-records",
@@ -132,8 +131,7 @@ def _embedded_findings(own: Values) -> list[Finding]:
                 "CUPTI does not record an end that has a payload, as NCCL's; --tracer nsys has these ranges.",
             )
         )
-    lost = sum(int(text) for text in own.get(schema.META_LOST_EVENTS, []) if text.isdigit())
-    if lost:
+    if lost := _total(own, schema.META_LOST_EVENTS):
         findings.append(
             Finding(
                 "trace-lost-events",
@@ -143,6 +141,10 @@ def _embedded_findings(own: Values) -> list[Finding]:
             )
         )
     return findings
+
+
+def _total(own: Values, name: str) -> int:
+    return sum(int(text) for text in own.get(name, []) if text.isdigit())
 
 
 def _counts(text: str) -> dict[str, int]:

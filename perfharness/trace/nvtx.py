@@ -10,7 +10,6 @@ import numpy as np
 
 from perfharness.errors import TraceFormatError
 from perfharness.model import nsys_schema as schema
-from perfharness.model.findings import Finding
 from perfharness.model.trace import Bool, Int64, Integers, NvtxMarks, NvtxRanges, Style
 from perfharness.trace.columns import MISSING, check_events, narrow
 from perfharness.trace.names import NameTable
@@ -38,7 +37,6 @@ class Nvtx:
     ranges: NvtxRanges
     marks: NvtxMarks
     last_ns: int
-    findings: list[Finding]
 
 
 def make_nvtx(
@@ -75,12 +73,12 @@ def make_nvtx(
     is_push_pop = np.isin(kind, schema.PUSH_POP_EVENTS)
     is_range = is_push_pop | np.isin(kind, schema.START_END_EVENTS)
     is_mark = kind == schema.NVTX_MARK_EVENT
-    events["domainId"], events["category"], findings = name_ids(events, is_range | is_mark, names, parents)
+    events["domainId"], events["category"] = name_ids(events, is_range | is_mark, names, parents)
     events["name"] = np.where(name < 0, np.int32(names.add([""])[0]), name)
     ranges = _ranges(events, is_push_pop, is_range)
     check_events(path, "NVTX ranges", ranges.start_ns, known_ends(ranges), ranges.thread)
     last_ns = max(int(events[column].max(initial=0)) for column in ("start", "end"))
-    return Nvtx(ranges, _marks(events, is_mark), last_ns, findings)
+    return Nvtx(ranges, _marks(events, is_mark), last_ns)
 
 
 def _ranges(events: dict[str, Integers], is_push_pop: Bool, is_range: Bool) -> NvtxRanges:

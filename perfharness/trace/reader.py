@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -78,7 +77,7 @@ def open_trace(path: Path, *, parents: Mapping[int, int] = NO_PARENTS, with_deta
             synchronizations=make_synchronizations(waits.result()),
             os_calls=make_os_calls(os_calls.result(), names) if file.has(TABLE_OSRT) else None,
             names=names.values,
-            meta=replace(meta, findings=(*meta.findings, *nvtx.findings)),
+            meta=meta,
             end_ns=end_ns,
             lock_events=lock_events,
             gpu_metrics=read_gpu_metrics(file),

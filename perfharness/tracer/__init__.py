@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from perfharness.model import environment
-
-if TYPE_CHECKING:
-    from perfharness.tracer.session import Session
 
 
 def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None:
@@ -24,16 +20,9 @@ def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None
     """
     output_dir = os.environ.get(environment.OUTPUT_DIR)
     if output_dir and os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
-        from perfharness.tracer import session
+        from perfharness.tracer.session import Session
 
-        path = os.path.abspath(output_dir)  # noqa: PTH100 - pathlib costs start-up time
-        session.start(path, _write_trace, gpu_modules)
-        if leave_log and session.Session.current is not None:
-            session.Session.current.log.open()
-
-
-def _write_trace(session: Session) -> None:
-    """Write the trace at the end of the process; decoding takes NumPy."""
-    from perfharness.tracer.output import write_trace
-
-    write_trace(session)
+        session = Session.of_this_process(os.path.abspath(output_dir))  # noqa: PTH100 - pathlib costs start-up time
+        session.watch(gpu_modules)
+        if leave_log:
+            session.log.open()

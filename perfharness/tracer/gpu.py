@@ -9,9 +9,10 @@ time, and records the calls of all other functions and CUPTI's synchronisations 
 from __future__ import annotations
 
 import _thread
+import contextlib
 import ctypes
 import os
-from dataclasses import dataclass, field
+from pathlib import Path
 
 from perfharness.model import environment
 from perfharness.tracer import callbacks, cupti
@@ -46,25 +47,20 @@ class StalledError(Exception):
     """CUPTI did not return its buffers; a thread is still in its call."""
 
 
-@dataclass
 class GpuTrace:
-    """A running trace.
+    """A running trace, whose records go into a pool of buffers.
 
-    Args:
-        pool: the buffers.
+    Attributes:
         all_calls: whether the calls of all functions but mere inquiries are recorded.
         api_names: function names by `(domain, cbid)` of the recorded functions.
-        has_canary: whether this CUPTI can record `CANARY`.
     """
 
-    cupti: Cupti
-    pool: callbacks.BufferPool
-    driver: ctypes.CDLL
-    all_calls: bool = False
-    api_names: dict[tuple[int, int], str] = field(default_factory=dict)
-    has_canary: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(self, library: Cupti, driver: ctypes.CDLL) -> None:
+        self.cupti, self.driver = library, driver
+        self.pool = callbacks.BufferPool(BUFFER_BYTES, _pool_bytes() // BUFFER_BYTES)
+        self.all_calls = os.environ.get(environment.EXPLAIN) == "1"
+        self.api_names: dict[tuple[int, int], str] = {}
+        self._has_canary = False
         self._asked, self._answered = _thread.allocate_lock(), _thread.allocate_lock()
         self._answer: tuple[int, bool] | Exception = (0, False)
 
@@ -80,14 +76,13 @@ class GpuTrace:
         call("cuptiActivityRegisterTimestampCallback", clock)
         request, complete = self.pool.request_address, self.pool.complete_address
         call("cuptiActivityRegisterCallbacks", ctypes.c_void_p(request), ctypes.c_void_p(complete))
-        for kind in OPERATION_KINDS:
+        for kind in (*OPERATION_KINDS, cupti.KIND_MARKER, cupti.KIND_MARKER_DATA):
             self._enable(kind)
         if self.all_calls:
-            self._try_to_enable(cupti.KIND_SYNCHRONIZATION)  # without it the calls tell most
+            with contextlib.suppress(CuptiError):  # without it the calls tell most
+                self._enable(cupti.KIND_SYNCHRONIZATION)
         self._enable_calls(cupti.DOMAIN_RUNTIME, cupti.KIND_RUNTIME, "cuptiActivityEnableRuntimeApi")
         self._enable_calls(cupti.DOMAIN_DRIVER, cupti.KIND_DRIVER, "cuptiActivityEnableDriverApi")
-        for kind in (cupti.KIND_MARKER, cupti.KIND_MARKER_DATA):
-            self._enable(kind)
         # Started now: Python 3.12 starts no thread in an exit function. `threading` does not know it, for scripts may
         # join all threads that it lists.
         self._asked.acquire()
@@ -97,12 +92,6 @@ class GpuTrace:
     def _enable(self, kind: int) -> None:
         self.cupti.call("cuptiActivityEnable", ctypes.c_int(kind))
 
-    def _try_to_enable(self, kind: int) -> None:
-        try:
-            self._enable(kind)
-        except CuptiError:
-            return
-
     def _enable_calls(self, domain: int, kind: int, function: str) -> None:
         """Record the functions that start GPU work, or all but inquiries in the profiling pass.
 
@@ -110,7 +99,7 @@ class GpuTrace:
         """
         functions = self.cupti.functions(domain)
         wanted = {cbid: name for cbid, name in functions.items() if self._is_wanted(name)}
-        self.has_canary |= CANARY in wanted.values()
+        self._has_canary |= CANARY in wanted.values()
         if self.cupti.has(function):
             try:
                 for cbid in sorted(wanted):
@@ -155,7 +144,7 @@ class GpuTrace:
         try:
             taken_over = self._was_taken_over()
             self._flush()
-            for kind in (*OPERATION_KINDS, *((cupti.KIND_SYNCHRONIZATION,) if self.all_calls else ())):
+            for kind in (*OPERATION_KINDS, cupti.KIND_SYNCHRONIZATION):
                 self.cupti.library.cuptiActivityDisable(ctypes.c_int(kind))
             self._answer = self.cupti.dropped_records(), taken_over
         except Exception as error:
@@ -168,7 +157,7 @@ class GpuTrace:
 
     def _was_taken_over(self) -> bool:
         """Whether a call that must leave a record leaves none: then another user of CUPTI got the records."""
-        if not self.has_canary or not cupti.is_initialised(self.driver):
+        if not self._has_canary or not cupti.is_initialised(self.driver):
             return False
         before = self._recorded_bytes()
         self.driver.cuDriverGetVersion(ctypes.byref(ctypes.c_int()))
@@ -195,7 +184,11 @@ def start_gpu_trace() -> tuple[GpuTrace | None, str | None]:
         for path in cupti.find_libraries(major):
             library = Cupti(path)
             if is_known(library.version):
-                return _started(library, driver), None
+                trace = GpuTrace(library, driver)
+                trace.start()
+                # For NVTX in C and C++ libraries. Set for C only: the script's `os.environ` is not changed.
+                ctypes.CDLL(None).setenv(NVTX_INJECTION.encode(), str(path).encode(), 1)
+                return trace, None
             reason = (
                 f"the record layouts of {path} (CUPTI {library.version}) are not known to this version of perfharness; "
                 "update it, or use nsys"
@@ -209,15 +202,6 @@ def start_gpu_trace() -> tuple[GpuTrace | None, str | None]:
     return None, reason
 
 
-def _started(library: Cupti, driver: ctypes.CDLL) -> GpuTrace:
-    pool = callbacks.BufferPool(BUFFER_BYTES, _pool_bytes() // BUFFER_BYTES)
-    trace = GpuTrace(library, pool, driver, all_calls=os.environ.get(environment.EXPLAIN) == "1")
-    trace.start()
-    # For NVTX in C and C++ libraries. Set for C only: the script's `os.environ` is not changed.
-    ctypes.CDLL(None).setenv(NVTX_INJECTION.encode(), str(library.path).encode(), 1)
-    return trace
-
-
 def _other_tool() -> str | None:
     for name in OTHER_TOOLS:
         value = os.environ.get(name, "")
@@ -229,14 +213,8 @@ def _other_tool() -> str | None:
 
 def _pool_bytes() -> int:
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as stream:  # noqa: PTH123 - start-up time
-                text = stream.read().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            available = min(available, int(text))
+    with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
+        available = min(available, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return max(MIN_POOL_BYTES, min(MAX_POOL_BYTES, available // POOL_SHARE_OF_MEMORY))
 
 

@@ -98,47 +98,31 @@ def read_names(path: Path) -> tuple[LogFacts, LogEnd, list[RangeAttributes]]:
     Raises OSError, and ValueError for another file.
     """
     names = path.with_suffix(NAMES_SUFFIX)
-    if names.is_symlink():
-        raise ValueError(f"{names} is a link")
     first, *lines = names.read_bytes().splitlines(keepends=True) or [b""]
     try:
         facts = LogFacts(**json.loads(first))
+        if not all(type(number) is int and 0 <= number < 1 << 63 for number in (facts.pid, facts.started_ns)):
+            raise ValueError("it does not name its process")
         written = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        named = dict(_attributes(line) for line in written if isinstance(line, list))
-    except (TypeError, RecursionError, OverflowError) as error:
+        named = dict(_attributes(*line) for line in written if isinstance(line, list))
+        end = LogEnd(**next((line for line in reversed(written) if isinstance(line, dict)), {}))
+        last = max(named, default=0)
+        if last > len(lines) + UNWRITTEN_KEYS:
+            raise ValueError(f"it has a name that is number {last} of {len(lines)}")
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{names} has no names of ranges: {error}") from error
-    if not all(type(number) is int and 0 <= number < 1 << 63 for number in (facts.pid, facts.started_ns)):
-        raise ValueError(f"{names} does not name its process")
-    last = max(named, default=0)
-    if last > len(lines) + UNWRITTEN_KEYS:
-        raise ValueError(f"{names} has a name that is number {last} of {len(lines)}")
-    ends = [line for line in written if isinstance(line, dict)]
-    end = _end(ends[-1]) if ends else LogEnd()
     attributes = [named.get(key, _NO_NAME) for key in range(last + 1)]
     return replace(facts, rank=facts.rank or end.rank), end, attributes
 
 
-def _end(note: dict[str, Any]) -> LogEnd:
-    used, reason, rank = note.get("cuda_used"), note.get("gpu_reason"), note.get("rank")
-    return LogEnd(
-        used if isinstance(used, bool) else None,
-        printable(reason) if isinstance(reason, str) else None,
-        rank if isinstance(rank, dict) else None,
-    )
-
-
-def _attributes(line: list[Any]) -> tuple[int, RangeAttributes]:
+def _attributes(
+    key: int, domain: str | None, message: str, category: str | None, color: int | None
+) -> tuple[int, RangeAttributes]:
     """Key and attributes of a line; their texts are valid UTF-8."""
-    texts: list[Any] = [printable(value) if isinstance(value, str) else value for value in line]
-    try:
-        key, domain, message, category, color = texts
-    except ValueError:
-        raise ValueError(f"{str(line)[:80]} does not describe a range") from None
-    is_named = all(value is None or type(value) is str for value in (domain, category))
-    is_colored = color is None or (type(color) is int and abs(color) < 1 << 63)
-    if not (is_named and is_colored and type(message) is str and type(key) is int and key > 0):
-        raise ValueError(f"{str(line)[:80]} does not describe a range")
-    return key, RangeAttributes(domain, message, category, color)
+    domain, category = (None if text is None else printable(text) for text in (domain, category))
+    if not (type(key) is int and key > 0 and (color is None or (type(color) is int and abs(color) < 1 << 63))):
+        raise ValueError(f"{key} is not the key of a range")
+    return key, RangeAttributes(domain, printable(message), category, color)
 
 
 def decode(log: LoggedRanges) -> tuple[Table, int]:

@@ -32,9 +32,6 @@ _Process = tuple[int, int | None]
 
 KILLED = "the process ended before it could write what the GPU did"
 NOT_FOLLOWED = "the embedded tracer could not follow this process, whose recorder wrote its ranges by itself"
-TIMESTAMP_OF_TARGET = 1
-SOURCE_INJECTION = 1
-SEVERITY_WARNING = 2
 
 
 def write_trace(session: Session) -> Path:
@@ -66,8 +63,8 @@ def complete_traces(folder: Path, launched_pid: int | None = None, *, of_running
     """
     logs: dict[_Process, list[Path]] = {}
     for log in log_paths(folder):
-        if of_running or not _is_alive(log):
-            facts = _facts(log)
+        facts = _facts(log)
+        if of_running or not _is_alive(_pid_of(log), facts):
             logs.setdefault((_pid_of(log), None if facts is None else facts.start_ticks), []).append(log)
     path, own_traces = folder / schema.TRACE_NAME, _child_traces(folder)
     if launched_pid is None and not path.exists():
@@ -78,7 +75,7 @@ def complete_traces(folder: Path, launched_pid: int | None = None, *, of_running
     for process, paths in logs.items():
         _complete(path if process == launched else folder / schema.child_trace_name(*process), paths)
     traces = sorted(_child_traces(folder).values())
-    return [path, *traces] if launched_pid is not None and path.exists() else traces
+    return [path, *traces] if path.exists() else traces
 
 
 def _child_traces(folder: Path) -> dict[_Process, Path]:
@@ -178,15 +175,13 @@ def _pid_of(log: Path) -> int:
     return int(pid) if pid.isdecimal() else 0
 
 
-def _is_alive(log: Path) -> bool:
-    """Whether the process that writes this log still runs; another may have its pid by now."""
+def _is_alive(pid: int, facts: LogFacts | None) -> bool:
+    """Whether the process that writes a log still runs; another may have its pid by now."""
     try:
-        stat = Path(f"/proc/{_pid_of(log)}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        state, ticks = stat[0], int(stat[19])
-    except (OSError, IndexError, ValueError):
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
         return False
-    facts = _facts(log)
-    return state not in "ZX" and (facts is None or facts.start_ticks in (None, ticks))
+    return stat[0] not in "ZX" and (facts is None or facts.start_ticks in (None, int(stat[19])))
 
 
 def _write_gpu_work(file: TraceFile, session: Session) -> None:
@@ -198,12 +193,6 @@ def _write_gpu_work(file: TraceFile, session: Session) -> None:
         meta[schema.META_ENDLESS] = json.dumps(nvtx_events.write_markers(file, session, records))
     captured = ["NvtxEvents"] + (["Cuda"] if session.gpu is not None else [])
     _write_session(file, session.origin_unix_ns, session.end_ns - session.origin_ns, captured)
-    process = schema.global_tid(session.pid, 0)
-    file.insert(
-        "DIAGNOSTIC_EVENT",
-        ("timestamp", "timestampType", "source", "severity", "text", "globalPid"),
-        [(0, TIMESTAMP_OF_TARGET, SOURCE_INJECTION, SEVERITY_WARNING, text, process) for text in diagnostics],
-    )
     driver = cupti.driver_library()
     if driver is not None:
         devices.write(file, driver, session.pid)

@@ -217,11 +217,10 @@ class RangeLog:
 
     def _begin(self, gpu_present: bool | None) -> None:
         self.facts = LogFacts.of_this_process(gpu_present)
-        self.failure: str | None = None
         self.lost_events = 0
         self._lock = threading.RLock()  # re-entrant: a signal handler may record while the log grows
         self._local = threading.local()
-        self._is_open = False
+        self._is_open = self._has_failed = False
         self._file_bytes = 0
         self._header: memoryview | None = None
         self._region = _NO_CHUNK
@@ -248,41 +247,34 @@ class RangeLog:
             key = self._keys.get(attributes)
             if key is None:
                 self.open()
-                self._keys[attributes] = key = next(self._new_keys)
+                key = self._keys[attributes] = next(self._new_keys)
                 self._append(_line(key, attributes))
             return key
 
-    def open(self) -> bool:
-        """Make both files where there are none yet, the one of names first; False where that fails."""
+    def open(self) -> None:
+        """Make both files where there are none yet, the one of names first."""
         with self._lock:
-            if not self._is_open and self.failure is None:
-                self._is_open = True
-                facts = dumps({**asdict(self.facts), "rank": ranks.rank_facts()}).encode() + b"\n"
-                names = [_line(key, attributes) for attributes, key in list(self._keys.items())]
-                try:
-                    os.makedirs(self.folder, exist_ok=True)  # noqa: PTH103 - pathlib costs start-up time
-                    self._append(facts + b"".join(names), os.O_CREAT | os.O_EXCL)
-                    os.close(os.open(self._path(LOG_SUFFIX), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-                except OSError as error:
-                    self._fail(error)
-            return self.failure is None
+            if self._is_open or self._has_failed:
+                return
+            self._is_open = True
+            facts = dumps({**asdict(self.facts), "rank": ranks.rank_facts()}).encode() + b"\n"
+            names = [_line(key, attributes) for attributes, key in list(self._keys.items())]
+            try:
+                os.makedirs(self.folder, exist_ok=True)  # noqa: PTH103 - pathlib costs start-up time
+                self._append(facts + b"".join(names), os.O_CREAT | os.O_EXCL)
+                os.close(os.open(self._path(LOG_SUFFIX), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            except OSError:
+                self._has_failed = True
 
     def _append(self, line: bytes, flags: int = 0) -> None:
         """Write to the file of names."""
-        if self.failure is not None:
-            return
         try:
-            names = os.open(self._path(NAMES_SUFFIX), os.O_WRONLY | os.O_APPEND | flags, 0o666)
-            try:
-                if os.write(names, line) < len(line):
-                    raise OSError("the disk is full")
-            finally:
-                os.close(names)
-        except OSError as error:
-            self._fail(error)
-
-    def _fail(self, error: OSError) -> None:
-        self.failure = error.strerror or str(error)
+            if not self._has_failed:
+                names = os.open(self._path(NAMES_SUFFIX), os.O_WRONLY | os.O_APPEND | flags, 0o666)
+                with os.fdopen(names, "wb", buffering=0) as file:
+                    self._has_failed = file.write(line) < len(line)
+        except OSError:
+            self._has_failed = True
 
     def note_end(self, *, cuda_used: bool, gpu_reason: str) -> None:
         """Note at the end of the process, where there is a log, what its trace shall say."""
@@ -300,7 +292,8 @@ class RangeLog:
         """A chunk for the calling thread; None where there is no room."""
         with self._lock:
             while self._region_used + length > len(self._region):
-                if not self._new_region():
+                self.open()
+                if self._has_failed or not self._new_region():
                     return None
             region, start = self._region, self._region_used
             self._region_used = start + length
@@ -310,8 +303,6 @@ class RangeLog:
 
     def _new_region(self) -> bool:
         """Take the next part of the file; a handler that takes one meanwhile leaves the rest of this one empty."""
-        if self.failure is not None or not self.open():
-            return False
         start = self._file_bytes
         self._file_bytes = start + REGION_BYTES
         try:
@@ -321,8 +312,8 @@ class RangeLog:
                 region = memoryview(mmap.mmap(records, REGION_BYTES, offset=start))
             finally:
                 os.close(records)
-        except OSError as error:
-            self._fail(error)
+        except OSError:
+            self._has_failed = True
             return False
         if start == 0:
             self._header = region[: HEADER.size]

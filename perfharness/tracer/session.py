@@ -29,20 +29,6 @@ TORCH_DOORS = {"torch.cuda": ("_lazy_init",), "torch.cuda.nvtx": ("range_push", 
 """Functions of PyTorch before which CUPTI is started: the one that initialises CUDA, and those that initialise NVTX."""
 
 
-def start(output_dir: str, write_trace: Callable[[Session], None], gpu_modules: Collection[str] = ()) -> None:
-    """Start the tracer in this process, where it does not run yet.
-
-    Args:
-        output_dir: folder of the logs and traces.
-        write_trace: writes the trace of a process that used the GPU, at its end.
-        gpu_modules: names of modules that use CUDA; with the first of them, GPU work is recorded.
-    """
-    if Session.current is None:
-        Session.current = Session(output_dir, write_trace)
-        Session.current.install()
-    Session.current.watch(gpu_modules)
-
-
 class Session:
     """One traced process, or after a fork the child.
 
@@ -53,9 +39,8 @@ class Session:
     current: Session | None = None
     """The session of this process."""
 
-    def __init__(self, output_dir: str, write_trace: Callable[[Session], None]) -> None:
+    def __init__(self, output_dir: str) -> None:
         self.output_dir = output_dir
-        self._write_trace = write_trace
         self.pid = os.getpid()
         self.origin_ns, self.origin_unix_ns = _read_both_clocks()
         self.end_ns = 0
@@ -80,6 +65,14 @@ class Session:
     def trace_name(self) -> str:
         """Name of the trace that this process writes."""
         return schema.child_trace_name(self.pid, ranks.start_ticks())
+
+    @classmethod
+    def of_this_process(cls, output_dir: str) -> Session:
+        """The session of this process; the first call starts it, with its files in that folder."""
+        if cls.current is None:
+            cls.current = cls(output_dir)
+            cls.current.install()
+        return cls.current
 
     def install(self) -> None:
         """Install the log, the hooks and the exit functions."""
@@ -124,12 +117,16 @@ class Session:
             return
         self._finished = True
         self.end_ns = time.perf_counter_ns()
-        uses_cuda = self.gpu_present and _uses_cuda()
+        from perfharness.tracer.cupti import cuda_was_used
+
+        uses_cuda = self.gpu_present and cuda_was_used()
         if not uses_cuda or self.gpu_reason == schema.ONLY_RANGES:
             self.log.note_end(cuda_used=uses_cuda, gpu_reason=self.gpu_reason or "CUDA was not used")
             return
         try:
-            self._write_trace(self)
+            from perfharness.tracer.output import write_trace  # decoding takes NumPy
+
+            write_trace(self)
         except Exception as error:
             path = f"{self.output_dir}/{self.trace_name}"
             message = f"{path} could not be written: {type(error).__name__}: {error}"
@@ -184,13 +181,6 @@ def _read_both_clocks() -> tuple[int, int]:
         after = time.perf_counter_ns()
         pairs.append((after - before, (before + after) // 2, unix))
     return min(pairs)[1:]
-
-
-def _uses_cuda() -> bool:
-    """Whether CUDA is initialised in this process."""
-    from perfharness.tracer.cupti import cuda_was_used
-
-    return cuda_was_used()
 
 
 def _end_by_sigint() -> None:

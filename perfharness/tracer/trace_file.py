@@ -73,10 +73,6 @@ TABLES = {
     "ANALYSIS_DETAILS": (
         "globalVid INTEGER NOT NULL, duration INTEGER NOT NULL, startTime INTEGER NOT NULL, stopTime INTEGER NOT NULL"
     ),
-    "DIAGNOSTIC_EVENT": (
-        "timestamp INTEGER NOT NULL, timestampType INTEGER NOT NULL, source INTEGER NOT NULL, "
-        "severity INTEGER NOT NULL, text TEXT NOT NULL, globalPid INTEGER"
-    ),
     "PROCESSES": "globalPid INTEGER, pid INTEGER, name TEXT",
     "ThreadNames": "nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER",
     "META_DATA_CAPTURE": "name TEXT NOT NULL, value TEXT",

@@ -77,7 +77,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
             print(f"{subject[:12]:12} {metric:28} {len(series):5} readings {int(series.is_new.sum()):5} new, "
                   f"{least} to {most}, read in {np.median(series.read_ns) / 1e3:.0f} us, "
                   f"updated every {found.log.meta.update_period_ns(subject, metric)} ns")  # fmt: skip
-    print(found.log.meta.ticks, found.log.meta.failures, found.log.meta.clock, found.log.meta.sampler_cpu_ns)
+    print(found.log.meta.failures, found.log.meta.clock, found.log.meta.sampler_cpu_ns)
     return found
 
 
@@ -149,7 +149,6 @@ def test_memory_in_use_is_seen_and_that_of_the_process_found_by_its_pid(run: Sam
 
 
 def test_the_file_is_whole(run: Sampled) -> None:
-    assert not [path.name for path in run.out.iterdir() if "spool" in path.name]
     table, meta = pq.read_table(run.out / TELEMETRY_NAME), run.log.meta
     failed = sum(failure.count for failure in meta.failures if failure.metric != "*")
     assert {name: table.column(name).null_count for name in table.column_names if table.column(name).null_count} == (
@@ -157,8 +156,6 @@ def test_the_file_is_whole(run: Sampled) -> None:
     )
     assert meta.ended == "stopped"
     assert not [failure for failure in meta.failures if failure.metric == "*"]
-    for ticks in meta.ticks:
-        assert ticks.late + ticks.missed <= max(3, 0.2 * ticks.ticks), ticks
     power = run.series("power_instant_mw")
     assert power.time_unix_ns[0] < run.process["start_unix_ns"]
     assert power.time_unix_ns[-1] > run.end_unix_ns

@@ -1,6 +1,8 @@
-/* A CUDA driver and a CUPTI 13.0.1 in one library: `launch` is a call of the runtime that starts a kernel.
+/* A CUDA driver and a CUPTI in one library: `launch` is a call of the runtime that starts a kernel, `put` writes any
+record.
 
-MADE_CUPTI: `hangs` (a flush never returns), `taken` (another tool has subscribed). */
+MADE_CUPTI: `hangs` (a flush never returns), `taken` (another tool has subscribed).
+MADE_VERSION: CUPTI's version (130001). MADE_FUNCTIONS: names of functions of the runtime, from number 1 on. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,7 +11,7 @@ MADE_CUPTI: `hangs` (a flush never returns), `taken` (another tool has subscribe
 
 typedef void (*request_t)(uint8_t **, size_t *, size_t *);
 typedef void (*complete_t)(void *, uint32_t, uint8_t *, size_t, size_t);
-enum { DRIVER = 4, RUNTIME = 5, KERNEL = 10, SYNCHRONIZATION = 38, API_BYTES = 40, KERNEL_BYTES = 216 };
+enum { DRIVER = 4, RUNTIME = 5, KERNEL = 10, API_BYTES = 40, KERNEL_BYTES = 216 };
 
 static pid_t initialised_in;
 static request_t request;
@@ -18,12 +20,15 @@ static uint64_t (*clock_ns)(void);
 static uint8_t *buffer;
 static size_t size, used, dropped;
 static uint32_t correlation;
-static int enabled[64], chosen[8][64];
+static int enabled[128], chosen[8][128];
+static int length[128] = {[DRIVER] = API_BYTES, [RUNTIME] = API_BYTES, [KERNEL] = KERNEL_BYTES};
 static __thread int thread;
 
 __attribute__((constructor)) static void remember_thread(void) { thread = gettid(); } /* as CUPTI: a fork copies it */
 
 static int is(const char *word) { const char *set = getenv("MADE_CUPTI"); return set && strcmp(set, word) == 0; }
+
+static uint32_t version_of_cupti(void) { const char *set = getenv("MADE_VERSION"); return set ? atoi(set) : 130001; }
 
 static uint8_t *record(size_t bytes) {
     size_t most;
@@ -56,13 +61,20 @@ void launch(void) {
     memcpy(at, &kind, 4), memcpy(at + 16, times, 16), memcpy(at + 92, &correlation, 4), memcpy(at + 104, &name, 8);
 }
 
+void put(const uint8_t *content, uint32_t bytes) {
+    uint8_t *at = record(bytes);
+    length[*(uint32_t *)content] = bytes;
+    if (at) memcpy(at, content, bytes);
+}
+
+int is_chosen(int number) { return chosen[RUNTIME][number]; }
 void wait_for_it(void) { if (clock_ns) correlation++, call(RUNTIME, 14, clock_ns()); }
 void steal(void) { request = NULL; }
 
 int cuInit(unsigned flags) { initialised_in = getpid(); return 0; }
 int cuDeviceGetCount(int *count) { *count = 1; return initialised_in == getpid() ? 0 : 3; }
 int cuDriverGetVersion(int *version) {
-    *version = 13000;
+    *version = version_of_cupti() < 1000 ? 12000 : 13000;
     if (clock_ns) call(DRIVER, 3, clock_ns());
     return 0;
 }
@@ -73,7 +85,7 @@ int cuDeviceGetUuid(uint8_t *uuid, int device) { memset(uuid, 7, 16); return 0; 
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 1 << 30; return 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = 8; return 0; }
 
-int cuptiGetVersion(uint32_t *version) { *version = 130001; return 0; }
+int cuptiGetVersion(uint32_t *version) { *version = version_of_cupti(); return 0; }
 int cuptiGetResultString(int code, const char **text) { *text = "made up"; return 0; }
 int cuptiSubscribe(void **subscriber, void *callback, void *data) { return is("taken") ? 39 : 0; }
 int cuptiActivitySetAttribute(int attribute, size_t *bytes, void *value) { return *bytes == 1 ? 0 : 1; }
@@ -85,7 +97,10 @@ int cuptiActivityDisable(int kind) { enabled[kind] = 0; return 0; }
 int cuptiActivityEnableRuntimeApi(uint32_t number, uint8_t on) { chosen[RUNTIME][number] = on; return 0; }
 int cuptiActivityEnableDriverApi(uint32_t number, uint8_t on) { chosen[DRIVER][number] = on; return 0; }
 int cuptiGetCallbackName(int domain, uint32_t number, const char **name) {
+    static char names[4096];
+    const char *given = getenv("MADE_FUNCTIONS");
     *name = domain == 1 ? (number == 3 ? "cuDriverGetVersion" : NULL)
+        : given ? strtok(number == 1 ? strcpy(names, given) : NULL, " ")
         : number == 13 ? "cudaLaunchKernel_v7000" : number == 14 ? "cudaStreamSynchronize_v3020"
         : number == 15 ? "cudaGetDevice_v3020" : NULL;
     return *name ? 0 : 1;
@@ -97,7 +112,7 @@ int cuptiActivityFlushAll(uint32_t flags) {
     return 0;
 }
 int cuptiActivityGetNextRecord(uint8_t *start, size_t valid, uint8_t **at) {
-    uint8_t *next = *at ? *at + (*(uint32_t *)*at == KERNEL ? KERNEL_BYTES : API_BYTES) : start;
+    uint8_t *next = *at ? *at + length[*(uint32_t *)*at] : start;
     if (next >= start + valid) return 12;
     *at = next;
     return 0;

@@ -277,45 +277,46 @@ import library, multiprocessing as mp, os, subprocess, sys
 def step(n):
     return library.load(n)
 if __name__ == "__main__":
+    for n in (4, 2, 3) if len(sys.argv) == 1 else (5,): step(n)
+    if "proc_1" in os.environ["PERFHARNESS_OUTPUT_DIR"]:
+        os._exit(0)
     if len(sys.argv) == 1:
-        for n in (4, 2, 3): step(n)
         subprocess.run([sys.executable, __file__, "child"], check=True)
         for way in ("fork", "spawn"):
             worker = mp.get_context(way).Process(target=step, args=(1,))
             worker.start(), worker.join()
-    elif sys.argv[1] == "child":
-        step(5)
-    else:
-        step(1)
-        os._exit(0)
 """
 STEPS = "[[batch]]\nfunction = '__main__:step'\nitems = 'len(result)'\n[[range]]\nfunction = 'library.load'\n"
 
 
 @pytest.mark.parametrize("tracer", ["embedded", pytest.param("nsys", marks=[pytest.mark.slow, pytest.mark.nsys])])
 def test_functions_of_the_script_in_all_its_processes(tmp_path: Path, tracer: str) -> None:
+    """The second process leaves without its exit functions, so that its notes are missing."""
     files = {"library.py": LIBRARY, "script.py": PIPELINE, "file.toml": STEPS}
     write(tmp_path, files)
-    done = launch(tmp_path, "--annotate", "file.toml", "script.py", tracer=tracer)
+    done = launch(tmp_path, "-np", "2", "--annotate", "file.toml", "script.py", tracer=tracer)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {name: (tmp_path / name).read_text() for name in files} == files
-    assert findings(tmp_path) == {}
+    assert set(findings(tmp_path)) == {"annotations-not-told"}
     counts = []
-    for process in read(tmp_path, "manifest.json")["processes"][0]["measured"]:
-        (recorder,) = read(tmp_path, f"{process['folder']}/recorder.json")["recorders"]
-        counts.append((recorder["ranges"], recorder["batches"], recorder["items"]))
-    assert counts == [(6, 3, 9), (2, 1, 5), (2, 1, 1), (2, 1, 1)]
-
-
-def test_a_process_that_leaves_without_exit_functions_is_named(tmp_path: Path) -> None:
-    write(tmp_path, {"library.py": LIBRARY, "script.py": PIPELINE, "file.toml": STEPS})
-    launch(tmp_path, "--annotate", "file.toml", "script.py", "leave", tracer="none")
-    assert "annotations-not-told" in findings(tmp_path)
+    for process in read(tmp_path, "manifest.json")["processes"]:
+        for one in process["measured"]:
+            (recorder,) = read(tmp_path, f"{one['folder']}/recorder.json")["recorders"]
+            counts.append((recorder["ranges"], recorder["batches"], recorder["items"]))
+    assert counts == [(6, 3, 9), (2, 1, 5), (2, 1, 1), (2, 1, 1), (6, 3, 9)]
 
 
 # ---- what is refused before anything starts ----
 
 MAIN = "function = '__main__:step'"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {"library.py": LIBRARY, "script.py": PIPELINE, "file.toml": STEPS, "package/__init__.py": ""}
+    write(tmp_path, files)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -350,43 +351,30 @@ MAIN = "function = '__main__:step'"
         ("[[range]]\nfunction = '__main__:mp'", "mp"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_refused(
-    tmp_path: Path, text: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path, {"library.py": LIBRARY, "script.py": PIPELINE, "file.toml": text, "package/__init__.py": ""})
-    monkeypatch.chdir(tmp_path)
+def test_a_file_that_is_refused(project: Path, text: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write(project, {"file.toml": text})
     assert run(["launch", "--tracer", "embedded", "-o", "out", "--annotate", "file.toml", "script.py"]) == 2
-    said = capsys.readouterr().err
-    assert named in said
-    assert "Traceback" not in said
-    assert not (tmp_path / "out").exists()
+    printed = capsys.readouterr().err
+    assert named in printed
+    assert "Traceback" not in printed
+    assert not (project / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("words", "named"),
     [
-        (("--annotate", "file.toml", "ls"), "ls"),
-        (("--annotate-torch", "-1", "script.py"), "--annotate-torch -1"),
-        (("--annotate-torch", "1", sys.executable, "-I", "script.py"), "-I"),
-        ((sys.executable, "-uS", "script.py"), "-uS"),
+        ("--annotate file.toml ls", "ls"),
+        ("--annotate-torch -1 script.py", "--annotate-torch -1"),
+        (f"--annotate-torch 1 {sys.executable} -I script.py", "-I"),
+        (f"{sys.executable} -uS script.py", "-uS"),
     ],
 )
-def test_a_program_that_is_refused(
-    tmp_path: Path,
-    options: tuple[str, ...],
-    named: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    write(tmp_path, {"script.py": "", "file.toml": STEPS})
-    monkeypatch.chdir(tmp_path)
-    assert run(["launch", "--tracer", "embedded", "-o", "out", *options]) == 2
+def test_a_program_that_is_refused(project: Path, words: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["launch", "--tracer", "embedded", "-o", "out", *words.split()]) == 2
     assert named in capsys.readouterr().err
 
 
-def test_names_that_may_come_are_left_to_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_that_may_come_are_left_to_the_run(project: Path) -> None:
     """No module is executed to know."""
     names = (
         "package:helper", "package:from_the_star", "package.inner:Child.forward", "package.inner.assigned",
@@ -394,7 +382,7 @@ def test_names_that_may_come_are_left_to_the_run(
     )  # fmt: skip
     inner = "class Child(Model): pass\nassigned = helper\nif True:\n    def conditional(): pass\n"
     write(
-        tmp_path,
+        project,
         {
             "package/__init__.py": "raise SystemExit\nfrom .inner import helper\nfrom .star import *\n",
             "package/inner.py": "raise SystemExit\nfrom .base import Model, helper\n" + inner,
@@ -403,64 +391,56 @@ def test_names_that_may_come_are_left_to_the_run(
             "file.toml": "".join(f"[[range]]\nfunction = '{name}'\n" for name in names),
         },
     )
-    monkeypatch.chdir(tmp_path)
     assert run(["launch", "--tracer", "embedded", "--dry-run", "--annotate", "file.toml", "script.py"]) == 0
-    capsys.readouterr()
 
 
 # ---- the script is as it was ----
 
-DEFINE = "def f(): return 42\n"
+SAME = """'Doc.'
+from __future__ import annotations
+import atexit, importlib, inspect, json.decoder, pickle, pkgutil, sys
+import library
+from math import sqrt
+
+def f(): return 42
+class A: ...
+x: no = 3
+
+print(sys.argv, sys.path[:1], __name__, __file__, __package__, __doc__, __annotations__)
+print(sorted(name for name in globals() if name != "__annotations__"))
+print(f(), inspect.getsource(f), inspect.signature(f), f.__qualname__)
+print([pickle.loads(pickle.dumps(one)) is one for one in (A, f, sqrt)], sqrt(4))
+print(type(library.__loader__), type(json.decoder.__spec__.loader), len(pkgutil.get_data("library", "library.py")))
+print(importlib.reload(library).load(2), library.__spec__.loader is library.__loader__)
+atexit.register(print, "bye")
+sys.exit("told")
+"""
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        DEFINE + "import sys; print(sys.argv, sys.path[:1], __name__, __file__, __package__)",
-        f"'''Doc.'''\n{DEFINE}print(__doc__, f(), sorted(name for name in globals() if name != '__annotations__'))",
-        "from __future__ import annotations\nx: no = 3\nprint(__annotations__)",
-        DEFINE + "import atexit, sys\natexit.register(print, 'bye')\nf()\nsys.exit('said')",
-        DEFINE + "class A: ...\nfrom pickle import *; print(type(loads(dumps(A()))) is A, loads(dumps(f)) is f)",
-        DEFINE + "import inspect; print(inspect.getsource(f), inspect.signature(f), f.__qualname__)",
-        DEFINE + "import library, json.decoder as d; print(type(library.__loader__), type(d.__spec__.loader))",
-        DEFINE + "import importlib as i, library as m\nprint(i.reload(m).load(2), m.__spec__.loader is m.__loader__)",
-        DEFINE + "import pkgutil; print(len(pkgutil.get_data('library', 'library.py')))",
-        DEFINE + "import pickle; from math import sqrt; print(sqrt(4), pickle.loads(pickle.dumps(sqrt)) is sqrt)",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("words", [("script.py",), ("-m", "script")], ids=["file", "module"])
-def test_same_output_and_exit_code(tmp_path: Path, source: str, words: tuple[str, ...]) -> None:
-    write(tmp_path, {"library.py": LIBRARY, "script.py": source})
+def plain_and_annotated(folder: Path, *words: str) -> list[subprocess.CompletedProcess[str]]:
     targets = [("__main__", "f"), ("library", "load"), ("math", "sqrt")]
-    annotations = Annotations(tuple(FunctionAnnotation(module, name, name) for module, name in targets))
-    out = tmp_path / "out"
-    out.mkdir()
-    ours = in_a_launch(out, "none", PERFHARNESS_ANNOTATIONS=annotations.to_json())
-    plain, annotated = (
-        subprocess.run(
-            [sys.executable, *words, "one", "--two"],
-            cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False,
-        )
-        for environ in (environment(), ours)
-    )  # fmt: skip
-    assert (annotated.stdout, annotated.stderr, annotated.returncode) == (
-        plain.stdout,
-        plain.stderr,
-        plain.returncode,
-    )
-    assert list(out.glob("annotations_*.json"))
+    asked = Annotations(tuple(FunctionAnnotation(module, name, name) for module, name in targets)).to_json()
+    environs = environment(), in_a_launch(folder, "none", PERFHARNESS_ANNOTATIONS=asked)
+    command = [sys.executable, *words, "one", "--two"]
+    return [
+        subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False)
+        for environ in environs
+    ]
 
 
-@pytest.mark.parametrize("source", [DEFINE + "1 / 0", "f(1", DEFINE + "raise KeyboardInterrupt"])
+@pytest.mark.parametrize("words", [("script.py",), ("-m", "script")], ids=["file", "module"])
+def test_same_output_and_exit_code(tmp_path: Path, words: tuple[str, ...]) -> None:
+    write(tmp_path, {"library.py": LIBRARY, "script.py": SAME})
+    plain, annotated = plain_and_annotated(tmp_path, *words)
+    assert (plain.stderr, plain.returncode) == ("told\n", 1)
+    assert (annotated.stdout, annotated.stderr, annotated.returncode) == (plain.stdout, plain.stderr, plain.returncode)
+    assert list(tmp_path.glob("annotations_*.json"))
+
+
+@pytest.mark.parametrize("source", ["def f(): ...\n1 / 0", "f(1", "def f(): ...\nraise KeyboardInterrupt"])
 def test_a_traceback_ends_in_the_script(tmp_path: Path, source: str) -> None:
     """Frames of `runpy` are above it, where functions of the script are named."""
     write(tmp_path, {"script.py": source})
-    annotations = Annotations((FunctionAnnotation("__main__", "f", "f"),)).to_json()
-    command = [sys.executable, "script.py"]
-    plain, ours = (
-        subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
-        for environ in (environment(), in_a_launch(tmp_path, "none", PERFHARNESS_ANNOTATIONS=annotations))
-    )
-    assert ours.returncode == plain.returncode
-    tail = plain.stderr.removeprefix("Traceback (most recent call last):\n")
-    assert ours.stderr.endswith(tail)
+    plain, annotated = plain_and_annotated(tmp_path, "script.py")
+    assert annotated.returncode == plain.returncode
+    assert annotated.stderr.endswith(plain.stderr.removeprefix("Traceback (most recent call last):\n"))

@@ -14,24 +14,23 @@ ROOT = Path(__file__).resolve().parents[2]
 OCR = ROOT / "samples" / "ocr_existing_pipeline"
 
 NET = """
-import sys, torch
+import torch
 from torch import nn
+from perfharness import PerfRecorder
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.activation = nn.ReLU()
+perf = PerfRecorder("net")
+
+class Block(nn.Sequential):
     def forward(self, x):
         if x.isnan().any():
             raise ValueError("not a number")
-        return self.activation(self.linear(x))
+        return super().forward(x)
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = nn.Linear(8, 8)
-        self.blocks = nn.Sequential(Block(), Block())
+        self.blocks = nn.Sequential(*(Block(nn.Linear(8, 8), nn.ReLU()) for _ in range(2)))
     def forward(self, x):
         return self.blocks(self.stem(x))
 
@@ -41,30 +40,35 @@ def run(model, x):
     except ValueError:
         return None
 
-net = Net().eval()
-with torch.no_grad():
-    for value in (0.0, float("nan"), 1.0):
-        run(net, torch.full((4, 8), value))
-"""
-
-COMPILED = """
-import torch
-from torch import nn
-
-def run(model):
-    return model(torch.ones(4, 8))
-
 def inner(x):
     return x + 1
 
-class Net(nn.Sequential):
-    def forward(self, x):
-        return inner(super().forward(x))
+@perf.annotate("decorated")
+def double(x):
+    return x * 2
 
-net = Net(nn.Linear(8, 8), nn.ReLU())
-net = torch.compile(net, backend="eager", fullgraph=True)  # which raises where it is not one graph
-for _ in range(2):
-    run(net)
+class Ranges(nn.Sequential):
+    def forward(self, x):
+        with perf.range("block"):
+            x = inner(super().forward(x))
+        perf.push_range("pushed")
+        x = double(x)
+        perf.pop_range()
+        for _, one in perf.batches([x], items=len, start=3, message="looped"):
+            x = one + 1
+        with perf.batch(0, message="in_block") as batch:
+            batch.total_items = 3
+            return x - 2
+
+net, ranges = Net().eval(), Ranges(nn.Identity())
+whole = torch.compile(ranges, backend="eager", fullgraph=True)  # which raises where it is not one graph
+with torch.no_grad():
+    for value in (0.0, float("nan"), 1.0):
+        run(net, torch.full((4, 8), value))
+    for _ in range(2):
+        assert run(whole, torch.ones(4)).tolist() == [3.0] * 4
+assert ranges(torch.ones(4)).tolist() == [3.0] * 4
+perf.finalize()
 """
 
 
@@ -108,19 +112,28 @@ def test_ocr_annotated_from_a_file_has_the_stages_of_its_annotated_twin(tmp_path
 
 
 @pytest.mark.slow
-def test_pytorch_modules_are_stages_of_the_batch_and_a_failed_one_leaves_nothing_open(tmp_path: Path) -> None:
+def test_pytorch_modules_are_stages_and_a_model_is_compiled_as_a_whole(tmp_path: Path) -> None:
+    """A forward call that fails leaves nothing open; of compiled code no range is made, and all are named."""
     pytest.importorskip("torch")
     (tmp_path / "net.py").write_text(NET)
-    (tmp_path / "net.toml").write_text('[[batch]]\nfunction = "__main__:run"\nname = "batch"\nitems = "len(x)"\n')
+    (tmp_path / "net.toml").write_text(
+        '[[batch]]\nfunction = "__main__:run"\nname = "batch"\nitems = "len(x)"\n'
+        '[[range]]\nfunction = "__main__:inner"\n'
+    )
     process = launch(tmp_path, "--annotate", "net.toml", "--annotate-torch", "2", "net.py")
-    inner = {"stem": {"count": 1}, "blocks": {"count": 1, "blocks.0": {"count": 1}, "blocks.1": {"count": 1}}}
+    tree = shape(read(process / "benchmark.json")["data"])["net"]
+    inside = {"stem": {"count": 1}, "blocks": {"count": 1, "blocks.0": {"count": 1}, "blocks.1": {"count": 1}}}
     cut_short = {"stem": {"count": 1}, "blocks": {"count": 1, "blocks.0": {"count": 1}}}
-    tree = shape(read(process / "benchmark.json")["data"])["annotated"]
-    batches = [tree[f"batch_{index}"]["Net"] for index in range(3)]
-    assert batches == [{"count": 1, **inner}, {"count": 1, **cut_short}, {"count": 1, **inner}]
-    assert [tree[f"batch_{index}"]["total_items"] for index in range(3)] == [4, 4, 4]
-    (recorder,) = read(process / "recorder.json")["recorders"]
-    assert (recorder["finalized"], recorder["open_ranges"]) == (True, [])
+    batches = [tree[f"batch_{index}"] for index in range(5)]
+    assert [one["total_items"] for one in batches] == [4] * 5
+    assert [one.get("Net") for one in batches[:3]] == [{"count": 1, **one} for one in (inside, cut_short, inside)]
+    assert [one.get("Ranges") for one in batches[3:]] == [{"count": 1}] * 2
+    assert set(tree["Ranges"]) == {"count", "total_items", "block", "pushed", "looped_3", "in_block_0"}
+    recorder = read(process / "recorder.json")
+    assert [(one["finalized"], one["open_ranges"]) for one in recorder["recorders"]] == [(True, [])]
+    assert recorder["compiled_ranges"] == ["block", "decorated", "in_block", "looped", "pushed"]
+    found = [one["message"] for one in read(process.parent / "manifest.json")["findings"]]
+    assert any(one.startswith("__main__:inner") for one in found)
 
 
 @pytest.mark.slow
@@ -136,15 +149,3 @@ def test_modules_come_under_the_stages_that_the_script_annotated_itself(tmp_path
     (network,) = shape(batch["inference"]).keys() - {"count"}
     assert len(shape(batch["inference"])[network]) > 1
     assert len(read(process / "recorder.json")["recorders"]) == 1
-
-
-@pytest.mark.slow
-def test_a_model_is_compiled_as_a_whole_although_its_modules_are_followed(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "net.py").write_text(COMPILED)
-    (tmp_path / "net.toml").write_text('[[batch]]\nfunction = "__main__:run"\n[[range]]\nfunction = "__main__:inner"\n')
-    process = launch(tmp_path, "--annotate", "net.toml", "--annotate-torch", "3", "net.py")
-    tree = shape(read(process / "benchmark.json")["data"])["annotated"]
-    assert [tree[f"run_{index}"]["Net"] for index in range(2)] == [{"count": 1}] * 2
-    found = read(process.parent / "manifest.json")["findings"]
-    assert "ranges-in-compiled-code" in [one["code"] for one in found]

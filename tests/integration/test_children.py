@@ -1,10 +1,16 @@
-"""Programs of several processes under both tracers: every range that a recorder counted is in its own results."""
+"""Programs of several processes: every range that a recorder counted is in its own results.
+
+All ways of starting a process are in one script, so that each tracer needs one launch.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +19,7 @@ from typing import Any
 import pytest
 
 from perfharness import open_run
+from perfharness.boot import FOLLOW
 from tests.integration.launches import TRACERS_SLOW_UNDER_NSYS, environment, manifest, run_to_the_end, tracing
 
 WORK = """
@@ -27,9 +34,11 @@ def work(batches):
         for index in range(batches):
             with perf.batch(index, total_items=2), perf.range("stage"):
                 time.sleep(0.002)
-    return os.getpid()
 """
 """A call makes `1 + 2 * batches` ranges."""
+
+
+LOSSES = {"trace-missing-ranges", "trace-missing-items", "batches-cut"}
 
 
 @dataclass(frozen=True)
@@ -40,127 +49,142 @@ class Tree:
     code: int
     output: str
 
-    @property
-    def folders(self) -> list[str]:
-        """Of the measured processes, in the order of the results, below that of the launched one."""
+    def read(self, name: str) -> Any:
+        return json.loads((self.out / name).read_text())
+
+    def measured(self) -> list[dict[str, Any]]:
+        """The measured processes, in the order of the results."""
         (process,) = manifest(self.out)["processes"]
-        return [one["folder"].removeprefix("proc_0_gpu_0").removeprefix("/") for one in process["measured"]]
+        return list(process["measured"])
 
-    def batches(self) -> dict[str, int]:
-        """Of each process, as its results have them; its ranges are those that its recorder counted."""
-        found = {}
+    def batches(self) -> dict[str, int | None]:
+        """Of each process by its name, as its results have them; its ranges are those that its recorder counted.
+
+        None: the tracer lost events of the process, which a finding reports.
+        """
+        lost = {finding["process"] for finding in self.findings() if finding["code"] in LOSSES}
+        found: dict[str, int | None] = {}
         for process in open_run(self.out).processes:
-            counted = json.loads((process.folder / "recorder.json").read_text())
-            assert process.measured is not None
-            assert counted["pid"] == process.measured.pid
-            assert process.table("ranges").num_rows == sum(one["ranges"] for one in counted["recorders"])
-            meta = json.loads((process.folder / "benchmark.json").read_text())["meta"]
-            found[process.name.removeprefix("proc_0_gpu_0").removeprefix("/")] = sum(meta["total_batches"].values())
+            if (process.folder / "recorder.json").exists() and process.name not in lost:
+                ranges = sum(one["ranges"] for one in self.read(f"{process.name}/recorder.json")["recorders"])
+                assert process.table("ranges").num_rows == ranges
+            meta = self.read(f"{process.name}/benchmark.json")["meta"]
+            found[process.name] = None if process.name in lost else sum(meta["total_batches"].values())
         return found
 
-    @property
+    def findings(self) -> list[dict[str, Any]]:
+        return list(self.read("benchmark_mean.json")["meta"]["findings"])
+
     def codes(self) -> set[str]:
-        """Of all findings."""
-        mean = json.loads((self.out / "benchmark_mean.json").read_text())
-        return {finding["code"] for finding in mean["meta"]["findings"]}
-
-    @property
-    def mean(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.out / "benchmark_mean.json").read_text())
-        return found
+        return {finding["code"] for finding in self.findings()}
 
 
 def launch(
-    folder: Path, tracer: str, source: str, *arguments: str, by: Sequence[str] = (), first: str = "", **environ: str
+    folder: Path, tracer: str, source: str, *arguments: str, by: Sequence[str] = (), sites: Sequence[str] = ()
 ) -> Tree:
-    """`first`: what the script does before it makes its recorder."""
-    script = folder / "script.py"
-    script.write_text(textwrap.dedent(first) + WORK + textwrap.dedent(source))
-    out = folder / "out"
-    options, sites = tracing(tracer)
+    script, out = folder / "script.py", folder / "out"
+    script.write_text(WORK + textwrap.dedent(source))
+    options, own_sites = tracing(tracer)
     command = ("-w", "0", *options, "-o", out, *by, script, *arguments)
-    done = run_to_the_end(command, environment(*sites, **environ))
+    done = run_to_the_end(command, environment(*own_sites, *sites))
     return Tree(out, done.returncode, done.stdout + done.stderr)
 
 
 # ---- every way of starting a process ----
 
-POOLS = {
-    "spawn": """
-        import multiprocessing as mp
-        if __name__ == "__main__":
-            context = mp.get_context("spawn")
-            workers = [context.Process(target=work, args=(3,)) for _ in range(2)]
-            [one.start() for one in workers], [one.join() for one in workers]
-            work(1)
-            perf.finalize()
-    """,
-    "fork": """
-        import multiprocessing as mp
-        if __name__ == "__main__":
-            work(1)
-            pool = mp.get_context("fork").Pool(2)
-            pool.map(work, [3] * 2, chunksize=1)
-            pool.close(), pool.join()
-            perf.finalize()
-    """,
-    "forkserver": """
-        import multiprocessing as mp
-        if __name__ == "__main__":
-            context = mp.get_context("forkserver")
-            workers = [context.Process(target=work, args=(3,)) for _ in range(2)]
-            [one.start() for one in workers], [one.join() for one in workers]
-            work(1)
-            perf.finalize()
-    """,
-    "futures": """
-        import multiprocessing as mp
-        from concurrent.futures import ProcessPoolExecutor
-        if __name__ == "__main__":
-            with ProcessPoolExecutor(2, mp_context=mp.get_context("spawn")) as pool:
-                [one.result() for one in [pool.submit(work, 3) for _ in range(2)]]
-            work(1)
-            perf.finalize()
-    """,
-    "subprocess": """
-        import subprocess
-        if len(sys.argv) > 1:
-            work(3)
-        else:
-            [subprocess.run([sys.executable, __file__, "child"], check=True) for _ in range(2)]
-            work(1)
-        perf.finalize()
-    """,
-}
+WAYS = """
+import multiprocessing as mp, subprocess
+
+NVTX = '''
+import os, sys, nvtx
+with nvtx.annotate("batch 0"): pass
+assert os.environ["SEEN"] == sys.argv[1] + "x"
+assert not [one for one in sys.path if one.endswith("/follow")]
+'''
+CLEARED = "import os; os.environ.clear(); import perfharness.recorder"
 
 
-@pytest.mark.parametrize(
-    ("tracer", "way"),
-    [
-        ("embedded", "spawn"),
-        ("embedded", "fork"),
-        ("embedded", "subprocess"),
-        pytest.param("embedded", "forkserver", marks=pytest.mark.slow),
-        pytest.param("embedded", "futures", marks=pytest.mark.slow),
-        pytest.param("nsys", "spawn", marks=[pytest.mark.slow, pytest.mark.nsys]),
-        pytest.param("nsys", "fork", marks=[pytest.mark.slow, pytest.mark.nsys]),
-    ],
+def become(program):
+    work(2)
+    os.environ["AGAIN"] = "1"
+    os.execl(program[0], *program)
+
+
+def fork(number):
+    pid = os.fork()
+    if not pid:
+        time.sleep(0.05 * (4 - number))  # the first to be forked is the last to run
+        work(1)
+        os._exit(0)
+    return pid
+
+
+if __name__ == "__main__":
+    python = [sys.executable, __file__]
+    if sys.argv[1:] == ["work"]:
+        work(1 if "AGAIN" in os.environ else 3)
+    elif sys.argv[1:]:
+        become(sys.argv[1:])
+    else:
+        work(1)
+        for way in ("spawn", "forkserver", "fork"):
+            worker = mp.get_context(way).Process(target=work, args=(3,))
+            worker.start(), worker.join()
+        for arguments in (["work"], [*python, "work"], ["/bin/true"]):
+            subprocess.run([*python, *arguments], check=True)
+        subprocess.run([sys.executable, "-c", NVTX, os.environ["SEEN"]], check=True)
+        subprocess.run([sys.executable, "-c", CLEARED], check=True)
+        forked = [fork(number) for number in range(4)]
+        print(*forked)
+        [os.waitpid(pid, 0) for pid in forked]
+    perf.finalize()
+"""
+
+
+@pytest.fixture(
+    scope="module", params=["embedded", "none", pytest.param("nsys", marks=[pytest.mark.slow, pytest.mark.nsys])]
 )
-def test_workers(tmp_path: Path, tracer: str, way: str) -> None:
-    """Two loops of 3 batches in the workers, which may be one's work where it takes both, and one batch of our own."""
-    tree = launch(tmp_path, tracer, POOLS[way])
-    if tree.code == 3 and tracer == "nsys":
-        assert {"trace-missing-ranges", "trace-missing-items"} & tree.codes
-        pytest.skip("this nsys lost events of a worker that ended by os._exit, and the run said so")
-    assert tree.code == 0, tree.output
-    batches = tree.batches()
-    assert next(iter(batches)) == ""
-    assert batches.pop("") == 1
-    assert list(batches) == [f"child_{number}" for number in range(len(batches))]
-    assert sum(batches.values()) == 6
-    assert set(batches.values()) <= {3, 6}
-    assert tree.mean["stats_minus_warmup"]["app"]["loop"]["batch"]["cpu_time"]["count"] == 7
-    assert not {path.name for path in (tree.out / "proc_0_gpu_0").iterdir() if path.name.startswith(".")}
+def ways(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Tree]:
+    folder = tmp_path_factory.mktemp("ways")
+    site = "import os\nos.environ['SEEN'] = os.environ.get('SEEN', '') + 'x'\n"
+    (folder / "sitecustomize.py").write_text(site)  # the user's own, which is imported as ever
+    return request.param, launch(folder, request.param, WAYS, sites=[str(folder)])
+
+
+def test_each_process_has_its_own_ranges(ways: tuple[str, Tree]) -> None:
+    """Also those that become another program, which counts what they recorded before."""
+    tracer, tree = ways
+    assert tree.code == (3 if LOSSES & tree.codes() else 0), tree.output
+    folders = [one["folder"] for one in tree.measured()]
+    assert folders == ["proc_0_gpu_0", *(f"proc_0_gpu_0/child_{number}" for number in range(len(folders) - 1))]
+    kept = [tree.read(f"{one}/recorder.json") for one in folders if (tree.out / one / "recorder.json").exists()]
+    assert [sum(one["batches"] for one in counts["recorders"]) for counts in kept] == [1, 3, 3, 3, 3, 3, 2, 1, 1, 1, 1]
+    assert [counts["ended"] for counts in kept[4:7]] == ["finalized", "finalized", "exec"]
+    if tracer == "none":
+        assert tree.codes() == {"not-traced"}
+        return
+    expected = [1, 3, 3, 3, 3, 3, 2, 1, 1, 1, 1, 1]  # the eighth has ranges of plain NVTX
+    for (process, found), batches in zip(tree.batches().items(), expected, strict=True):
+        assert found == batches or (found is None and tracer == "nsys"), (
+            process
+        )  # which loses ends by os._exit and exec
+    assert "child-killed" not in tree.codes()
+    assert not list((tree.out / "proc_0_gpu_0").glob(".*"))
+
+
+def test_children_are_in_the_order_in_which_they_were_started(ways: tuple[str, Tree]) -> None:
+    """Of those that are forked one after another the first are the last to run."""
+    _, tree = ways
+    forked = (tree.out / "proc_0_gpu_0/stdout.log").read_text().split()
+    assert [one["pid"] for one in tree.measured()][-4:] == [*map(int, forked)]
+
+
+def test_a_python_that_empties_its_environment_is_named(ways: tuple[str, Tree]) -> None:
+    tracer, tree = ways
+    assert ("child-not-followed" in tree.codes()) == (tracer != "none")
+
+
+# ---- ranks, workers of libraries ----
 
 
 @pytest.mark.slow
@@ -179,9 +203,9 @@ def test_ranks(tmp_path: Path) -> None:
     by = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
     tree = launch(tmp_path, "embedded", source, by=by)
     assert tree.code == 0, tree.output
-    assert tree.batches() == {"rank_0": 3, "rank_1": 4, "child_0": 2, "child_1": 2}
-    ranks = [(one.measured.rank, one.measured.world_size) for one in open_run(tree.out).processes if one.measured]
-    assert ranks == [(0, 2), (1, 2), (None, None), (None, None)]
+    assert [*tree.batches().values()] == [3, 4, 2, 2]
+    found = [(one["folder"].rpartition("/")[2], one["rank"], one["world_size"]) for one in tree.measured()]
+    assert found == [("rank_0", 0, 2), ("rank_1", 1, 2), ("child_0", None, None), ("child_1", None, None)]
 
 
 @pytest.mark.slow
@@ -201,11 +225,9 @@ def test_cpu_time_of_each_rank(tmp_path: Path) -> None:
                     time.sleep(0.12 if os.environ["RANK"] == "0" else 0)
         perf.finalize()
     """
-    script, out = tmp_path / "script.py", tmp_path / "out"
-    script.write_text(WORK + textwrap.dedent(source))
-    done = run_to_the_end(("-w", "1", "--tracer", "embedded", "--telemetry", "-o", out, script), environment())
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((out / "benchmark_mean.json").read_text())["gpu_metrics"]["processes"]
+    tree = launch(tmp_path, "embedded", source, by=("--telemetry",))
+    assert tree.code == 0, tree.output
+    found = tree.read("benchmark_mean.json")["gpu_metrics"]["processes"]
     sleeps, computes = (found[f"proc_0_gpu_0/rank_{rank}"]["figures"]["cpu_percent"] for rank in range(2))
     assert computes["mean"] > 4 * sleeps["mean"]
     assert found["proc_0_gpu_0/rank_1"]["figures"]["threads"]["min"] == 1
@@ -231,42 +253,79 @@ def test_workers_of_a_data_loader(tmp_path: Path) -> None:
     """
     tree = launch(tmp_path, "embedded", source)
     assert tree.code == 0, tree.output
-    assert tree.batches() == {"": 4, "child_0": 0, "child_1": 0}
+    assert [*tree.batches().values()] == [4, 0, 0]
     assert open_run(tree.out).ranges()["name"].to_pylist().count("decode") == 8
 
 
-# ---- plain NVTX, annotations, no tracer ----
+# ---- names in forked processes ----
+
+FORKED = """
+def loop(names, batches):
+    with perf.range("pipeline"):
+        for index in range(batches):
+            with perf.batch(index, total_items=1):
+                for name in names:
+                    with perf.range(name):
+                        time.sleep(0.002)
 
 
-def test_ranges_of_nvtx_in_a_child_without_a_recorder(tmp_path: Path) -> None:
-    """And a `sitecustomize` of the user, which is imported as ever."""
-    own = tmp_path / "site"
-    own.mkdir()
-    (own / "sitecustomize.py").write_text("import os\nos.environ['SEEN'] = os.environ.get('SEEN', '') + 'x'\n")
-    script = tmp_path / "plain.py"
-    script.write_text(
-        "import subprocess, sys, os, nvtx\n"
-        "if len(sys.argv) > 1:\n"
-        "    with nvtx.annotate('batch 0'): pass\n"
-        "    assert os.environ['SEEN'] == sys.argv[1] + 'x', os.environ['SEEN']\n"
-        "    assert not [one for one in sys.path if one.endswith('/follow')]\n"
-        "else:\n"
-        "    subprocess.run([sys.executable, __file__, os.environ['SEEN']], check=True)\n"
-        "    with nvtx.annotate('batch 0'): pass\n"
-    )
-    out = tmp_path / "out"
-    environ = environment(str(own), SEEN="")
-    done = run_to_the_end(("-w", "0", "--tracer", "embedded", "-o", out, script), environ)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = open_run(out)
-    assert [one.table("ranges")["name"].to_pylist() for one in run.processes] == [["batch 0"], ["batch 0"]]
+def child(number):
+    loop([f"new{number}", "two", "one"], 5)
+    own = PerfRecorder(f"own{number}")  # a recorder that the parent does not know
+    for index in range(3):
+        with own.batch(index, total_items=2), own.range("mine"):
+            time.sleep(0.002)
+    own.finalize()
+    grandchild = os.fork()
+    if grandchild:
+        os.waitpid(grandchild, 0)
+    else:
+        loop(["grand", f"new{number}"], 4)
+    with perf.range("last"):  # nsys may lose what comes last in a process
+        time.sleep(0.3)
+    os._exit(0)
 
 
-def test_without_a_tracer_the_counts_of_all_are_kept(tmp_path: Path) -> None:
-    tree = launch(tmp_path, "none", POOLS["subprocess"])
-    assert tree.folders == ["", "child_0", "child_1"]
-    counts = [json.loads((tree.out / "proc_0_gpu_0" / name / "recorder.json").read_text()) for name in tree.folders]
-    assert [one["recorders"][0]["ranges"] for one in counts] == [3, 7, 7]
+loop(["one", "two"], 3)  # names that the children inherit
+with perf.range("open"):  # and a range that only the parent closes
+    children = []
+    for number in range(2):
+        pid = os.fork()
+        if not pid:
+            child(number)
+        children.append(pid)
+    [os.waitpid(pid, 0) for pid in children]
+loop(["late", "one"], 3)
+perf.finalize()
+"""
+
+
+@TRACERS_SLOW_UNDER_NSYS
+def test_names_from_before_and_after_a_fork(tmp_path: Path, tracer: str) -> None:
+    tree = launch(tmp_path, tracer, FORKED)
+    lost = {name for name, batches in tree.batches().items() if batches is None}
+    assert not lost or tracer == "nsys"
+    assert tree.code == (3 if lost else 0), tree.output
+    assert sorted({*open_run(tree.out).ranges()["domain"].to_pylist()}) == [
+        "perfharness", "perfharness:own0", "perfharness:own1",
+    ]  # fmt: skip
+    parent = {"pipeline": 2, "batch": 6, "one": 6, "two": 3, "late": 3, "open": 1}
+    child = {"pipeline": 1, "batch": 5 + 3, "one": 5, "two": 5, "mine": 3}
+    grandchild = {"pipeline": 1, "batch": 4, "grand": 4}
+    made = ((child, 5), (grandchild, 4))
+    expected = [parent, *({**names, f"new{number}": new} for names, new in made for number in range(2))]
+    for process in open_run(tree.out).processes:
+        names = Counter(process.table("ranges")["name"].to_pylist())
+        del names["last"]
+        assert process.name in lost or names in expected
+        if names in expected:
+            expected.remove(dict(names))
+        assert (process.folder / "trace.sqlite").exists() == (tracer == "embedded" or process.name == "proc_0_gpu_0")
+    assert len(expected) <= len(lost)
+    if not lost:
+        data = [tree.read(f"{name}/benchmark.json")["data"] for name in tree.batches()]
+        assert [one["app"]["pipeline"]["batch_0"]["count"] for one in data] == [2, 1, 1, 1, 1]
+        assert tree.read("benchmark_mean.json")["mean_all_batches"]["own0"]["batch_2"]["total_items"] == 2
 
 
 # ---- what goes wrong ----
@@ -274,7 +333,7 @@ def test_without_a_tracer_the_counts_of_all_are_kept(tmp_path: Path) -> None:
 
 @TRACERS_SLOW_UNDER_NSYS
 def test_a_worker_that_is_killed(tmp_path: Path, tracer: str) -> None:
-    """In its second batch: what it did before is kept (embedded); in both it is said that it was killed, with 3."""
+    """In its second batch: what it did before is kept (embedded); both tracers report that it was killed, with 3."""
     source = """
         import multiprocessing as mp, signal
         def die():
@@ -289,87 +348,18 @@ def test_a_worker_that_is_killed(tmp_path: Path, tracer: str) -> None:
             perf.finalize()
     """
     tree = launch(tmp_path, tracer, source)
-    assert tree.folders == ["", "child_0"]
+    assert [one["folder"] for one in tree.measured()] == ["proc_0_gpu_0", "proc_0_gpu_0/child_0"]
     assert tree.code == 3, tree.output
-    mean = json.loads((tree.out / "proc_0_gpu_0" / "benchmark.json").read_text())
-    assert mean["meta"]["total_batches"] == {"app/loop/batch": 3}
-    assert "child-killed" in tree.codes
+    assert tree.read("proc_0_gpu_0/benchmark.json")["meta"]["total_batches"] == {"app/loop/batch": 3}
+    assert "child-killed" in tree.codes()
     if tracer == "embedded":
-        assert "range-never-closed" in tree.codes
-        child = json.loads((tree.out / "proc_0_gpu_0" / "child_0" / "benchmark.json").read_text())
+        assert "range-never-closed" in tree.codes()
+        child = tree.read("proc_0_gpu_0/child_0/benchmark.json")
         assert child["data"]["app"]["loop"]["batch_0"]["total_items"] == 2
 
 
-@pytest.mark.slow
-def test_what_conda_run_starts_is_measured(tmp_path: Path) -> None:
-    """`conda` is written in Python: its own interpreter has no perfharness, and need not have."""
-    empty = tmp_path / "base" / "bin" / "python"
-    empty.parent.mkdir(parents=True)
-    empty.symlink_to(Path(sys.executable).resolve())
-    conda = tmp_path / "conda"
-    conda.write_text(f"#!{empty} -S\nimport subprocess, sys\nsys.exit(subprocess.call(sys.argv[4:]))\n")
-    conda.chmod(0o755)
-    tree = launch(
-        tmp_path, "embedded", "work(3)\nperf.finalize()\n", by=(str(conda), "run", "-n", "two", sys.executable)
-    )
-    assert tree.code == 0, tree.output
-    assert tree.batches() == {"child_0": 3}
-
-
-def test_children_are_in_the_order_in_which_they_were_started(tmp_path: Path) -> None:
-    """Of eight that are forked one after another the first are the last to run."""
-    first = """
-        import os, time
-        number = 0
-        os.register_at_fork(after_in_child=lambda: time.sleep(0.05 * (8 - number)))
-    """
-    source = """
-        children = []
-        for number in range(8):
-            child = os.fork()
-            if not child:
-                work(1)
-                os._exit(0)
-            children.append(child)
-        for child in children:
-            os.waitpid(child, 0)
-        open(sys.argv[1], "w").write(" ".join(map(str, children)))
-    """
-    tree = launch(tmp_path, "embedded", source, str(tmp_path / "order"), first=first)
-    (process,) = manifest(tree.out)["processes"]
-    assert tree.folders == [f"child_{number}" for number in range(8)]
-    assert [one["pid"] for one in process["measured"]] == [*map(int, (tmp_path / "order").read_text().split())]
-
-
-def test_processes_that_become_another_program(tmp_path: Path) -> None:
-    """What they recorded before is counted too: one becomes a program that records more, one becomes another.
-
-    Their parent measures nothing, and has no numbers.
-    """
-    source = """
-        import subprocess
-        if len(sys.argv) < 2:
-            for program in (f"{sys.executable} {__file__}", "/bin/true"):
-                subprocess.run([sys.executable, __file__, program], check=True)
-            sys.exit()
-        work(2)
-        if "AGAIN" not in os.environ:
-            os.environ["AGAIN"] = "1"
-            command = sys.argv[1].split()
-            os.execl(command[0], *command, "child")
-        work(1)
-    """
-    tree = launch(tmp_path, "embedded", source)
-    assert tree.code == 0, tree.output
-    assert tree.batches() == {"child_0": 5, "child_1": 2}
-    for number, ended in enumerate(("exit", "exec")):
-        assert json.loads((tree.out / f"proc_0_gpu_0/child_{number}/recorder.json").read_text())["ended"] == ended
-    assert not (tree.out / "proc_0_gpu_0" / "benchmark.json").exists()
-    assert "child-killed" not in tree.codes
-
-
 def test_a_rank_that_exits(tmp_path: Path) -> None:
-    """The launch fails as the program does, and both ranks' batches are kept."""
+    """The launch fails as the program does, and both ranks' batches are kept; their parent has no numbers."""
     source = """
         import subprocess
         if "RANK" in os.environ:
@@ -383,5 +373,33 @@ def test_a_rank_that_exits(tmp_path: Path) -> None:
     """
     tree = launch(tmp_path, "embedded", source)
     assert tree.code == 1
-    assert tree.batches() == {"rank_0": 2, "rank_1": 3}
-    assert {"process-failed", "ranks-missing"} <= tree.codes
+    assert [one["folder"] for one in tree.measured()] == [f"proc_0_gpu_0/rank_{rank}" for rank in range(2)]
+    assert [*tree.batches().values()] == [2, 3]
+    assert {"process-failed", "ranks-missing"} <= tree.codes()
+    assert not (tree.out / "proc_0_gpu_0" / "benchmark.json").exists()
+
+
+# ---- the start-up hook ----
+
+
+def run_with_hook(code: str, *sites: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(part for part in (*sites, os.environ.get("PYTHONPATH")) if part)
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PERFHARNESS_")}
+    environ = {**given, "PYTHONPATH": path, **variables}
+    return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+
+
+def test_a_python_that_makes_no_ranges_imports_nothing_of_ours(tmp_path: Path) -> None:
+    code = "import sys, json, multiprocessing; print([one for one in sys.modules if one.startswith('perfharness')])"
+    variables = {"PERFHARNESS_OUTPUT_DIR": str(tmp_path), "PERFHARNESS_TRACER": "embedded"}
+    assert run_with_hook(code, str(FOLLOW), **variables).stdout == "[]\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_users_own_hook_fails_as_it_does_without_ours(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import not_there_at_all\n")
+    code = "import sys; print(sys.path.count(''), 'sitecustomize' in sys.modules)"
+    for first in (str(FOLLOW), ""):
+        done = run_with_hook(code, first, str(tmp_path))
+        assert "not_there_at_all" in done.stderr
+        assert done.stdout == "1 False\n"

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from perfharness.telemetry.clock_files import STATE_DIR
 from tests.integration import forked_command
 from tests.integration.launches import wait_for
 from tests.support.nvml_cards import gpu_uuid, h100_machine
@@ -32,7 +31,6 @@ class Machine:
             **os.environ,
             **replay_environment(h100_machine(2).write(folder / "record.json")),
             NVML_STATE: str(self.state),
-            STATE_DIR: str(folder / "state"),
         }
 
     def run(self, *arguments: str, faults: tuple[Fault, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -43,6 +41,14 @@ class Machine:
         command = [sys.executable, "-m", "perfharness", *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, env=self.environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+    @property
+    def default(self) -> NvmlState:
+        """The driver's defaults; persistence mode stays as it is."""
+        settings = self.before.model_copy(deep=True)
+        for uuid, device in self.settings().devices.items():
+            settings.devices[uuid].persistence_mode = device.persistence_mode
+        return settings
 
     def settings(self) -> NvmlState:
         return NvmlState.model_validate_json(self.state.read_bytes())
@@ -56,32 +62,15 @@ def machine(tmp_path: Path) -> Machine:
     return machine
 
 
-NEXT = ("analyze", "no-such-folder")
-"""Any other command."""
-
-
-def test_clocks_max_that_is_killed_and_restored(machine: Machine) -> None:
-    killed = machine.run("clocks", "max", faults=(Fault(name="nvmlDeviceSetMemoryLockedClocks", signal="SIGKILL"),))
-    assert killed.returncode == -signal.SIGKILL
-    assert f"GPU {gpu_uuid(0)}" in machine.run(*NEXT).stderr.splitlines()[0]
-    assert machine.run("clocks", "restore").returncode == 0
-    assert machine.settings() == machine.before
-    assert "clocks restore" not in machine.run(*NEXT).stderr
-
-
-def test_clocks_that_are_held_and_a_restore_that_is_killed(machine: Machine) -> None:
+def test_clocks_that_are_held_until_they_are_restored(machine: Machine) -> None:
     done = machine.run("clocks", "max", "--gpus", gpu_uuid(1))
     assert done.returncode == 0, done.stderr
     locked = {uuid: device.locked_graphics_mhz for uuid, device in machine.settings().devices.items()}
     assert locked == {gpu_uuid(0): None, gpu_uuid(1): (1980, 1980)}
-    assert "clocks restore" not in machine.run(*NEXT).stderr
     status = json.loads(machine.run("clocks", "status", "--json").stdout)
-    assert [(state["owner"], state["gpu_uuid"]) for state in status["states"]] == [("hold", gpu_uuid(1))]
-    fault = Fault(name="nvmlDeviceSetPowerManagementLimit", signal="SIGKILL", when="after")
-    assert machine.run("clocks", "restore", faults=(fault,)).returncode == -signal.SIGKILL
-    assert "clocks restore" in machine.run(*NEXT).stderr
+    assert [bool(gpu["left"]) for gpu in status["gpus"]] == [False, True]
     assert machine.run("clocks", "restore").returncode == 0
-    assert machine.settings() == machine.before
+    assert machine.settings() == machine.default
 
 
 @pytest.mark.parametrize("end", [{"signal": "SIGTERM"}, {"raises": True}])
@@ -92,11 +81,26 @@ def test_clocks_max_that_is_asked_to_end_restores(machine: Machine, end: dict[st
 
 
 def test_refusals_and_exit_codes(machine: Machine) -> None:
-    one = Fault(name="nvmlDeviceSetPowerManagementLimit", error=4)
-    assert machine.run("clocks", "max", faults=(one,)).returncode == 3
-    machine.run("clocks", "restore")
+    one, all_of_them = Fault(name="nvmlDeviceSetPowerManagementLimit", error=4), Fault(name="nvmlDeviceSet*", error=4)
+    assert machine.run("clocks", "max", faults=(all_of_them,)).returncode == 1
     assert machine.settings() == machine.before
-    assert machine.run("clocks", "max", faults=(Fault(name="nvmlDeviceSet*", error=4),)).returncode == 1
+    assert machine.run("clocks", "max", faults=(one,)).returncode == 3
+    assert machine.run("clocks", "restore", faults=(one,)).returncode == 1
+
+
+PYTHON = """
+import os, signal, sys
+import perfharness
+with perfharness.maximize_clocks(gpus=[sys.argv[1]]) as steps:
+    print([step.answer for step in steps])
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_clocks_in_python_are_restored_at_sigterm(machine: Machine) -> None:
+    command = [sys.executable, "-c", PYTHON, gpu_uuid(1)]
+    done = subprocess.run(command, env=machine.environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, f"{['set'] * 5}\n")
     assert machine.settings() == machine.before
 
 
@@ -151,46 +155,24 @@ class Launch:
 
 def test_a_launch_holds_the_clocks_of_its_gpus_only(machine: Machine, tmp_path: Path) -> None:
     made = Launch(machine, tmp_path / "a")
-    done = made.run("-m", "--gpus", gpu_uuid(1))
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = made.run("-m", "--gpus", gpu_uuid(1), what="fail")
+    assert done.returncode == 1, done.stdout + done.stderr
     assert (made.folder / "out/proc_0_gpu_1/stdout.log").read_text() == f"{[gpu_uuid(1)]}\n"
     assert machine.settings() == machine.before
     steps = made.manifest["companions"]["clocks"]["steps"]
     assert {(step["gpu_uuid"], step["answer"], step["restored"]) for step in steps} == {
         (gpu_uuid(1), "set", "restored")
     }
-    assert made.run("-m", what="fail").returncode == 1
-    assert machine.settings() == machine.before
 
 
-def test_a_launch_goes_on_without_permission(machine: Machine, tmp_path: Path) -> None:
-    refused, made = (Fault(name="nvmlDeviceSet*", error=4),), Launch(machine, tmp_path / "a")
-    done = made.run("-m", faults=refused)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert made.findings() == {"clocks-refused"}
-    assert machine.settings() == machine.before
-
-
-def test_a_launch_waits_for_a_cool_gpu_and_says_when_it_gave_up(tmp_path: Path) -> None:
-    made = Launch(Machine(tmp_path), tmp_path / "a")  # it warms up two seconds after it was first asked
+def test_a_launch_goes_on_without_permission_and_says_when_a_gpu_stays_warm(machine: Machine, tmp_path: Path) -> None:
+    made = Launch(machine, tmp_path / "a")  # it warms up two seconds after it was first asked
     (made.folder / "perfharness.toml").write_text("[launch]\ncool-down-limit = 0.2\n")
-    done = made.run("--cool-down", "20")
+    done = made.run("-m", "--cool-down", "20", faults=(Fault(name="nvmlDeviceSet*", error=4),))
     assert done.returncode == 0, done.stdout + done.stderr
     assert made.manifest["companions"]["cool-down"]["gpus"][0]["reached"] is False
-    assert made.findings() == {"not-cooled-down"}
-
-
-@pytest.mark.slow
-def test_two_launches_at_once_have_one_owner(machine: Machine, tmp_path: Path) -> None:
-    owner, other = (Launch(machine, tmp_path / name).start() for name in ("a", "b"))
-    held = machine.settings()
-    assert held != machine.before
-    assert "left as it is" in machine.run("clocks", "restore").stdout
-    assert other.end() == 0
-    assert machine.settings() == held
-    assert owner.end() == 0
+    assert made.findings() == {"clocks-refused", "not-cooled-down"}
     assert machine.settings() == machine.before
-    assert [each.findings() for each in (owner, other)] == [set(), {"clocks-refused"}]
 
 
 def test_a_launch_that_is_asked_to_end_restores(machine: Machine, tmp_path: Path) -> None:
@@ -200,18 +182,12 @@ def test_a_launch_that_is_asked_to_end_restores(machine: Machine, tmp_path: Path
     assert machine.settings() == machine.before
 
 
-def test_a_killed_launch_is_reported_and_the_next_restores(machine: Machine, tmp_path: Path) -> None:
+def test_a_killed_launch_is_reported_by_the_next(machine: Machine, tmp_path: Path) -> None:
     Launch(machine, tmp_path / "a").start().end(signal.SIGKILL)
-    assert machine.settings() != machine.before
-    assert gpu_uuid(0) in machine.run(*NEXT).stderr
-    assert Launch(machine, tmp_path / "b").run("-m").returncode == 0
-    assert machine.settings() == machine.before
-
-
-@pytest.mark.slow
-def test_a_restore_by_force(machine: Machine, tmp_path: Path) -> None:
-    running = Launch(machine, tmp_path / "a").start()
-    machine.run("clocks", "restore", "--force")
-    assert machine.settings() == machine.before
-    assert running.end() == 0
-    assert running.findings() == {"clocks-changed-meanwhile"}
+    left = machine.settings()
+    assert left != machine.before
+    made = Launch(machine, tmp_path / "b")
+    assert made.run("-m").returncode == 0
+    assert "clocks-locked" in made.findings()
+    assert machine.run("clocks", "restore").returncode == 0
+    assert machine.settings() == machine.default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 import perfharness
 from perfharness.cli.main import run
+from perfharness.host_probe import spool
 from perfharness.trace import open_trace
 from tests.integration.launches import (
     NSYS,
@@ -36,6 +38,12 @@ explaining = os.environ["PERFHARNESS_EXPLAIN"] == "1"
 with (Path(__file__).parent / "passes").open("a") as log:
     print("explaining" if explaining else "measured", file=log)
 mode = sys.argv[1] if len(sys.argv) > 1 else ""
+
+def slow():
+    until = time.thread_time() + 0.05
+    while time.thread_time() < until:
+        sum(range(1000))
+
 if mode == "crash-measured":
     sys.exit(4)
 if explaining and mode == "crash":
@@ -47,11 +55,15 @@ with perf.range("loop"):
             time.sleep(0.1 if explaining and mode == "other" else 0.002)
         with perf.range("infer"):
             time.sleep(0.004)
+        if mode == "busy":
+            with perf.range("busy"):
+                slow()
         if explaining and mode == "hang":
             print("hanging", flush=True)
             time.sleep(600)
 perf.finalize()
 """
+LINE = next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if "while time.thread_time" in line)
 
 
 def explained(out: Path, script: Path, mode: str = "", *options: object) -> int:
@@ -76,33 +88,71 @@ def batches(out: Path) -> int:
     return int(mean(out)["stats_minus_warmup"]["pipe"]["loop"]["batch"]["cpu_time"]["count"])
 
 
-def test_both_passes_of_two_processes(script: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert explained(out, script, "", "-np", 2) == 0
-    assert passes(script) == ["measured"] * 2 + ["explaining"] * 2
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a script and of its run `out`: two passes of two processes."""
+    folder = tmp_path_factory.mktemp("both")
+    (folder / "script.py").write_text(SCRIPT)
+    assert explained(folder / "out", folder / "script.py", "busy", "-np", 2) == 0
+    return folder
+
+
+def test_both_passes_of_two_processes(both: Path) -> None:
+    out = both / "out"
+    assert passes(both / "script.py") == ["measured"] * 2 + ["explaining"] * 2
     first, second = manifest(out), manifest(out / "explain")
     assert (first["explaining"], second["explaining"]) == (False, True)
+    assert (first["explained"], second["explained"]) == (True, False)
     folders = ["proc_0_gpu_0", "proc_1_gpu_0"]
     assert [[process["folder"] for process in one["processes"]] for one in (first, second)] == [folders] * 2
     assert batches(out) == batches(out / "explain") == 20
-    assert not list(tmp_path.glob("**/.perfharness-*"))
-    before = mean(out)
+    assert not list(both.glob("**/.perfharness-*"))
     for process in second["processes"]:
         assert not [word for word in process["command"] if ".perfharness-" in word]
-    assert run(["analyze", str(out)]) == 0
-    assert mean(out)["stats_minus_warmup"] == before["stats_minus_warmup"]
-    assert run(["analyze", str(out), "-w", "2"]) == 0
-    assert batches(out) == batches(out / "explain") == 16
     opened = perfharness.open_run(out)
     assert [process.name for process in opened.processes] == folders
     assert opened.explaining is not None
     assert [process.name for process in opened.explaining.processes] == folders
     assert opened.explaining.explaining is None
     assert opened.explaining.batches().num_rows == opened.batches().num_rows == 24
-    assert (first["explained"], second["explained"]) == (True, False)
+
+
+def test_the_function_its_line_and_its_stacks(both: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which cause is first depends on what else the machine does; that the function is found does not."""
+    assert run(["analyze", str(both / "out"), "--stage", "busy"]) == 0
+    assert re.search(rf"busy +slow +\S*script\.py:({LINE}|{LINE + 1}) ", capsys.readouterr().out)
+    assert run(["export", str(both / "out"), "-o", str(tmp_path / "stacks.txt")]) == 0
+    counts: dict[bool, int] = {True: 0, False: 0}
+    for line in (tmp_path / "stacks.txt").read_text("utf-8").splitlines():
+        stack, count = line.rsplit(" ", 1)
+        if "[busy];" in stack:
+            counts[";slow (" in stack] += int(count)
+    assert counts[True] > 9 * counts[False]
+
+
+def test_analyzing_again_and_without_the_profiling_pass(both: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(both / "out", out)
+    before = mean(out)
+    assert run(["analyze", str(out)]) == 0
+    assert mean(out)["stats_minus_warmup"] == before["stats_minus_warmup"]
+    assert run(["analyze", str(out), "-w", "2"]) == 0
+    assert batches(out) == batches(out / "explain") == 16
     shutil.rmtree(out / "explain")
     assert run(["analyze", str(out)]) == 0
     assert codes(out).count("explaining-pass-missing") == 1
+    busy = stages(out)["busy"]
+    assert busy["profile"]["samples"] >= 10
+    assert busy["profile"]["longest"]["function"] == "slow"
+    assert busy["profile"]["longest"]["line"] in (LINE, LINE + 1)
+    file = spool.Spool(str(out / "proc_0_gpu_0" / spool.FILE_NAME))  # as where sampling is not possible
+    clocks = {"pid": manifest(out)["processes"][0]["pid"], "interval_ns": 0, "monotonic_ns": 0, "unix_ns": 0}
+    file.write_json(spool.META, clocks)
+    file.write_json(spool.MISSING, ["the reason"])
+    file.close()
+    assert run(["analyze", str(out)]) == 0
+    (found,) = (one for one in mean(out)["meta"]["findings"] if one["code"] == "not-sampled")
+    assert (found["process"], "the reason" in found["message"]) == ("proc_0_gpu_0", True)
 
 
 def stages(out: Path, process: str = "proc_0_gpu_0") -> dict[str, dict[str, Any]]:
@@ -173,7 +223,7 @@ def test_a_script_that_does_something_else_in_the_second_pass(script: Path, tmp_
     }  # fmt: skip
     assert found["decode"]["explained"]["slowdown"] > 3
     assert 2 < found["decode"]["cpu_ms"] < 30
-    assert found["decode"]["profile"] is None
+    assert found["decode"]["profile"]["samples"] < 100  # those of the measured pass
     of_process = [stage["processes"]["proc_0_gpu_0"]["explained"]["trusted"] for stage in pooled]
     assert of_process == [False, False, True]
     assert "explaining-pass-differs" in codes(out)

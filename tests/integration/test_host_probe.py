@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,9 +20,43 @@ from perfharness.trace.host_samples import read_host_probe
 from tests.integration.launches import NSYS, NVTX_SITE, in_a_launch, wait_for
 from tests.integration.nsys_profile import nsys_profile
 
-SPLIT = """
-import json, sys, threading, time
-from perfharness import PerfRecorder
+PROGRAM = """
+import asyncio, gc, json, os, select, socket, subprocess, sys, threading, time, zlib
+made = []
+thread = threading.Thread(target=lambda: made.append(__import__("perfharness").PerfRecorder("pipe")))
+thread.start(); thread.join()  # the thread that starts the probe ends
+perf, said = made[0], {"waits": {}, "pid": os.getpid()}
+held = threading.Lock(); held.acquire()
+
+def together(*targets):
+    threads = [threading.Thread(target=target) for target in targets]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    return [thread.native_id for thread in threads]
+
+def waiting(state, wait):
+    def run():
+        said["waits"][state] = threading.get_native_id()
+        wait()
+    threading.Thread(target=run, daemon=True).start()
+
+child = subprocess.Popen(["sleep", "30"], stdout=subprocess.PIPE)
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+any_address = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+any_address.bind(("0.0.0.0", 0))
+ours, theirs = socket.socketpair()
+poll = select.poll()
+poll.register(child.stdout, select.POLLIN)
+waiting("SLEEP", lambda: time.sleep(30))
+waiting("SLEEP of asyncio", lambda: asyncio.run(asyncio.sleep(30)))
+waiting("LOCK", held.acquire)
+waiting("PIPE", lambda: child.stdout.read(1))
+waiting("PIPE by a local socket", lambda: ours.recv(1))
+waiting("PIPE by poll", lambda: poll.poll(30000))
+waiting("LOOPBACK", lambda: client.recv(1))
+waiting("SOCKET", lambda: any_address.recv(1))
+waiting("PROCESS", child.wait)
 
 def heavy():
     x = 0
@@ -34,13 +68,9 @@ def light():
     for i in range(3000):
         x ^= i
 
-perf = PerfRecorder("pipe")
-
-spent = []
-
-def loop(batches):
+def split():
     clock, of_heavy, of_light = time.perf_counter_ns, 0, 0
-    for index in range(batches):
+    for index in range(20):
         with perf.batch(index):
             with perf.range("split"):
                 for _ in range(20):
@@ -49,98 +79,121 @@ def loop(batches):
                     between = clock()
                     light()
                     of_heavy, of_light = of_heavy + between - start, of_light + clock() - between
-            with perf.range("sleep"):
-                time.sleep(0.002)
+            time.sleep(0.002)
     spent.append((of_heavy, of_light))
 
-threads = [threading.Thread(target=loop, args=(40,)) for _ in range(3)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-perf.finalize()
+spent = []
+said["split"] = together(*[split] * 3)
 of_heavy, of_light = map(sum, zip(*spent))
-said = {"heavy": of_heavy / (of_heavy + of_light), "threads": [thread.native_id for thread in threads]}
-json.dump(said, open(sys.argv[1], "w"))
-"""
+said["heavy"] = of_heavy / (of_heavy + of_light)
 
-STATES = """
-import asyncio, json, os, select, socket, subprocess, sys, threading, time
-here = {}
-held = threading.Lock(); held.acquire()
-reading, writing = os.pipe()
+def burn(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
-def named(name, wait):
-    def run():
-        here[name] = threading.get_native_id()
-        wait()
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+def one_of_many():
+    with perf.range("one of many"):
+        burn(0.05)
 
-from perfharness import PerfRecorder
-perf = PerfRecorder("pipe")
-child = subprocess.Popen(["sleep", "30"], stdout=subprocess.PIPE)
-listener = socket.create_server(("127.0.0.1", 0))
-client = socket.create_connection(listener.getsockname())
-any_address = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-any_address.bind(("0.0.0.0", 0))
-named("SLEEP", lambda: time.sleep(30))
-named("SLEEP of asyncio", lambda: asyncio.run(asyncio.sleep(30)))
-named("LOCK", held.acquire)
-named("LOCK at a pipe of its own", lambda: os.read(reading, 1))
-named("PIPE", lambda: child.stdout.read(1))
-named("PIPE by select", lambda: select.select([child.stdout, reading], [], [], 30))
-named("LOOPBACK", lambda: client.recv(1))
-named("SOCKET", lambda: any_address.recv(1))
-named("PROCESS", child.wait)
-time.sleep(1.2)
-child.kill()
-json.dump(here, open(sys.argv[1], "w"))
-"""
+said["many"] = [together(one_of_many)[0] for _ in range(8)]
 
-LOCK_HOLDER = """
-import json, sys, threading, time
-from perfharness import PerfRecorder
-perf = PerfRecorder("pipe")
-done = False
-
-def burn():
+def hold():
     while not done:
         pass
 
 def wake():
-    for index in range(60):
+    global done
+    for index in range(40):
         with perf.range("wake"):
             time.sleep(0.001)
+    done = True
 
-burner, waker = threading.Thread(target=burn), threading.Thread(target=wake)
-burner.start(); waker.start()
-waker.join()
-done = True
-burner.join()
-json.dump({"burner": burner.native_id, "waker": waker.native_id}, open(sys.argv[1], "w"))
+done = False
+said["holder"], said["waker"] = together(hold, wake)
+
+async def coroutine():
+    with perf.range("coroutine"):
+        burn(0.1)
+
+asyncio.run(coroutine())
+
+def compress():
+    until = time.monotonic() + 0.6
+    while time.monotonic() < until:
+        zlib.compress(bytes(1 << 20))
+
+began, used = time.monotonic_ns(), time.process_time_ns()
+together(*[compress] * 3 * len(os.sched_getaffinity(0)))
+said["crowd"], said["crowd_cpu"] = (began, time.monotonic_ns()), time.process_time_ns() - used
+
+with perf.range("parent"):
+    pid = os.fork()
+    if not pid:
+        with perf.range("child"):
+            burn(0.3)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    gc.collect()
+said["forked"] = pid
+everywhere = os.sched_getaffinity(0)
+os.sched_setaffinity(0, {min(everywhere)})
+time.sleep(0.3)
+said["cpus"] = len(everywhere)
+child.kill()
+child.wait()
+try:
+    os.wait()
+except ChildProcessError:
+    said["has_children"] = False
+json.dump(said, open(sys.argv[1], "w"))
+sys.exit(7)
 """
 
 
-def run(
-    tmp_path: Path, script: str, tracer: str = "none", nsys_options: Sequence[str] = (), apis: str = "nvtx"
-) -> tuple[HostProbe, dict[str, object]]:
-    """What the probe recorded of a script, and what the script itself wrote; nsys leaves `report` in the folder."""
-    path, said, out = tmp_path / "script.py", tmp_path / "said.json", tmp_path / "out"
+class Sampled(NamedTuple):
+    """What the probe recorded of a script, and what the script itself wrote."""
+
+    probe: HostProbe
+    said: dict[str, Any]
+
+    @property
+    def samples(self) -> HostSamples:
+        """The samples."""
+        return self.probe.samples
+
+    def of_threads(self, *tids: int) -> np.ndarray:
+        """Rows of threads of the process."""
+        return np.flatnonzero(np.isin(self.samples.thread & 0xFFFFFF, tids))
+
+
+def sampled(
+    folder: Path, script: str, *, ends: int = 0, tracer: str = "none", nsys_options: Sequence[str] = (), **environ: str
+) -> HostProbe | None:
+    """The samples of a script; nsys leaves `report` in the folder."""
+    path, out = folder / "script.py", folder / "out"
     path.write_text(script)
-    command = [sys.executable, str(path), str(said)]
-    environ = explained(out) | {"PERFHARNESS_TRACER": tracer}
+    command = [sys.executable, str(path), str(folder / "said.json")]
+    environment = in_a_launch(out, tracer, **(environ or {"PERFHARNESS_EXPLAIN": "1"}))
     if tracer == "nsys":
-        environ |= {"PYTHONPATH": NVTX_SITE}
-        nsys_profile(NSYS, tmp_path / "report.nsys-rep", command, environ, *nsys_options, apis=apis, output=out)
+        apis = "nvtx,python-gil"
+        environment["PYTHONPATH"] = NVTX_SITE
+        nsys_profile(NSYS, folder / "report.nsys-rep", command, environment, *nsys_options, apis=apis, output=out)
     else:
         out.mkdir()
-        subprocess.run(command, env=environ, check=True, timeout=120)
+        assert subprocess.run(command, env=environment, check=False, timeout=120).returncode == ends
     recorded = read_host_probe(out)
-    assert recorded is not None
-    return recorded.probe, json.loads(said.read_text())
+    return None if recorded is None else recorded.probe
 
 
-def explained(out: Path) -> dict[str, str]:
-    return in_a_launch(out, "none", PERFHARNESS_EXPLAIN="1")
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
+    """All of `PROGRAM` in the profiling pass."""
+    folder = tmp_path_factory.mktemp("sampled")
+    probe = sampled(folder, PROGRAM, ends=7)
+    assert probe is not None
+    assert probe.missing == ()
+    return Sampled(probe, json.loads((folder / "said.json").read_text()))
 
 
 def of_stage(samples: HostSamples, name: str) -> np.ndarray:
@@ -148,310 +201,159 @@ def of_stage(samples: HostSamples, name: str) -> np.ndarray:
     return np.flatnonzero(np.isin(samples.stage, stages))
 
 
-def functions(samples: HostSamples, rows: np.ndarray) -> list[str]:
+def functions(samples: HostSamples, rows: np.ndarray) -> np.ndarray:
     """Innermost functions, without what they are defined in."""
     stacks = [samples.stacks[stack] if stack >= 0 else () for stack in samples.stack[rows]]
-    return [samples.frames[stack[0]].function.rpartition(".")[2] if stack else "" for stack in stacks]
+    return np.asarray([samples.frames[stack[0]].function.rpartition(".")[2] if stack else "" for stack in stacks])
 
 
-@pytest.mark.parametrize(
-    "tracer",
-    ["none", pytest.param("nsys", marks=[pytest.mark.nsys, pytest.mark.slow])],
-)
-def test_a_stage_of_two_functions_in_three_threads(tmp_path: Path, tracer: str) -> None:
-    """Their share of the sampled time is that by their own clock (in which they also wait for the lock and a CPU),
-    within five standard deviations of as many independent samples.
+def shares_agree(samples: HostSamples, truth: float) -> bool:
+    """Whether `heavy` has its share of the time by its own clock, within five standard deviations of as many
+    independent samples.
     """
-    probe, said = run(tmp_path, SPLIT, tracer)
-    assert probe.missing == ()
-    samples, truth = probe.samples, said["heavy"]
-    assert isinstance(truth, float)
     rows = of_stage(samples, "split")
     innermost = functions(samples, rows)
-    heavy, light = innermost.count("heavy"), innermost.count("light")
-    assert heavy + light > 100
-    lengths = {
-        name: samples.length_ns[rows][[one == name for one in innermost]].astype(float) for name in ("heavy", "light")
-    }
-    of_both = np.concatenate([*lengths.values()])
-    count = of_both.sum() ** 2 / np.square(of_both).sum()
-    share = lengths["heavy"].sum() / of_both.sum()
-    assert abs(share - truth) < 5 * math.sqrt(truth * (1 - truth) / count) + 0.01
-    assert heavy + light > 0.7 * len(rows)  # the rest is in the recorder, and in its tracer
-    assert {int(thread) & 0xFFFFFF for thread in np.unique(samples.thread[rows])} == set(said["threads"])  # type: ignore[call-overload]
-    text = SPLIT.splitlines()
-    split = np.asarray([one in ("heavy", "light") for one in innermost])
-    lines = {samples.frames[samples.stacks[stack][0]].line for stack in samples.stack[rows[split]]}
+    length = samples.length_ns[rows].astype(float)
+    both = length[np.isin(innermost, ("heavy", "light"))]
+    share = length[innermost == "heavy"].sum() / both.sum()
+    count = both.sum() ** 2 / np.square(both).sum()
+    return len(both) > 0.7 * len(rows) and abs(share - truth) < 5 * math.sqrt(truth * (1 - truth) / count) + 0.01
+
+
+def test_a_stage_of_two_functions_in_three_threads(program: Sampled) -> None:
+    samples = program.samples
+    rows = of_stage(samples, "split")
+    assert shares_agree(samples, program.said["heavy"])
+    assert set((samples.thread[rows] & 0xFFFFFF).tolist()) == set(program.said["split"])
+    text = PROGRAM.splitlines()
+    inner = rows[np.isin(functions(samples, rows), ("heavy", "light"))]
+    lines = {samples.frames[samples.stacks[one][0]].line for one in samples.stack[inner]}
     assert "x ^= i" in {text[line - 1].strip() for line in lines}
 
 
-def test_what_threads_wait_for(tmp_path: Path) -> None:
-    probe, here = run(tmp_path, STATES)
-    samples = probe.samples
-    for name, tid in here.items():
-        mine = np.flatnonzero((samples.thread & 0xFFFFFF) == tid)
+def test_what_threads_wait_for(program: Sampled) -> None:
+    samples = program.samples
+    for name, tid in program.said["waits"].items():
+        mine = program.of_threads(tid)
         spent = np.bincount(samples.state[mine], weights=samples.length_ns[mine], minlength=len(HostState))
-        assert HostState(int(spent.argmax())) is HostState[name.partition(" ")[0]]
+        assert HostState(int(spent.argmax())) is HostState[name.partition(" ")[0]], name
         assert samples.on_cpu_ns[mine].sum() < samples.length_ns[mine].sum() / 2
-    waits = probe.events.kind == HostEventKind.PEER
-    of_child = {int(thread) & 0xFFFFFF for thread in np.unique(probe.events.thread[waits])}
-    assert of_child == {here["PIPE"], here["PIPE by select"], here["PROCESS"]}
-    assert {probe.peers[pid] for pid in np.unique(probe.events.detail[waits]).tolist()} == {"sleep"}
 
 
-def test_who_holds_the_interpreter_lock_while_a_thread_waits_for_it(tmp_path: Path) -> None:
-    probe, said = run(tmp_path, LOCK_HOLDER)
-    samples = probe.samples
-    waits = np.flatnonzero((samples.state == HostState.GIL) & ((samples.thread & 0xFFFFFF) == said["waker"]))
-    assert len(waits) > 30
-    assert np.mean((samples.gil_holder[waits] & 0xFFFFFF) == said["burner"]) > 0.9
-    mine = (samples.thread & 0xFFFFFF) == said["waker"]
+def test_who_holds_the_interpreter_lock_while_a_thread_waits_for_it(program: Sampled) -> None:
+    samples, mine = program.samples, program.of_threads(program.said["waker"])
+    waits = mine[samples.state[mine] == HostState.GIL]
+    assert len(waits) > 10
+    assert np.mean((samples.gil_holder[waits] & 0xFFFFFF) == program.said["holder"]) > 0.9
     assert (samples.counts[mine] >= 0).all()
-    assert 50 <= samples.counts[mine, 2].sum() <= 2000  # 60 sleeps, each with a wait for the lock after it
+    assert 30 <= samples.counts[mine, 2].sum() <= 2000  # 40 sleeps, each with a wait for the lock after it
 
 
-CROWD = """
-import json, os, sys, threading, time, zlib
-from perfharness import PerfRecorder
-DATA = bytes(1 << 20)
-perf = PerfRecorder("pipe")
-
-def compress(until):
-    while time.monotonic() < until:
-        zlib.compress(DATA)
-
-def together(count):
-    began, used = time.monotonic_ns(), time.process_time_ns()
-    threads = [threading.Thread(target=compress, args=(time.monotonic() + 0.8,)) for _ in range(count)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join()
-    cpu.append(time.process_time_ns() - used)
-    return began, time.monotonic_ns()
-
-cpu = []
-
-alone = together(1)
-crowd = together(3 * len(os.sched_getaffinity(0)))
-everywhere = os.sched_getaffinity(0)
-os.sched_setaffinity(0, {min(everywhere)})
-bound = time.monotonic_ns()
-time.sleep(0.5)
-said = {"alone": alone, "crowd": crowd, "cpu": cpu, "bound": bound, "cpus": len(everywhere)}
-open(sys.argv[1], "w").write(json.dumps(said))
-"""
-
-
-def test_more_ready_threads_than_cpus_are_noted(tmp_path: Path) -> None:
-    probe, said = run(tmp_path, CROWD)
-    events = probe.events
-
-    def crowded_share(first_ns: int, last_ns: int) -> float:
-        begin, end = np.clip(events.start_ns, first_ns, last_ns), np.clip(events.end_ns, first_ns, last_ns)
-        return float((end - begin)[events.kind == HostEventKind.CROWDED].sum()) / (last_ns - first_ns)
-
-    assert crowded_share(*said["crowd"]) > 0.5  # type: ignore[misc]
-    assert crowded_share(*said["alone"]) < 0.2  # type: ignore[misc]
-    of_cpu = events.kind == HostEventKind.CPU_TIME
-    for began_ended, expected_ns in zip((said["alone"], said["crowd"]), said["cpu"], strict=True):  # type: ignore[call-overload]
-        first, last = np.searchsorted(events.start_ns[of_cpu], began_ended)
-        edges = events.end_ns[of_cpu][[first - 1, last - 1]] - events.start_ns[of_cpu][[first - 1, last - 1]]
-        used_ns = 1000 * events.detail[of_cpu][first:last].sum()
-        assert abs(used_ns - expected_ns) <= edges.sum() * os.cpu_count() + 1e6
-    changed = events.kind == HostEventKind.CPUS
-    assert events.detail[changed].tolist() == ([1] if said["cpus"] > 1 else [])  # type: ignore[operator]
-    assert (events.start_ns[changed] >= said["bound"]).all()
-
-
-ONE_AFTER_ANOTHER = """
-import json, sys, threading, time
-from perfharness import PerfRecorder
-perf = PerfRecorder("pipe")
-threads = []
-
-def burn():
-    threads.append(threading.get_native_id())
-    with perf.range("burn"):
-        end = time.thread_time() + 0.05
-        while time.thread_time() < end:
-            pass
-
-for _ in range(12):
-    thread = threading.Thread(target=burn)
-    thread.start()
-    thread.join()
-json.dump({"threads": threads}, open(sys.argv[1], "w"))
-"""
-
-
-def test_threads_that_follow_one_another_all_have_samples(tmp_path: Path) -> None:
+def test_threads_that_follow_one_another_all_have_samples(program: Sampled) -> None:
     """A new thread often gets the address of the one before, and with it what was known of that."""
-    probe, said = run(tmp_path, ONE_AFTER_ANOTHER)
-    samples = probe.samples
-    rows = of_stage(samples, "burn")
-    sampled = samples.thread[rows] & 0xFFFFFF
-    assert set(sampled.tolist()) == set(said["threads"])  # type: ignore[call-overload]
-    spent = np.asarray([samples.length_ns[rows[sampled == thread]].sum() for thread in said["threads"]])  # type: ignore[attr-defined]
-    assert (spent > 25_000_000).all()
+    samples = program.samples
+    rows = of_stage(samples, "one of many")
+    thread = samples.thread[rows] & 0xFFFFFF
+    assert set(thread.tolist()) == set(program.said["many"])
+    assert all(samples.length_ns[rows[thread == one]].sum() > 25_000_000 for one in program.said["many"])
 
 
-CONTENDED = """
-import json, sys, threading, time
-from perfharness import PerfRecorder
-perf = PerfRecorder("pipe")
+def test_frames_that_may_be_suspended_are_marked(program: Sampled) -> None:
+    marked = {frame.function: frame.suspends for frame in program.samples.frames}
+    assert (marked["coroutine"], marked["burn"]) == (True, False)
 
-def contend():
-    with perf.range("contend"):
-        for _ in range(60):
-            sum(i * i for i in range(60_000))
 
-threads = [threading.Thread(target=contend) for _ in range(3)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-perf.finalize()
-json.dump({}, open(sys.argv[1], "w"))
-"""
+def test_ready_threads_cpu_time_and_cpus(program: Sampled) -> None:
+    events, (first_ns, last_ns) = program.probe.events, program.said["crowd"]
+    begin, end = np.clip(events.start_ns, first_ns, last_ns), np.clip(events.end_ns, first_ns, last_ns)
+    assert (end - begin)[events.kind == HostEventKind.CROWDED].sum() > 0.5 * (last_ns - first_ns)
+    of_cpu = (events.kind == HostEventKind.CPU_TIME) & (events.thread >> 24 == program.said["pid"])
+    during = of_cpu & (events.start_ns >= first_ns) & (events.end_ns <= last_ns)
+    used_ns = 1000 * events.detail[during].sum()
+    assert 0.7 * program.said["crowd_cpu"] < used_ns < 1.01 * program.said["crowd_cpu"] + 1e6
+    changed = (events.kind == HostEventKind.CPUS) & (events.thread >> 24 == program.said["pid"])
+    assert events.detail[changed].tolist() == ([1] if program.said["cpus"] > 1 else [])
+
+
+def test_a_forked_child_has_its_own_samples_and_the_sampler_is_nobodys_child(program: Sampled) -> None:
+    assert program.said["has_children"] is False
+    samples, events = program.samples, program.probe.events
+    rows = of_stage(samples, "child")
+    assert len(rows) > 20
+    assert {int(thread) >> 24 for thread in np.unique(samples.thread[rows])} == {program.said["forked"]}
+    assert {path[1] for path in samples.stage_paths if path[-1] == "child"} == {"parent"}
+    full = (events.kind == HostEventKind.COLLECTION) & (events.detail == 2)
+    assert ((events.thread[full] >> 24) == program.said["pid"]).any()
 
 
 @pytest.mark.slow
 @pytest.mark.nsys
-def test_waits_for_the_interpreter_lock_are_those_that_nsys_records(tmp_path: Path) -> None:
-    """The share of samples against nsys's intervals, within five standard deviations of as many waits."""
-    probe, _ = run(tmp_path, CONTENDED, "nsys", ["--export=sqlite"], apis="nvtx,python-gil")
+def test_samples_are_what_nsys_records(tmp_path: Path) -> None:
+    """Shares of functions, and waits for the interpreter lock within five standard deviations of as many waits."""
+    script = PROGRAM.partition("def burn(")[0] + "json.dump(said, open(sys.argv[1], 'w'))\nchild.kill()\n"
+    probe = sampled(tmp_path, script, tracer="nsys", nsys_options=["--export=sqlite"])
+    assert probe is not None
+    samples, said = probe.samples, json.loads((tmp_path / "said.json").read_text())
+    assert shares_agree(samples, said["heavy"])
     trace = open_trace(tmp_path / "report.sqlite")
     events, ranges = trace.lock_events, trace.ranges
     assert events is not None
-    assert len(ranges) == 3
     waited = events.kind == HostEventKind.GIL_WAITED
+    mine = [row for row in range(len(ranges)) if trace.names[ranges.name[row]] == "split"]
     exact, waits = 0, 0
-    for thread, start, end in zip(ranges.thread, ranges.start_ns, ranges.end_ns, strict=True):
-        mine = waited & (events.thread == thread) & (events.start_ns < end) & (events.end_ns > start)
-        exact += int((np.minimum(events.end_ns[mine], end) - np.maximum(events.start_ns[mine], start)).sum())
-        waits += int(mine.sum())
-    share = exact / int((ranges.end_ns - ranges.start_ns).sum())
-    samples = probe.samples
-    rows = of_stage(samples, "contend")
+    for thread, start, end in ((ranges.thread[row], ranges.start_ns[row], ranges.end_ns[row]) for row in mine):
+        inside = waited & (events.thread == thread) & (events.start_ns < end) & (events.end_ns > start)
+        exact += int((np.minimum(events.end_ns[inside], end) - np.maximum(events.start_ns[inside], start)).sum())
+        waits += int(inside.sum())
+    share = exact / int((ranges.end_ns[mine] - ranges.start_ns[mine]).sum())
+    rows = of_stage(samples, "split")
     lengths = samples.length_ns[rows].astype(np.float64)
-    sampled = float(lengths[samples.state[rows] == HostState.GIL].sum() / lengths.sum())
-    assert share > 0.3
-    assert abs(sampled - share) < 5 * math.sqrt(share * (1 - share) / waits) + 0.02
+    of_samples = float(lengths[samples.state[rows] == HostState.GIL].sum() / lengths.sum())
+    assert abs(of_samples - share) < 5 * math.sqrt(share * (1 - share) / waits) + 0.02
 
 
-KILLED = """
+BURN = """
 import os, signal, sys, time
-from perfharness import PerfRecorder
-perf = PerfRecorder("pipe")
-with perf.range("stage"):
+if "bare" not in __file__:
+    from perfharness import PerfRecorder
+    stage = PerfRecorder("pipe").range("stage")
+    stage.__enter__()
+
+def burn():
     while time.thread_time() < 0.7:
         pass
-    os.kill(os.getpid(), signal.SIGKILL)
+
+burn()
 """
 
 
 def test_a_killed_process_leaves_its_samples(tmp_path: Path) -> None:
-    path, out = tmp_path / "script.py", tmp_path / "out"
-    path.write_text(KILLED)
-    out.mkdir()
-    ended = subprocess.run([sys.executable, str(path)], env=explained(out), check=False, timeout=60)
-    assert ended.returncode == -signal.SIGKILL
+    killed = f"{BURN}os.kill(os.getpid(), signal.SIGKILL)\n"
+    sampled(tmp_path, killed, ends=-signal.SIGKILL)
 
     def is_there() -> bool:
-        recorded = read_host_probe(out)
+        recorded = read_host_probe(tmp_path / "out")
         return recorded is not None and len(of_stage(recorded.probe.samples, "stage")) > 20
 
     wait_for(is_there)
 
 
-FORKING = """
-import gc, json, os, sys, time
-from perfharness import PerfRecorder
-perf = PerfRecorder("pipe")
-
-def burn(seconds):
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-
-with perf.range("parent"):
-    pid = os.fork()
-    if not pid:
-        with perf.range("child"):
-            burn(0.4)
-        os._exit(0)
-    os.waitpid(pid, 0)
-    gc.collect()
-try:
-    os.wait()
-    children = True
-except ChildProcessError:
-    children = False
-json.dump({"pid": os.getpid(), "child": pid, "children": children}, open(sys.argv[1], "w"))
-"""
+def test_a_script_without_a_recorder_is_sampled(tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    probe = sampled(tmp_path / "bare", BURN)
+    assert probe is not None
+    assert "burn" in functions(probe.samples, np.arange(len(probe.samples)))
+    assert probe.samples.stage_paths == []
 
 
-def test_a_forked_child_has_its_own_samples_and_the_sampler_is_nobodys_child(tmp_path: Path) -> None:
-    probe, said = run(tmp_path, FORKING)
-    assert said["children"] is False
-    samples = probe.samples
-    rows = of_stage(samples, "child")
-    assert len(rows) > 20
-    assert {int(thread) >> 24 for thread in np.unique(samples.thread[rows])} == {said["child"]}
-    assert {path[1] for path in samples.stage_paths if path[-1] == "child"} == {"parent"}
-    events = probe.events
-    full = events.detail == 2
-    assert ((events.thread[full] >> 24) == said["pid"]).any()
-    assert (events.end_ns > events.start_ns).all()
+def test_the_measured_pass_has_few_samples_and_its_sampler_takes_little_of_a_cpu(tmp_path: Path) -> None:
+    probe = sampled(tmp_path, BURN, PERFHARNESS_SAMPLING="1")
+    assert probe is not None
+    rows = of_stage(probe.samples, "stage")
+    assert (functions(probe.samples, rows) == "burn").sum() >= 5
+    assert np.median(np.diff(probe.samples.time_ns[rows])) >= 10_000_000
+    assert (probe.samples.counts == -1).all()
 
 
-def test_without_an_explaining_pass_nothing_is_sampled(tmp_path: Path) -> None:
-    path, out = tmp_path / "script.py", tmp_path / "out"
-    path.write_text("from perfharness import PerfRecorder\nPerfRecorder('p')\n")
-    out.mkdir()
-    subprocess.run([sys.executable, str(path)], env=explained(out) | {"PERFHARNESS_EXPLAIN": ""}, check=True)
-    assert read_host_probe(out) is None
-
-
-PLAIN = """
-import sys, time
-
-def burn():
-    while time.thread_time() < 0.5:
-        pass
-
-burn()
-open(sys.argv[1], "w").write('{"name": "%s"}' % __name__)
-sys.exit(7)
-"""
-
-
-def test_a_script_without_a_recorder_is_run_with_the_probe(tmp_path: Path) -> None:
-    path, said, out = tmp_path / "script.py", tmp_path / "said.json", tmp_path / "out"
-    path.write_text(PLAIN)
-    out.mkdir()
-    command = [sys.executable, str(path), str(said)]
-    assert subprocess.run(command, env=explained(out), check=False, timeout=60).returncode == 7
-    assert json.loads(said.read_text()) == {"name": "__main__"}
-    recorded = read_host_probe(out)
-    assert recorded is not None
-    samples = recorded.probe.samples
-    assert "burn" in functions(samples, np.arange(len(samples)))
-    assert samples.stage_paths == []
-
-
-LATE = """
-import sys, threading, time
-from perfharness import PerfRecorder
-
-made = []
-thread = threading.Thread(target=lambda: made.append(PerfRecorder("late")))
-thread.start(); thread.join()
-with made[0].range("main"):
-    end = time.thread_time() + 0.3
-    while time.thread_time() < end:
-        pass
-open(sys.argv[1], "w").write("{}")
-"""
-
-
-def test_the_thread_that_started_the_probe_may_end(tmp_path: Path) -> None:
-    probe, _ = run(tmp_path, LATE)
-    assert len(of_stage(probe.samples, "main")) > 20
+def test_without_being_asked_nothing_is_sampled(tmp_path: Path) -> None:
+    assert sampled(tmp_path, BURN, PERFHARNESS_SAMPLING="") is None

@@ -229,7 +229,7 @@ def test_even_a_killed_launcher_leaves_no_process(out: Path, tmp_path: Path) -> 
     assert [record["ended"] for record in begun["processes"]] == ["cut_off"] * 2
     assert all(record["pid"] and record["start_unix_ns"] for record in begun["processes"])
     assert launch(out, *PLAIN, script, "no mode").returncode == 0
-    assert [finding["code"] for finding in manifest(out)["findings"]] == ["unfinished-run"]
+    assert "unfinished-run" in [finding["code"] for finding in manifest(out)["findings"]]
 
 
 SECRETS = [

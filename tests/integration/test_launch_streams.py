@@ -1,50 +1,64 @@
-"""A launch and who reads what it prints: a reader that has gone, and one that does not read."""
+"""What passes through a launch: output to a reader that is gone or slow, names and arguments that are not UTF-8."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+from perfharness.cli.main import run
 from tests.integration.launches import PATIENCE_S, command, environment, manifest, wait_for
 
 LINES = 20_000
 SCRIPT = f"""
-import sys
+import os, sys
 print("up", flush=True)
-if sys.argv[1:] == ["many"]:
+if sys.argv[1] == "many":
     for number in range({LINES}):
         print("line", number, "x" * 100)
-    print("the end", end="")
+print(os.fsencode(sys.argv[-1]), end="")
 """
-PLAIN = ("--tracer", "none")
+NO_UTF_8 = os.fsdecode(b"caf\xe9")
 
 
-def test_a_reader_that_has_gone_ends_it_and_what_was_measured_is_there(script: Path, tmp_path: Path) -> None:
-    """As in `perfharness launch … | head -1`."""
-    out = tmp_path / "out"
+@contextmanager
+def launched(folder: Path, *arguments: str, code: int) -> Iterator[IO[bytes]]:
+    """A launch whose output the test reads."""
+    script = folder / f"{NO_UTF_8}.py"
+    script.write_text(SCRIPT)
     with subprocess.Popen(
-        command(*PLAIN, "-v", "-o", out, script, "many"),
+        command("--tracer", "none", "-v", "-o", folder / "out", script, *arguments),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(),
     ) as launcher:  # fmt: skip
         assert launcher.stdout is not None
-        assert launcher.stdout.readline()
-        launcher.stdout.close()
-        assert launcher.wait(PATIENCE_S) == 1
-    assert manifest(out)["run_id"]
+        yield launcher.stdout
+        assert launcher.wait(PATIENCE_S) == code
+
+
+def test_a_reader_that_is_gone_and_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
+    """As in `perfharness launch … | head -1`: it ends, and what was measured is there."""
+    with launched(tmp_path, "few", NO_UTF_8, code=1) as output:
+        assert output.readline()
+        output.close()
+    assert manifest(tmp_path / "out")["processes"][0]["command"][-1] == "caf\\udce9"
+    assert (tmp_path / "out" / "proc_0_gpu_0" / "stdout.log").read_text() == "up\nb'caf\\xe9'"
 
 
 @pytest.mark.slow
-def test_a_reader_that_does_not_read_holds_up_nothing_and_gets_every_line(script: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with subprocess.Popen(
-        command(*PLAIN, "-v", "-o", out, script, "many"),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(),
-    ) as launcher:  # fmt: skip
-        assert launcher.stdout is not None
-        wait_for((out / "manifest.json").exists)
-        printed = launcher.stdout.read().decode().splitlines()
-        assert launcher.wait(PATIENCE_S) == 0
+def test_a_slow_reader_delays_nothing_and_gets_every_line(tmp_path: Path) -> None:
+    with launched(tmp_path, "many", "end", code=0) as output:
+        wait_for((tmp_path / "out" / "manifest.json").exists)
+        printed = output.read().decode().splitlines()
     mirrored = [line.partition(" | ")[2] for line in printed if line.startswith("proc_0_gpu_0 | ")]
-    assert mirrored == ["up", *(f"line {number} {'x' * 100}" for number in range(LINES)), "the end"]
+    assert mirrored == ["up", *(f"line {number} {'x' * 100}" for number in range(LINES)), "b'end'"]
+
+
+def test_an_output_folder_that_is_not_utf_8_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("open('ran', 'w')")
+    assert run(["launch", "--tracer", "none", "-o", str(tmp_path / NO_UTF_8), str(tmp_path / "script.py")]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

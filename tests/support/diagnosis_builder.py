@@ -48,7 +48,7 @@ def host_work(**figures: Any) -> HostWork:
 
 def line(function: str, number: int = 1) -> FunctionTime:
     """A line of `user.py`."""
-    return FunctionTime(function, "user.py", number, is_native=False, self_ms=1.0, cumulative_ms=1.0, error_ms=0.1)
+    return FunctionTime(function, "user.py", number, self_ms=1.0, cumulative_ms=1.0, error_ms=0.1)
 
 
 def figures(ms: float = 1.0, **others: Any) -> Figures:

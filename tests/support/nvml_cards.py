@@ -104,6 +104,7 @@ def _add_gpu(record: NvmlRecord, index: int) -> None:
         "PersistenceMode": 0,
         "PowerManagementLimit": DEFAULT_LIMIT_MW,
         "EnforcedPowerLimit": DEFAULT_LIMIT_MW,
+        "PowerManagementDefaultLimit": DEFAULT_LIMIT_MW,
         "PowerManagementLimitConstraints": [MIN_LIMIT_MW, MAX_LIMIT_MW],
         "SupportedMemoryClocks": [MAX_MEMORY_MHZ, 1593],
         "MemoryInfo": {"struct": {"total": 80 * GIB, "free": 79 * GIB, "used": GIB}},

@@ -121,6 +121,7 @@ SETTERS: Mapping[str, tuple[str, str, tuple[int, ...]]] = {
     "nvmlDeviceResetGpuLockedClocks": ("locked_graphics_mhz", "nvmlDeviceGetMaxClockInfo", (GRAPHICS,)),
     "nvmlDeviceSetMemoryLockedClocks": ("locked_memory_mhz", "nvmlDeviceGetMaxClockInfo", (MEMORY,)),
     "nvmlDeviceResetMemoryLockedClocks": ("locked_memory_mhz", "nvmlDeviceGetMaxClockInfo", (MEMORY,)),
+    "nvmlDeviceResetApplicationsClocks": ("application_clocks_mhz", "nvmlDeviceGetApplicationsClock", (GRAPHICS,)),
     "nvmlDeviceSetApplicationsClocks": ("application_clocks_mhz", "nvmlDeviceGetApplicationsClock", (GRAPHICS,)),
 }  # fmt: skip
 """All NVML setters that perfharness may call: the setting, and the reading that a card with it answers."""
@@ -135,7 +136,7 @@ def change(record: NvmlRecord, uuid: str, state: DeviceState | None, name: str, 
     if reading.answers[0].error is not None:
         raise pynvml.NVMLError(reading.answers[0].error)
     if name.startswith("nvmlDeviceReset"):
-        setattr(state, setting, None)
+        setattr(state, setting, getattr(_device_state(record, uuid), setting))
         return
     if setting == "persistence_mode":
         allowed = arguments[0] in (0, 1)

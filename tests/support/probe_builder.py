@@ -15,7 +15,6 @@ from perfharness.model.host_samples import (
     HostProbe,
     HostSamples,
     HostState,
-    NativeSamples,
 )
 
 K = TypeVar("K")
@@ -34,9 +33,6 @@ class ProbeBuilder:
         self._stacks: dict[tuple[int, ...], int] = {}
         self._stages: dict[tuple[str, ...], int] = {}
         self._missing: list[str] = []
-        self._native: list[tuple[int, ...]] = []
-        self._peers: dict[int, str] = {}
-        self._native_functions: dict[Frame, int] = {}
 
     def sample(
         self,
@@ -85,27 +81,6 @@ class ProbeBuilder:
         """An interval; of a collection, `detail` is the generation."""
         self._events.append((start_ns, end_ns, schema.global_tid(pid, tid), int(kind), detail))
 
-    def waits_for(self, name: str, start_ns: int, end_ns: int, *, pid: int = 100, tid: int = 100) -> None:
-        """A thread waits for a process; `end_ns` is the time of its sample."""
-        number = next((one for one, known in self._peers.items() if known == name), 1000 + len(self._peers))
-        self._peers[number] = name
-        self.event(HostEventKind.PEER, start_ns, end_ns, number, pid=pid, tid=tid)
-
-    def native(
-        self, start_ns: int, end_ns: int, function: str, library: str = "/lib/libwork.so", *,
-        every_ns: int | None = None, pid: int = 100, tid: int = 100,
-    ) -> None:  # fmt: skip
-        """Samples of native code, one every interval of the thread's time, from half of it after the start.
-
-        Args:
-            function, library: "": there is no symbol, or no file.
-            every_ns: None: the builder's interval.
-        """
-        every_ns = self.interval_ns if every_ns is None else every_ns
-        number = self._number(self._native_functions, Frame(function, library, 0, is_native=True))
-        for time_ns in range(start_ns + every_ns // 2, end_ns, every_ns):
-            self._native.append((schema.global_tid(pid, tid), time_ns, every_ns, number))
-
     def lacks(self, sentence: str) -> None:
         """What the probe could not record."""
         self._missing.append(sentence)
@@ -130,15 +105,7 @@ class ProbeBuilder:
             HostEvents(*events),
             tuple(self._missing),
             cpus=self.cpus,
-            native=self._build_native(),
-            peers=self._peers,
         )  # fmt: skip
-
-    def _build_native(self) -> NativeSamples | None:
-        if not self._native:
-            return None
-        thread, time_ns, length, function = np.asarray(sorted(self._native), dtype=np.int64).T
-        return NativeSamples(time_ns, thread, length, function, list(self._native_functions))
 
     def _number(self, numbers: dict[K, int], value: K) -> int:
         return numbers.setdefault(value, len(numbers))

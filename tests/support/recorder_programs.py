@@ -287,6 +287,33 @@ def lanes_are_used_again(perf: PerfRecorder) -> None:
     asyncio.run(main())
 
 
+@program("<a#1 <b#2 a#1> b#2> <c#1 <d#2 <e#1 e#1> c#1> d#2>", 5, 0, 0, 0, 0)
+def tasks_that_change_lanes(perf: PerfRecorder) -> None:
+    """Each has one as long as it has a range open."""
+
+    async def one() -> None:
+        for name in "ad":
+            perf.push_range(name)
+            await asyncio.sleep(0)
+            perf.pop_range()
+            await asyncio.sleep(0)
+
+    async def other() -> None:
+        perf.push_range("b")
+        await asyncio.sleep(0)
+        perf.pop_range()
+        perf.push_range("c")
+        await asyncio.sleep(0)
+        with perf.range("e"):
+            pass
+        perf.pop_range()
+
+    async def main() -> None:
+        await asyncio.gather(one(), other())
+
+    asyncio.run(main())
+
+
 @program("<outer#1 <batch#1=0 !items=1#1 !delete#1 batch#1> outer#1>", 2, 1, 1, 1, 1)
 def a_cancelled_task(perf: PerfRecorder) -> None:
     async def work() -> None:

@@ -23,7 +23,7 @@ BATCH = ("rec", "pipeline", "batch")
 
 def function(name: str = "resize", file: str = "/work/app/pipeline.py", line: int = 42, **figures: Any) -> FunctionTime:
     """A function of a stage."""
-    values = {"is_native": False, "self_ms": 6.0, "cumulative_ms": 7.0, "error_ms": 0.5, **figures}
+    values = {"self_ms": 6.0, "cumulative_ms": 7.0, "error_ms": 0.5, **figures}
     return FunctionTime(name, file, line, **values)
 
 

@@ -130,8 +130,3 @@ def drawn(log: RangeLog, thread_id: int | None = None) -> str:
         else:
             parts.append(f"{by_id[event.range_id]}>")
     return " ".join(parts).replace("( ", "(").replace(" )", ")")
-
-
-def shown(log: RangeLog) -> str:
-    """The events in one line, without the recorder's own mark."""
-    return drawn(log).replace("!recorder", "").strip()

@@ -125,7 +125,6 @@ def _limited_by(stage: StageDiagnosis, found: StageDiagnosis, cause: Cause, slow
         share_at_most=most,
         saves_ms=None,
         where=None if cause.where is None else _bounded(stage, found, cause.where, slowdown),
-        native=None,
     )
     replaced = {cause.code, stage.verdict.verdict.value, *(each.value for each in RESIDUAL)}
     others = [one for one in stage.causes if one.code not in replaced]

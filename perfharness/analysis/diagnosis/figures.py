@@ -167,7 +167,6 @@ def _kept_cpu(events: StageEvents) -> KeptCpu:
         quota_cpus=None if supply.quota is None else supply.quota.cpus,
         quota_ns=None if supply.quota is None else supply.quota.within(start, end),
         stolen_share=supply.stolen.mean(start, end),
-        slowed_share=supply.slowed.mean(start, end),
         computing_share=None if (thread != thread[0]).any() else used.computing_share(start, end),
     )
 

@@ -34,8 +34,6 @@ from perfharness.model.diagnosis import (
     GpuWork,
     HostProfile,
     KernelGroup,
-    NativeFunction,
-    NativeProfile,
     Path,
     StageCost,
     StageDiagnosis,
@@ -374,7 +372,6 @@ def _cause(cause: Cause, scale: _Scale) -> Cause:
         share=cause.share if cause.code == Verdict.CPU_CONTENTION else scale.share(cause.share),
         where=None if cause.where is None else cause.where.scaled(scale.of_cause(cause.code)),
         saves_ms=scale.saving(cause),
-        native=None if cause.native is None else _native_function(cause.native, scale),
     )
 
 
@@ -392,25 +389,7 @@ def _profile(profile: HostProfile, scale: _Scale, queued_ms: float | None) -> Ho
         recorder_ms=_times(profile.recorder_ms, scale.whole),
         gil_holders=[function.scaled(scale.whole) for function in profile.gil_holders],
         longest=None if profile.longest is None else profile.longest.scaled(scale.whole),
-        native=None if profile.native is None else _native(profile.native, scale),
     )
-
-
-def _native(native: NativeProfile, scale: _Scale) -> NativeProfile:
-    return replace(
-        native,
-        cpu_ms=native.cpu_ms * scale.own,
-        error_ms=native.error_ms * scale.own,
-        kernel_ms=_times(native.kernel_ms, scale.own),
-        helper_cpu_ms=native.helper_cpu_ms * scale.own,
-        functions=[_native_function(function, scale) for function in native.functions],
-        helper_functions=[_native_function(function, scale) for function in native.helper_functions],
-    )
-
-
-def _native_function(function: NativeFunction, scale: _Scale) -> NativeFunction:
-    line = None if function.called_at is None else function.called_at.scaled(scale.whole)
-    return replace(function, cpu_ms=function.cpu_ms * scale.own, called_at=line)
 
 
 def _gpu(measured: GpuWork | None, explaining: GpuWork | None) -> GpuWork | None:

@@ -22,7 +22,6 @@ from perfharness.analysis.diagnosis.host.cpu_time import (
 from perfharness.analysis.diagnosis.host.host_waits import HostWaits, find_host_waits
 from perfharness.analysis.host_samples.awaits import with_awaits
 from perfharness.analysis.host_samples.host_profile import Spans, host_profile, rows_of_stage
-from perfharness.analysis.host_samples.native_profile import NativeOfStage, native_of_stage, native_profile
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.stages.stage_times import StageTimes
 from perfharness.analysis.timeline.busy import BusyLine, ThreadOrder, expand, overlaps
@@ -357,20 +356,7 @@ class StageEvents:
     def profile(self) -> HostProfile | None:
         """What its threads did, by sampled stacks; None: they were not sampled."""
         probe = self.workload.host_probe
-        if probe is None:
-            return None
-        profile = host_profile(probe, self.spans, self.sample_rows)
-        profile = replace(profile, missing=[*profile.missing, *probe.native_missing])
-        if self.native is None:
-            return profile
-        native = native_profile(probe, self.spans, self.native, self.sample_rows, profile.on_cpu_ms)
-        return replace(profile, native=native)
-
-    @cached_property
-    def native(self) -> NativeOfStage | None:
-        """The native samples of its threads; None: native code was not sampled."""
-        probe = self.workload.host_probe
-        return None if probe is None else native_of_stage(probe, self.spans)
+        return None if probe is None else host_profile(probe, self.spans, self.sample_rows)
 
     @cached_property
     def sample_rows(self) -> Int64:

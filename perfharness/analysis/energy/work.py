@@ -142,6 +142,7 @@ class MeasuredProcess:
     """One process of a run, as the sensors' side needs it.
 
     `lifetime` is from its start to its end, UTC ns, where known. `reason`: why its times are not on UTC.
+    `max_rss_bytes`: its peak of resident memory, as the kernel reported it at its end.
     """
 
     folder: str
@@ -149,6 +150,7 @@ class MeasuredProcess:
     batches: Batches
     lifetime: tuple[int, int] | None
     reason: str | None = None
+    max_rss_bytes: int | None = None
 
     def on(self, uuid: str) -> MeasuredProcess | None:
         """The same with what it did on this GPU, or MIG instance, alone; None where it was not given it."""

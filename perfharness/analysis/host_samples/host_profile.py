@@ -1,4 +1,4 @@
-"""Where the host time of stages goes, by the samples of the explaining pass.
+"""Where the time of stages goes, by samples.
 
 A sample is of a stage where the recorder's own stack had it open on that thread; the clock only decides in which of its
 ranges, with `BOUNDARY_NS` to spare. Where no stack could be read (plain NVTX), the clock alone decides.
@@ -33,7 +33,6 @@ from perfharness.model.host_samples import (
     HostProbe,
     HostSamples,
     HostState,
-    NativeSamples,
 )
 from perfharness.model.result import Float64
 from perfharness.model.trace import PID_SHIFT, Bool, Int64, Trace
@@ -88,15 +87,11 @@ def on_trace_clock(recorded: RecordedProbe, trace: Trace) -> HostProbe:
         def to_trace(monotonic_ns: Int64) -> Int64:
             return monotonic_ns + offset
 
-    native = probe.native
-    if native is not None:
-        native = replace(native, time_ns=to_trace(native.time_ns), thread=_as_in(trace, native.thread))
     together = probe.together
     if together is not None:
         together = replace(together, time_ns=to_trace(together.time_ns), thread=_as_in(trace, together.thread))
     return replace(
         probe,
-        native=native,
         together=together,
         samples=replace(
             samples,
@@ -145,7 +140,6 @@ def host_profile(probe: HostProbe, spans: Spans, rows: Int64) -> HostProfile:
         recorder_ms=recorder_ms if total else None,
         cpus_used=_cpus_used(probe.events, spans),
         cpus=_cpus(probe, spans),
-        native=None,
         longest=next(iter(own_functions(samples, rows, scale)), None),
         **_counts(samples, rows, spans.batches),
     )
@@ -181,7 +175,7 @@ def collections_of_stage(probe: HostProbe, spans: Spans) -> Int64:
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
-def rows_during(samples: HostSamples | NativeSamples, thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
+def rows_during(samples: HostSamples, thread: Int64, start_ns: Int64, end_ns: Int64) -> Int64:
     """The samples that lie in any of the stretches of their thread, indices in order."""
     found: list[Int64] = []
     for one in np.unique(thread):
@@ -226,7 +220,7 @@ def lines_during(
             spent[frame] += length
     return [
         FunctionTime(
-            frame.function, frame.file, frame.line, frame.is_native, self_ms=shares.ms(inner[frame]),
+            frame.function, frame.file, frame.line, self_ms=shares.ms(inner[frame]),
             cumulative_ms=shares.ms(spent[frame]), error_ms=shares.error_ms(inner[frame]),
         )
         for frame in _descending(inner)
@@ -250,7 +244,7 @@ def own_functions(
 
 def functions_inside(samples: HostSamples, rows: Int64, ms_per_ns: float, own: FunctionTime) -> list[FunctionTime]:
     """The innermost functions of the samples that `own_functions` counts for `own`: itself, or those of libraries."""
-    key = own.function, own.file, own.is_native
+    key = own.function, own.file
 
     def innermost(frames: list[Frame]) -> Frame | None:
         return program_frames(frames)[0] if _function_key(own_frame(frames)) == key else None
@@ -260,7 +254,7 @@ def functions_inside(samples: HostSamples, rows: Int64, ms_per_ns: float, own: F
 
 def functions_called(samples: HostSamples, rows: Int64, ms_per_ns: float, own: FunctionTime) -> list[FunctionTime]:
     """The functions that `own` itself calls, by the time of the same samples in which they had not returned."""
-    key = own.function, own.file, own.is_native
+    key = own.function, own.file
 
     def called(frames: list[Frame]) -> Frame | None:
         frames = program_frames(frames)
@@ -331,11 +325,11 @@ def _by_stack(samples: HostSamples, rows: Int64, lengths: Float64) -> Iterator[t
     yield from ((int(stack), float(spent[stack])) for stack in np.flatnonzero(spent))
 
 
-FunctionKey = tuple[str, str, bool]
+FunctionKey = tuple[str, str]
 
 
 def _function_key(frame: Frame) -> FunctionKey:
-    return frame.function, frame.file, frame.is_native
+    return frame.function, frame.file
 
 
 class _Tally:
@@ -361,7 +355,7 @@ class _Tally:
         order = sorted(self._own, key=lambda key: (-self._own[key], -self._cumulative[key]))
         return [
             FunctionTime(
-                *key[:2], _descending(self._lines[key])[0], key[2], self_ms=shares.ms(self._own[key]),
+                *key, _descending(self._lines[key])[0], self_ms=shares.ms(self._own[key]),
                 cumulative_ms=shares.ms(self._cumulative[key]), error_ms=shares.error_ms(self._own[key]),
                 callee=_descending(self._callees[key])[0],
             )

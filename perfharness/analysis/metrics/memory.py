@@ -65,6 +65,11 @@ def _line(x: Float64, y: Float64) -> tuple[float, float]:
     return float(slope), student_t(freedom) * float(np.sqrt(left / ((x - x.mean()) ** 2).sum()))
 
 
+def kernel_peak(series: Series | None) -> int | None:
+    """The kernel's peak of resident memory, which lasts from the start of a process; None: not sampled."""
+    return None if series is None or not series.is_read.any() else int(np.nanmax(series.value))
+
+
 def batch_peak(series: Series | None, start_ns: Int64, end_ns: Int64) -> BatchPeak:
     """Highest memory of each batch, of those that last for two readings or more."""
     if series is None or not series.is_read.any():

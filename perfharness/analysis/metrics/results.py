@@ -56,7 +56,10 @@ class ClockHold:
 
 @dataclass(frozen=True)
 class Growth:
-    """Memory over the window: peak, and a straight line through it with the 95 % interval of its slope."""
+    """Memory over the window: peak, and a straight line through it with the 95 % interval of its slope.
+
+    The peak of resident memory is the kernel's, of the process's whole life, where that is known.
+    """
 
     peak_bytes: int | None
     bytes_per_s: float | None

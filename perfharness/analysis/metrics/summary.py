@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from perfharness.analysis.metrics.clocks import (
     of_any,
 )
 from perfharness.analysis.metrics.figures import Window, counter_total, window_figures
-from perfharness.analysis.metrics.memory import MIN_GROWTH_BYTES, MIN_GROWTH_SHARE, batch_peak, growth
+from perfharness.analysis.metrics.memory import MIN_GROWTH_BYTES, MIN_GROWTH_SHARE, batch_peak, growth, kernel_peak
 from perfharness.analysis.metrics.results import (
     ClockHold,
     GpuMetrics,
@@ -70,11 +70,8 @@ PROCESS_TOTALS: Scaled = {
     **_same("quota_throttled_periods"),
     **_same("context_switches", "involuntary_context_switches", "read_bytes", "write_bytes"),
 }
-HOST_FIGURES = _same(
-    "cpu_percent", "steal_percent", "io_wait_percent", "busy_frequency_mhz", "busy_frequency_percent",
-    "memory_used_bytes",
-)  # fmt: skip
-HOST_TOTALS = _same("context_switches", "read_bytes", "write_bytes", "thermal_throttle_count")
+HOST_FIGURES = _same("cpu_percent", "steal_percent", "io_wait_percent", "memory_used_bytes")
+HOST_TOTALS = _same("context_switches", "read_bytes", "write_bytes")
 """Name in the results -> metric of telemetry.parquet, and what it is multiplied by."""
 
 
@@ -239,6 +236,8 @@ def _process(log: SampleLog, process: MeasuredProcess, throttling: Mapping[str, 
     kept = ~batches.warmup & (seen.kind == "measured")
     start, end = batches.start_ns[kept], batches.end_ns[kept]
     gpu_memory, resident = seen.series("process_memory_bytes"), seen.series("rss_bytes")
+    resident_memory = growth(resident, seen.window, is_measured=seen.kind == "measured")
+    peaks = (resident_memory.peak_bytes, kernel_peak(seen.series("peak_rss_bytes")), process.max_rss_bytes)
     sensors = list(dict.fromkeys(gpu.sensor_uuid for gpu in process.gpus))
     mine = [throttling[uuid] for uuid in sensors if uuid in throttling and throttling_known(log, uuid)]
     uuids = [gpu.uuid for gpu in process.gpus]
@@ -248,7 +247,9 @@ def _process(log: SampleLog, process: MeasuredProcess, throttling: Mapping[str, 
         **seen.over_window(PROCESS_FIGURES, PROCESS_TOTALS),
         gpu_memory=growth(gpu_memory, seen.window, is_measured=seen.kind == "measured"),
         gpu_memory_per_batch=batch_peak(gpu_memory, start, end),
-        resident_memory=growth(resident, seen.window, is_measured=seen.kind == "measured"),
+        resident_memory=replace(
+            resident_memory, peak_bytes=max((peak for peak in peaks if peak is not None), default=None)
+        ),
         resident_memory_per_batch=batch_peak(resident, start, end),
         throttled_batches=throttled_batches(process, of_any(mine)) if mine and len(mine) == len(sensors) else None,
         reason=seen.reason,

@@ -15,13 +15,11 @@ from perfharness.analysis.energy.kinds import BusyShares, KnownWork
 from perfharness.analysis.metrics.clocks import Throttling, clock_hold
 from perfharness.analysis.metrics.figures import Window, window_figures
 from perfharness.bench.spec import TelemetrySettings
-from perfharness.errors import PerfHarnessError
+from perfharness.errors import ResultError
 from perfharness.model.bench import Estimate
-from perfharness.model.manifest import GpuRecord
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog, process_subject
-from perfharness.telemetry.store import read_sample_log
-from perfharness_launcher.companions.telemetry import sampled
-from perfharness_launcher.conditions import MeasuredProcess, Run
+from perfharness.telemetry.processes import FollowedProcess
+from perfharness.telemetry.sampler import sampling
 
 SUBJECT = "case"
 
@@ -62,21 +60,19 @@ def measure_telemetry(
         folder: of the case; gets `telemetry.parquet`.
         work: runs rounds for long enough; returns their ends, UTC ns. The device is idle when it returns.
     """
-    gpus = tuple(GpuRecord(index=number, uuid=uuid) for number, uuid in enumerate(settings.gpu_uuids))
-    run = Run(folder, "case", gpus)
-    run.enter([sampled(settings.interval_ms, settings.idle_seconds)])
+    uuids = settings.gpu_uuids
+    period_ns = round(settings.interval_ms * 1e6)
+    begin = end = time.time_ns()
+    ends: list[int] = []
     try:
-        run.notify_started(MeasuredProcess(SUBJECT, os.getpid(), time.time_ns(), settings.gpu_uuids[:1]))
-        begin = time.time_ns()
-        ends = work()
-        end = time.time_ns()
-    finally:
-        run.leave()
-    try:
-        log = read_sample_log(folder / TELEMETRY_NAME)
-    except PerfHarnessError as error:
+        with sampling(folder / TELEMETRY_NAME, period_ns, uuids, idle_s=settings.idle_seconds) as sampler:
+            sampler.follow(FollowedProcess(SUBJECT, os.getpid(), uuids[:1]))
+            begin = time.time_ns()
+            ends = work()
+            end = time.time_ns()
+    except ResultError as error:
         return without_gpu(str(error), rate=_rate(len(ends) * batch_size, (begin, end)))
-    return summarize(log, settings.gpu_uuids, (begin, end), len(ends) * batch_size, ends)
+    return summarize(sampler.log, uuids, (begin, end), len(ends) * batch_size, ends)
 
 
 def summarize(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfharness.analysis.energy.results import GpuEnergy, RunEnergy
 from perfharness.analysis.metrics.results import MetricFigures
 from perfharness.model.bench import Estimate
-from perfharness.model.diagnosis import FunctionTime, KernelGroup, StageDiagnosis, native_text
+from perfharness.model.diagnosis import FunctionTime, KernelGroup, StageDiagnosis
 from perfharness.model.findings import Severity
 from perfharness.model.result import last_key, path_text
 from perfharness.model.text import short_function
@@ -393,10 +393,6 @@ def _evidence(stage: StageDiagnosis, *, has_gpu: bool) -> Iterator[Block]:
     profile = stage.profile
     if profile is not None and profile.top_functions:
         yield _functions(profile.top_functions, path_text(stage.path))
-    if profile is not None and profile.native is not None and profile.native.functions:
-        columns = [Column("native function"), Column("CPU", "ms"), Column("share", "share", has_bar=True)]
-        rows: list[list[Cell]] = [[native_text(one), one.cpu_ms, one.share] for one in profile.native.functions]
-        yield Table(f"native functions of {path_text(stage.path)}", columns, rows, "CPU time, ms a batch.")
     lines = [line.strip() for line in figure_lines(stage, has_gpu=has_gpu)]
     if lines:
         yield Items(lines)
@@ -421,9 +417,7 @@ def _functions(functions: Sequence[FunctionTime], stage: str) -> Table:
     rows: list[list[Cell]] = [
         [one.function, file_and_line(one), one.self_ms, one.error_ms, one.cumulative_ms] for one in functions
     ]
-    return Table(
-        f"functions of {stage}", columns, rows, "Host time, ms a batch, by the samples of the explaining pass."
-    )
+    return Table(f"functions of {stage}", columns, rows, "Time, ms per batch, by samples.")
 
 
 # ---- machine ----

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfharness.analysis.diagnosis.advice import Advice, advise, is_explained
-from perfharness.model.diagnosis import Cause, Diagnosis, GpuLimit, Path, StageDiagnosis, Verdict, native_text
+from perfharness.model.diagnosis import Cause, Diagnosis, GpuLimit, Path, StageDiagnosis, Verdict
 from perfharness.model.result import path_text
 from perfharness.model.text import safe_line
 from perfharness.render.places import place_text, short_file
@@ -112,8 +112,7 @@ def advice_text(advice: Advice, stages: Sequence[str], processes: int = 1) -> Te
         Text(f": {what}" if len(names) == 1 else f": in {names[0]}: {what}"),
     ]
     if cause.where is not None and (place := place_text(cause.where)) not in what:
-        native = "" if cause.native is None else safe_line(f", in {native_text(cause.native)}")
-        parts.append(Text(f" Where: {place}{native}."))
+        parts.append(Text(f" Where: {place}."))
     parts.append(Text(f" Try: {_sentence(safe_line(cause.try_this))}"))
     if advice.saves_ms is not None and advice.tells_saving:
         share = "" if advice.saves_share is None else f", {100 * advice.saves_share:.0f} % of the batch"

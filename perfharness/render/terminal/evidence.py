@@ -6,18 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from perfharness.analysis.host_samples.native_profile import is_of_runtime
 from perfharness.model.diagnosis import (
     FunctionTime,
     GpuCounters,
     HostProfile,
-    NativeFunction,
-    NativeProfile,
     Path,
     StageDiagnosis,
 )
 from perfharness.model.host_samples import HostState
-from perfharness.model.text import NOT_MEASURED, short_function
+from perfharness.model.text import NOT_MEASURED
 from perfharness.render.places import file_and_line
 from perfharness.render.terminal.advice import stage_names
 from perfharness.render.terminal.console import Column, Row, fixed, print_table, say, styled
@@ -37,7 +34,6 @@ def print_evidence(console: Console, stages: Sequence[StageDiagnosis], *, detail
     """
     names = stage_names(stage.path for stage in stages)
     _print_functions(console, names, stages, details=details)
-    _print_native(console, names, stages, details=details)
     _print_states(console, names, stages, details=details)
     _print_holders(console, names, stages, details=details)
     _print_counters(console, names, stages)
@@ -87,62 +83,9 @@ def _functions_of(
     return [one for one in own if one.self_ms > least][:TOP]
 
 
-def _print_native(console: Console, names: Names, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
-    """Native functions of the stages' own threads, and of threads without Python."""
-    line = Column("called at", is_text=True, drop=1)
-    kinds: tuple[tuple[str, list[Column], Callable[[NativeProfile], Sequence[NativeFunction]]], ...] = (
-        ("the stage's threads", [line], lambda native: native.functions),
-        ("threads without Python", [], lambda native: native.helper_functions),
-    )
-    for whose, more, functions_of in kinds:
-        by_stage = {
-            stage.path: functions_of(profile.native)
-            for stage, profile in _profiled(stages)
-            if profile.native is not None
-        }
-        rows: Rows = [
-            (stage.path, _native_row(one, with_line=bool(more)))
-            for stage in stages if stage.path in by_stage
-            for one in _native_functions(stage, by_stage, details=details)
-        ]  # fmt: skip
-        columns = [
-            Column("library", is_text=True), Column("function", is_text=True), *more, Column("CPU"),
-            Column("of these\nthreads"), Column("±", drop=2),
-        ]  # fmt: skip
-        _print_rows(console, names, f"Native functions of {whose}: ms of CPU time per batch", columns, rows)
-
-
-def _native_functions(
-    stage: StageDiagnosis, by_stage: Mapping[Path, Sequence[NativeFunction]], *, details: bool
-) -> Sequence[NativeFunction]:
-    """By default without those of the interpreter and of tracers, and those that a stage inside has most of."""
-    functions = by_stage[stage.path]
-    if details:
-        return functions[:ALL]
-    below = [
-        of for path, of in by_stage.items() if len(path) > len(stage.path) and path[: len(stage.path)] == stage.path
-    ]
-    inside: dict[tuple[str | None, str | None], float] = {}
-    for one in (one for of_stage in below for one in of_stage):
-        inside[one.library, one.function] = max(inside.get((one.library, one.function), 0.0), one.cpu_ms)
-    least = SHOWN_SHARE * (stage.cpu_ms or 0.0)
-    return [
-        one
-        for one in functions
-        if one.cpu_ms > max(least, 2 * inside.get((one.library, one.function), 0.0)) and not is_of_runtime(one.library)
-    ][:TOP]
-
-
-def _native_row(native: NativeFunction, *, with_line: bool) -> tuple[str, ...]:
-    library = "compiled at run time" if native.library is None else native.library.rpartition("/")[2]
-    line = [] if not with_line else [_line(native.called_at) if native.called_at is not None else ""]
-    share, error = f"{100 * native.share:.0f} %", f"{100 * native.error:.0f} %"
-    return library, short_function(native.function or ""), *line, fixed(native.cpu_ms), share, error
-
-
 def _line(function: FunctionTime) -> str:
-    """The file, its folder with it, and the line; of native code the library."""
-    return "/".join(file_and_line(function).split("/")[-1 if function.is_native else -2 :])
+    """The file, its folder with it, and the line."""
+    return "/".join(file_and_line(function).split("/")[-2:])
 
 
 HEADINGS = {"gil": "GIL"}

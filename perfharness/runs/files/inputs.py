@@ -9,18 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfharness.errors import PerfHarnessError, ResultError
+from perfharness.errors import ResultError
 from perfharness.files import is_plain, is_plain_folder
 from perfharness.model.cold_start import COLD_START_NAME, ColdStart
 from perfharness.model.manifest import MANIFEST_NAME, ProcessRecord, RunManifest
 from perfharness.model.measured import is_part_of
 from perfharness.model.nsys_schema import TRACE_NAME
-from perfharness.model.telemetry import TELEMETRY_NAME
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.series.file import read_series
 from perfharness.runs.series.repeat_file import OVERHEAD_NAME, TRACED, repeated_launches
 from perfharness.runs.series.scaling import SCALING_NAME, Scaling
-from perfharness.telemetry.protocol import SPOOL_NAME
 from perfharness.trace.sqlite import SQLITE_MAGIC
 from perfharness_launcher.collect import collect, sqlite_of
 from perfharness_launcher.interrupts import Interrupts
@@ -166,7 +164,7 @@ def _listed(folder: Path) -> set[str]:
 
 
 def complete_cut_off(folder: Path) -> None:
-    """Of a run whose launcher was killed, make readable files of what its tracers and its sampler left.
+    """Of a run whose launcher was killed, make readable files of what its tracers left.
 
     What cannot be made is skipped: the analysis reports processes without a trace.
     """
@@ -183,9 +181,3 @@ def complete_cut_off(folder: Path) -> None:
         usable = [found for found in find_nsys(None, os.environ) if found.usable] if reports else []
         if usable:
             collect(usable[0], reports, Interrupts())
-    spool = folder / SPOOL_NAME
-    if is_plain(spool) and not os.path.lexists(folder / TELEMETRY_NAME):
-        from perfharness.telemetry.spool import finish_spool
-
-        with contextlib.suppress(PerfHarnessError, OSError):
-            finish_spool(spool, folder / TELEMETRY_NAME)

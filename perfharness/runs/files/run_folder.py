@@ -374,7 +374,7 @@ class ProcessAnalyzer:
         path = process.trace_path(traces.run_dir)
         if path is None:
             return None, _no_trace(self._manifest, process)
-        journals = traces.journals(process)
+        journals, host_probe = traces.journals(process), traces.host_probe(process)
         try:
             others = self._sharing.others_of(process)
             result, trace_meta = analyze_opened(
@@ -382,7 +382,7 @@ class ProcessAnalyzer:
                 self.options,
                 journals,
                 others=others,
-                host_probe=traces.host_probe(process),
+                host_probe=host_probe,
                 machine=machine_clock(self._manifest),
                 throttling=telemetry.throttling(process),
                 gpu_work_on=None if telemetry.log is None else process.used_gpus,
@@ -395,7 +395,7 @@ class ProcessAnalyzer:
             return None, [unreadable]
         self._helpers.note(process, runs_batches=bool(result.loops))
         own = without_consequences(result.findings, ended_well=process.ended == "ok")
-        own = self._helpers.expected(process, own)
+        own = [*self._helpers.expected(process, own), *not_sampled(host_probe)]
         findings = [replace(finding, process=process.folder) for finding in own]
         return Analysed(result, trace_meta, journals, size_of(path)), findings
 
@@ -418,6 +418,14 @@ class ProcessAnalyzer:
                 trace = on_utc(self._traces.open(process), machine_clock(self._manifest))
                 self._ranks.visit(process, Analysis(trace, self.options))
         return self._ranks.compare()
+
+
+def not_sampled(recorded: RecordedProbe | None) -> list[Finding]:
+    """Why a process has no samples; none where it has some, or was not to have any."""
+    if recorded is None or len(recorded.probe.samples) or not recorded.probe.missing:
+        return []
+    message = f"No Python stacks were sampled, so functions and lines are not named: {recorded.probe.missing[0]}"
+    return [Finding("not-sampled", Severity.NOTE, message)]
 
 
 def analyze_trace(

@@ -34,7 +34,7 @@ class Movement(_Model):
     """One measure over launches."""
 
     measure: str
-    """`loop_ms`, `steal_share`, `cpu_mhz`, a clock of a GPU, or `gpu_users`."""
+    """`loop_ms`, `steal_share`, a clock of a GPU, or `gpu_users`."""
 
     by_launch: dict[str, float | None]
     """By the launches' folders; None: not known there."""
@@ -88,7 +88,6 @@ class LaunchConditions:
     gpu_users: Sequence[str] | None
     """Names of the other programs on the GPUs, one a process; None: not known."""
 
-    cpu_mhz: float | None = None
     gpu_mhz: Mapping[str, float] | None = None
     """Mean clocks over the measured window, by GPU and clock."""
 
@@ -145,8 +144,6 @@ def _movements(launches: Sequence[LaunchConditions]) -> Iterator[Movement]:
         yield one.model_copy(update={"p_alike": p_alike})
     steal = {name: None if load is None else load.steal_share for name, load in loads.items()}
     yield from _difference("steal_share", steal, "a hypervisor took {low:.1%} to {high:.1%} of the CPU time")
-    frequency = {one.name: one.cpu_mhz for one in launches}
-    yield from _ratio("cpu_mhz", frequency, "the CPUs at work ran at {low:.0f} to {high:.0f} MHz", slow_is_high=False)
     for clock in dict.fromkeys(clock for one in launches for clock in one.gpu_mhz or ()):
         values = {one.name: (one.gpu_mhz or {}).get(clock) for one in launches}
         yield from _ratio(clock, values, f"{clock} was {{low:.0f}} to {{high:.0f}} MHz", slow_is_high=False)
@@ -214,12 +211,10 @@ def conditions_of(name: str, manifest: RunManifest, mean: Tree) -> LaunchConditi
         mean: as in `benchmark_mean.json`.
     """
     metrics = mean.get("gpu_metrics") or {}
-    host = (metrics.get("host") or {}).get("figures") or {}
     return LaunchConditions(
         name=name,
         load=machine_load_of(manifest.companions),
         gpu_users=_users(manifest),
-        cpu_mhz=_mean(host, "busy_frequency_mhz"),
         gpu_mhz={
             f"{clock} of GPU {gpu.get('gpu_index')}": value
             for gpu in metrics.get("gpus") or ()

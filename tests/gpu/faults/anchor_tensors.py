@@ -5,9 +5,8 @@ pytorch/vision#5515: `torch.tensor(image_size[0] // g[0], device=device)` in the
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -29,10 +28,7 @@ def strides_as_numbers(size: int, device: str) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     strides_of = strides_as_numbers if args.mended else strides_as_tensors
     side = 128 if args.device == "cuda" else 8
     grid = torch.arange(side * side, device=args.device, dtype=torch.float32).repeat(IMAGES, 64)

@@ -5,9 +5,8 @@ vllm-project/vllm#16436: `logits[logits > 0] /= …` synchronised in each step o
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -27,10 +26,7 @@ def by_where(logits: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     penalize = by_where if args.mended else by_mask
     logits = torch.randn(LOGITS[args.device], device=args.device)
 

@@ -5,9 +5,8 @@ huggingface/transformers#24115 and #30536: the concatenation copies the cache in
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -36,10 +35,7 @@ def in_place(cache: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     requests, heads, tokens, width = CACHE[args.device]
     decode = in_place if args.mended else by_cat
     room = tokens + (TOKENS if args.mended else 0)

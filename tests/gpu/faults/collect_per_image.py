@@ -6,10 +6,10 @@ Annotated from outside: collect_per_image.toml.
 
 from __future__ import annotations
 
-import argparse
 import gc
 
 import torch
+from fault_options import parse_options
 
 IMAGES = 24
 WORDS = {"cuda": 200_000, "cpu": 5_000}
@@ -40,10 +40,7 @@ def enhance_all(weight: torch.Tensor, prompts: list[int], *, collects: bool) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     vocabulary = [(f"w{index}", [index, index + 1]) for index in range(WORDS[args.device])]
     side = 4096 if args.device == "cuda" else 16
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)

@@ -5,9 +5,8 @@ huggingface/transformers#37908: too many recompilations once the input's length 
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -18,10 +17,7 @@ LENGTH, STEP = 256, 8
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     torch._dynamo.config.recompile_limit = 1000
     width = WIDTH[args.device]
     weight = torch.randn(width, width, device=args.device) / width**0.5

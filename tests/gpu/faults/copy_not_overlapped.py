@@ -5,10 +5,10 @@ KellerJordan/modded-nanogpt#231: a stream of its own lets transfers overlap comp
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -50,10 +50,7 @@ def upload_ahead(host: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     on_gpu = args.device == "cuda"
     side = SIDE[args.device]
     host = torch.ones(FLOATS[args.device], pin_memory=on_gpu)

@@ -5,9 +5,8 @@ pytorch/pytorch#2759: random sizes made steps ten times slower; microsoft/onnxru
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -18,10 +17,7 @@ WIDTH, STEP = 96, 4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     torch.backends.cudnn.benchmark = True
     channels, height = CHANNELS[args.device], HEIGHT[args.device]
     layers = [torch.nn.Conv2d(channels, channels, 3, padding=1) for _ in range(6)]

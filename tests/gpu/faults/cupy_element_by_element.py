@@ -5,10 +5,10 @@ cupy/cupy#3142: `numb.append(regs_id[min_indices[j].get()])` for each query made
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import numpy as np
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -34,10 +34,7 @@ def together(distances: Any) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     xp = np
     if args.device == "cuda":
         import cupy

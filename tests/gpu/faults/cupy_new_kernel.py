@@ -5,11 +5,11 @@ cupy/cupy#2469: kernels made anew in each call were loaded anew, which also sync
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import Any
 
 import numpy as np
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -38,10 +38,7 @@ def kernel(source: str, *, on_gpu: bool) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # or the second run would find the kernels of the first on the disk
     on_gpu = args.device == "cuda"
     xp = np

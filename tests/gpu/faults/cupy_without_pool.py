@@ -5,9 +5,8 @@ NVIDIA/cudf#12222 and #8730: importing a library replaced the pool, and operatio
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -17,10 +16,7 @@ PIXELS = {"cuda": 32 << 20, "cpu": 1 << 8}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     xp = np
     if args.device == "cuda":
         import cupy

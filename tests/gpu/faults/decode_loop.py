@@ -5,10 +5,10 @@ resemble-ai/chatterbox#552: at one request, decoding waited on kernel launches; 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -62,10 +62,7 @@ def as_graph(decoder: Decoder) -> Callable[[], None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
 
     perf = PerfRecorder("decode_loop")
     with torch.inference_mode():

@@ -5,10 +5,10 @@ dmlc/xgboost#9396 and arrayfire/arrayfire#926: work on the legacy default stream
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -19,10 +19,7 @@ MODELS = 4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     logits = [torch.randn(1, WORDS[args.device], device=args.device) for _ in range(MODELS)]
     streams = [torch.cuda.Stream() for _ in logits] if args.mended and args.device == "cuda" else []
     if args.device == "cuda":

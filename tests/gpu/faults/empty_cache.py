@@ -5,9 +5,8 @@ huggingface/transformers#31372: `torch.cuda.empty_cache()` in each step slowed t
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -23,10 +22,7 @@ def enhance(image: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     images = [torch.rand(3, PIXELS[args.device], device=args.device) for _ in range(IMAGES)]
     empties = not args.mended and args.device == "cuda"
 

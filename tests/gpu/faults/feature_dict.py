@@ -5,9 +5,8 @@ sgl-project/sglang#18558 and deepspeedai/DeepSpeed#248: many small copies each c
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -26,10 +25,7 @@ def in_one_copy(features: dict[str, torch.Tensor], device: str) -> dict[str, tor
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     upload = in_one_copy if args.mended else one_by_one
     side = 4096 if args.device == "cuda" else 16
     features = {f"feature_{index}": torch.rand(VALUES) for index in range(FEATURES)}

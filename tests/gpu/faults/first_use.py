@@ -5,10 +5,10 @@ pytorch/pytorch#44269 and microsoft/onnxruntime#12197: the first inference took 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -18,10 +18,7 @@ SLOW_BATCHES = 4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     side = SIDE[args.device]
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)
     image = torch.randn(256, 256, device=args.device)

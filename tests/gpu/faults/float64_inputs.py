@@ -5,10 +5,9 @@ vispy/vispy#6 and dfalbel/torch#12: float64 reached the GPU by default, half the
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -17,10 +16,7 @@ PIXELS = {"cuda": 32 << 20, "cpu": 1 << 8}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     pixels = np.linspace(0.0, 1.0, PIXELS[args.device])
     if args.mended:
         pixels = pixels.astype(np.float32)

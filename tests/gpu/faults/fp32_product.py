@@ -5,9 +5,8 @@ pytorch/pytorch#153195: TF32 is disabled without a warning; mended here by bfloa
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -17,10 +16,7 @@ SIDE = {"cuda": 4096, "cpu": 16}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     side = SIDE[args.device]
     dtype = torch.bfloat16 if args.mended else torch.float32
     weight = torch.randn(side, side, device=args.device, dtype=dtype) / side**0.5

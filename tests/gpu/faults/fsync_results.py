@@ -5,12 +5,12 @@ lanpa/tensorboardX#731: `os.fsync` at each flush; llnl/scr#449: it took most of 
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
 
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -31,10 +31,7 @@ def save_all(folder: Path, index: int, scores: torch.Tensor) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     store = save_all if args.mended else save
     side = 4096 if args.device == "cuda" else 16
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)

@@ -5,10 +5,10 @@ pytorch/pytorch#77139: a pinning thread that held the lock froze the launching t
 
 from __future__ import annotations
 
-import argparse
 import threading
 
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -29,10 +29,7 @@ def parse_forever(stop: threading.Event) -> None:  # fault
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     side = SIDE[args.device]
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16) / side**0.5
     inputs = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)

@@ -5,9 +5,8 @@ sgl-project/sglang#5593: bubbles of 2 ms between replays while the host prepared
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -29,10 +28,7 @@ def page_tables(lengths: list[int], pages: int) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     side, pages = SIDE[args.device], PAGES[args.device]
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16) / side**0.5
     hidden = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)

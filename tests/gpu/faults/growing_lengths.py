@@ -5,9 +5,8 @@ pytorch/pytorch#96995: such programs allocate new segments all the time; sgl-pro
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -23,10 +22,7 @@ def encode(tokens: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     width = WIDTH[args.device]
     longest = LENGTH + STEP * BATCHES
     everything = torch.ones(longest, width, device=args.device)

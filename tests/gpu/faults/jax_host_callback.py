@@ -5,11 +5,10 @@ jax-ml/jax#31319: `pure_callback` made functions about ten times slower and brou
 
 from __future__ import annotations
 
-import argparse
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -35,10 +34,7 @@ def on_device(values: jax.Array) -> jax.Array:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     jax.config.update("jax_platforms", "cuda,cpu" if args.device == "cuda" else "cpu")  # the callback needs a CPU
     compute = on_device if args.mended else with_callback
     values = jnp.linspace(0.0, 1.0, VALUES[args.device])

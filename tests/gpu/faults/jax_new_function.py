@@ -5,10 +5,9 @@ jax-ml/jax#9288: "if I switch this to a lambda function, it is indeed being comp
 
 from __future__ import annotations
 
-import argparse
-
 import jax
 import jax.numpy as jnp
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -24,10 +23,7 @@ def forward(hidden: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     jax.config.update("jax_platforms", args.device)
     hidden = jnp.ones(VALUES[args.device])
     weight = jnp.full(1, 0.5)

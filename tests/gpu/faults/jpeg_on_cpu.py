@@ -5,11 +5,11 @@ NVIDIA/DALI#11: decoding, not resizing, keeps the GPU waiting. Mended: photograp
 
 from __future__ import annotations
 
-import argparse
 import io
 
 import numpy as np
 import torch
+from fault_options import parse_options
 from PIL import Image
 
 from perfharness import PerfRecorder
@@ -36,10 +36,7 @@ def decode(encoded: bytes) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     encoded = photograph(INPUT if args.mended else SIDE[args.device])
     side = 4096 if args.device == "cuda" else 16
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)

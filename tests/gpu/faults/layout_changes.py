@@ -5,9 +5,8 @@ tensorflow/tensorflow#8286: NHWC tensors were transposed to NCHW before and back
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -17,10 +16,7 @@ SHAPE = {"cuda": (64, 64, 112, 112), "cpu": (1, 4, 8, 8)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     shape = SHAPE[args.device]
     images = torch.randn(shape, device=args.device, dtype=torch.bfloat16)
     if args.mended:

@@ -5,10 +5,10 @@ open-edge-platform/geti#5958: two workers left the GPU idle for 70 to 92 % of th
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 
 import torch
+from fault_options import parse_options
 from torch.utils.data import DataLoader, Dataset
 
 from perfharness import PerfRecorder
@@ -35,10 +35,7 @@ class Images(Dataset[torch.Tensor]):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     # The mended twin reads images that were decoded once; more workers would help only where there are more cores.
     loader = DataLoader(Images(args.mended), batch_size=IMAGES, num_workers=2, multiprocessing_context="fork")
     batches = iter(loader)

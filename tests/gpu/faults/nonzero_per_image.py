@@ -5,9 +5,8 @@ pytorch/pytorch#131256: `nonzero` synchronises because its result's size depends
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -32,10 +31,7 @@ def by_rank(scores: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     select = by_rank if args.mended else by_threshold
     scores = torch.rand(IMAGES, BOXES[args.device], device=args.device)
     boxes = torch.rand(IMAGES, BOXES[args.device], 4, device=args.device)

@@ -5,9 +5,8 @@ huggingface/diffusers#11872: with CPU offloading the transformer travelled in ea
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -18,10 +17,7 @@ LAYERS = 4
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     width = WIDTH[args.device]
     denoiser = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(LAYERS)]).to(torch.bfloat16)
     denoiser.to(args.device)

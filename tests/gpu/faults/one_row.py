@@ -5,9 +5,8 @@ microsoft/onnxruntime#9696: a softmax works on each row in one block; pytorch/py
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -25,10 +24,7 @@ def together(logits: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     probabilities_of = together if args.mended else one_by_one
     # As many requests at once as there are multiprocessors for them, four times over.
     requests = REQUESTS * 8 if args.mended else REQUESTS

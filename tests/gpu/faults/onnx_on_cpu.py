@@ -5,13 +5,13 @@ microsoft/onnxruntime#6799: "Onnxruntime.gpu is as slow as cpu". Mended: the sam
 
 from __future__ import annotations
 
-import argparse
 import warnings
 
 import numpy as np
 import onnx
 import onnxruntime
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -41,10 +41,7 @@ def onnx_network(weight: np.ndarray) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     width, rows = WIDTH[args.device], ROWS[args.device]
     weight = np.random.default_rng(0).standard_normal((width, width), dtype=np.float32) / width**0.5
     on_device = torch.from_numpy(weight).to(args.device)

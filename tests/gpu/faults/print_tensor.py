@@ -5,9 +5,8 @@ pytorch/pytorch#126829: printing a tensor synchronises; pytorch/pytorch#6863: an
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -17,10 +16,7 @@ SIDE = {"cuda": 2048, "cpu": 16}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     side = SIDE[args.device]
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16) / side**0.5
     inputs = torch.randn(4 * side, side, device=args.device, dtype=torch.bfloat16)

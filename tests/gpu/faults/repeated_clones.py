@@ -5,9 +5,8 @@ huggingface/transformers#36748: clones without a purpose were removed. Mended: t
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -17,10 +16,7 @@ STEPS = 8
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     activations = torch.zeros(FLOATS[args.device], device=args.device)
     side = 4096 if args.device == "cuda" else 16
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)

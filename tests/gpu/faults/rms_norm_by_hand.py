@@ -5,9 +5,8 @@ vllm-project/vllm#42251: `GemmaRMSNorm` fell back to eight kernels; baidu-baige/
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -28,10 +27,7 @@ def by_library(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     norm = by_library if args.mended else by_hand
     weight = torch.ones(WIDTH[args.device], device=args.device, dtype=torch.bfloat16)
     inputs = torch.randn(ROWS[args.device], len(weight), device=args.device, dtype=torch.bfloat16)

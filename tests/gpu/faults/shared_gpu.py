@@ -7,9 +7,8 @@ perfharness launch -np 2 tests/gpu/faults/shared_gpu.py
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -19,10 +18,7 @@ PRODUCTS = 20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     side = SIDE[args.device]
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)
 

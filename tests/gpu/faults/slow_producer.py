@@ -5,12 +5,12 @@ bearpaw/pytorch-pose#28: whenever the loaded data were used up, the GPU waited. 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import queue
 import threading
 
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -19,10 +19,7 @@ ITEM_BYTES = {"cuda": 30_000_000, "cpu": 100_000}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     side = 4096 if args.device == "cuda" else 16
     weight = torch.randn(side, side, device=args.device, dtype=torch.bfloat16)
     encoded = bytes(ITEM_BYTES[args.device])

@@ -7,7 +7,6 @@ perfharness launch -np 2 tests/gpu/faults/slow_rank.py
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -35,10 +35,7 @@ def join(rank: int, ranks: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     rank = int(os.environ.get("PERFHARNESS_PROCESS_INDEX", "0"))
     join(rank, 2 if "PERFHARNESS_PROCESS_INDEX" in os.environ else 1)
     work = bytes(SHARD_BYTES if args.device == "cuda" else 1000)

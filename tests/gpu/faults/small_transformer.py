@@ -5,10 +5,10 @@ pegainfer-project/pegainfer#910: each step of small kernels paid its launch over
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -53,10 +53,7 @@ def as_graph(model: Model, example: torch.Tensor) -> Model:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     layers = [Block() for _ in range(LAYERS[args.device])]
     network = torch.nn.Sequential(*layers).eval().to(args.device)
     requests = [torch.randn(1, TOKENS, WIDTH, device=args.device) for _ in range(REQUESTS)]

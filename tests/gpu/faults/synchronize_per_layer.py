@@ -5,10 +5,10 @@ HuguesTHOMAS/KPConv-PyTorch#22: such calls made a run 25 % slower; pytorch/pytor
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -35,10 +35,7 @@ def untimed(layers: list[torch.Tensor], hidden: torch.Tensor, device: str) -> to
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     side = SIDE[args.device]
     model = untimed if args.mended else timed
     layers = [torch.randn(side, side, device=args.device, dtype=torch.bfloat16) / side**0.5] * LAYERS

@@ -6,10 +6,9 @@ tensor_from_list.toml.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import torch
+from fault_options import parse_options
 
 STEPS = 50
 REQUESTS = 256
@@ -50,10 +49,7 @@ def serve(engine: Engine) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     serve(Engine(args.device, keeps_array=args.mended))
 
 

@@ -5,9 +5,8 @@ pytorch/pytorch#39694 and #42539: without pinned memory the argument has no effe
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -18,10 +17,7 @@ PRODUCTS = 30
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     frames = torch.ones(FRAME_FLOATS[args.device])
     if args.mended and args.device == "cuda":
         frames = frames.pin_memory()

@@ -5,9 +5,8 @@ openvdb/fvdb-reality-capture#144: reading a loss twice a step cost 5 to 10 %, th
 
 from __future__ import annotations
 
-import argparse
-
 import torch
+from fault_options import parse_options
 
 from perfharness import PerfRecorder
 
@@ -28,10 +27,7 @@ def read_once(maps: list[torch.Tensor]) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mended", action="store_true")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    args = parser.parse_args()
+    args = parse_options(__doc__)
     count, length = MAPS[args.device]
     activations = torch.rand(length, device=args.device)
     maps = [activations] * count

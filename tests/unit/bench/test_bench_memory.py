@@ -68,7 +68,7 @@ def test_memory_by_nvml(used: list[int], processes: dict[int, int | None], bytes
 
 
 def test_without_nvml_nothing_is_known() -> None:
-    closed = GpuView(Nvml(FakeNvml([1], {}), Answer(None, Refusal.FAILED, "no driver")), UUID)
+    closed = GpuView(Nvml(FakeNvml([1], {}), Answer(None, Refusal.OTHER, "no driver")), UUID)
     assert (closed.used_bytes(), closed.sm_clock_mhz()) == (None, None)
     assert closed.memory_source == ""
 

@@ -88,7 +88,6 @@ def test_without_a_quota_nothing_is_known_of_one(metrics: Sequence[str]) -> None
     found = cpu_supply(builder.build(), SUBJECT)
     assert found.quota is None
     assert not len(found.stolen.share)
-    assert not len(found.slowed.share)
 
 
 def test_what_is_stolen_is_of_the_time_that_was_wanted() -> None:
@@ -101,14 +100,6 @@ def test_what_is_stolen_is_of_the_time_that_was_wanted() -> None:
     assert stolen.share.tolist() == [0.25, 0.0, 0.0]
     assert (stolen.start_ns.tolist(), stolen.end_ns.tolist()) == (times[:-1], times[1:])
     assert stolen.mean(column(100 * MS), column(300 * MS)) == pytest.approx(0.125)
-
-
-def test_frequencies_above_the_base_are_no_gain() -> None:
-    times = [0, 1_000 * MS, 2_000 * MS]
-    builder = SampleBuilder().readings(HOST, "busy_frequency_percent", times, [110.0, 60.0, 130.0])
-    slowed = cpu_supply(builder.build(), SUBJECT).slowed
-    assert slowed.share.tolist() == pytest.approx([0.4, 0.0])
-    assert slowed.moved(-MS).start_ns.tolist() == [-MS, 999 * MS]
 
 
 def test_a_time_that_was_hardly_read_is_not_known() -> None:

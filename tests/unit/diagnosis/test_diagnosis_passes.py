@@ -22,8 +22,6 @@ from perfharness.model.diagnosis import (
     HostProfile,
     KernelGroup,
     KernelKind,
-    NativeFunction,
-    NativeProfile,
     Path,
     StageCost,
     StageDiagnosis,
@@ -41,11 +39,6 @@ STEADY = np.linspace(0.99, 1.01, 20)
 PROFILE = HostProfile(
     samples=500, on_cpu_ms=4.0, state_ms={"running": 4.0, "file": 2.0, "gil": None}, top_functions=[function()],
     collections=3.0, collection_ms=0.5, recorder_ms=2.0, gil_holders=[function("hold", self_ms=1.0)], missing=[],
-    native=NativeProfile(
-        samples=200, cpu_ms=3.0, error_ms=0.4, kernel_ms=1.0, helper_threads=2, helper_samples=100, helper_cpu_ms=1.5,
-        functions=[NativeFunction("libwork.so", "heavy", 3.0, 1.0, 0.1, function())],
-        helper_functions=[NativeFunction("libomp.so", None, 1.5, 1.0, 0.1)],
-    ),
 )  # fmt: skip
 
 
@@ -101,14 +94,6 @@ def test_times_are_the_measured_ones_and_proportions_the_explained_ones() -> Non
         assert one.profile.collection_ms == pytest.approx(0.5 / 1.3)
         assert one.profile.recorder_ms == pytest.approx(2.0 / 1.3)
         assert one.profile.gil_holders[0].self_ms == pytest.approx(1.0 / 1.3)
-        native = one.profile.native
-        assert native is not None
-        assert (native.samples, native.functions[0].share, native.helper_functions[0].share) == (200, 1.0, 1.0)
-        times_ms = (native.cpu_ms, native.error_ms, native.kernel_ms, native.helper_cpu_ms, native.functions[0].cpu_ms)
-        assert times_ms == pytest.approx((3.0 / 1.3, 0.4 / 1.3, 1.0 / 1.3, 1.5 / 1.3, 3.0 / 1.3))
-        line = native.functions[0].called_at
-        assert line is not None
-        assert line.self_ms == pytest.approx(function().self_ms / 1.3)
 
 
 QUOTA = StageVerdict(Verdict.CPU_QUOTA, ["held up"], "raise it")

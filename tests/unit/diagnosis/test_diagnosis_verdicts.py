@@ -230,7 +230,7 @@ def test_a_microsecond_makes_the_verdict_and_takes_it_away(name: str, tmp_path: 
 
 NOT_IN_A_TRACE = {
     Verdict.GARBAGE_COLLECTION, Verdict.GIL_CONTENTION, Verdict.CPU_CONTENTION, Verdict.DATA_LOADER_STARVATION,
-    Verdict.CPU_QUOTA, Verdict.CPU_STEAL, Verdict.CPU_FREQUENCY, Verdict.WAITING_ON_RANK,
+    Verdict.CPU_QUOTA, Verdict.CPU_STEAL, Verdict.WAITING_ON_RANK,
 }  # fmt: skip
 """Those that a trace alone cannot tell: test_diagnosis_causes.py, and of ranks test_ranks_verdict.py."""
 

@@ -10,8 +10,6 @@ from perfharness.model.diagnosis import (
     FunctionTime,
     KernelGroup,
     KernelKind,
-    NativeFunction,
-    NativeProfile,
     RooflinePoint,
     StageDiagnosis,
 )
@@ -77,27 +75,6 @@ def test_states_and_who_held_the_interpreter_lock() -> None:
     said = printed(stage("a", profile=profile(state_ms=states, on_cpu_ms=6.5, gil_holders=held)))
     assert cells(said, "Threads") == [["a", "6.500", "6.000", "3.000", "1000"]]
     assert cells(said, "Interpreter lock") == [["a", "encode", "app/pipeline.py:7", "3.000"]]
-
-
-def test_native_functions_without_those_of_the_interpreter() -> None:
-    line = function("work", line=7)
-    functions = [
-        NativeFunction("/usr/lib/libpython3.12.so.1.0", "eval", 5.0, 0.5, 0.02),
-        NativeFunction("/x/libblas.so.3", "dgemm", 3.0, 0.3, 0.01, line),
-        NativeFunction(None, None, 1.9, 0.19, 0.01),
-        NativeFunction("/x/libz.so.1", None, 0.01, 0.01, 0.01),
-    ]
-    helpers = [NativeFunction("/x/libomp.so", "loop", 4.0, 1.0, 0.02)]
-    native = NativeProfile(1000, 10.0, 0.1, None, functions, 2, 400, 4.0, helpers)
-    outer = stage("a", profile=profile(native=native))
-    said = printed(outer)
-    assert cells(said, "Native functions of the stage's") == [
-        ["a", "libblas.so.3", "dgemm", "app/pipeline.py:7", "3.000", "30", "%", "1", "%"],
-        ["", "compiled", "at", "run", "time", "1.900", "19", "%", "1", "%"],
-    ]
-    assert cells(said, "Native functions of threads") == [["a", "libomp.so", "loop", "4.000", "100", "%", "2", "%"]]
-    assert len(cells(printed(outer, details=True), "Native functions of the stage's")) == 4
-    assert "Native" not in printed(stage("a", profile=profile()))
 
 
 def test_counters_are_shares_of_the_peak_and_rates() -> None:

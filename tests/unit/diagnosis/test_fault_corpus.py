@@ -98,7 +98,7 @@ def test_a_twin_is_accused_by_a_code_or_by_the_line(program: Path) -> None:
 
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_expectations_and_programs_are_the_same_ones(corpus: str) -> None:
-    programs = {file.stem for file in (TESTS / corpus).glob("*.py")} - {"expected", "two_ranks"}
+    programs = {file.stem for file in (TESTS / corpus).glob("*.py")} - {"expected", "two_ranks", "fault_options"}
     assert {fault.program for fault in CORPORA[corpus]} == programs
     assert len(CORPORA[corpus]) == len(programs)
 

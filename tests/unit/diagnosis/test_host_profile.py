@@ -33,7 +33,7 @@ from perfharness.model.measured import MeasuredProcess
 from perfharness.model.trace import PID_SHIFT
 from perfharness.runs.files.process_traces import ProcessTraces
 from perfharness.trace import open_trace
-from perfharness.trace.host_samples import RecordedProbe, _moved_back, read_host_probe
+from perfharness.trace.host_samples import RecordedProbe, read_host_probe
 from tests.support.probe_builder import ProbeBuilder
 from tests.support.trace_builder import TraceBuilder
 
@@ -429,16 +429,3 @@ def test_time_that_was_counted_late_is_moved_to_where_it_was_spent(tmp_path: Pat
     assert samples.length_ns.tolist() == [1225, 1225, 1225, 1225, 100, 1000, 1000]
     assert samples.on_cpu_ns.tolist() == [825, 1225, 1225, 1225, 0, 0, 700]
     assert samples.runnable_ns.tolist() == [400, 0, 0, 0, 0, 0, 0]
-
-
-@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 1000)), min_size=1))
-def test_moving_back_loses_nothing_and_respects_the_room(rows: list[tuple[int, int]]) -> None:
-    amounts, room = np.asarray(rows, dtype=np.int64).T
-    moved = _moved_back(amounts, room)
-    carried, expected = 0, []
-    for amount, limit in reversed(rows):
-        expected.append(min(amount + carried, limit))
-        carried += amount - expected[-1]
-    expected[-1] += carried
-    assert moved.tolist() == expected[::-1]
-    assert moved.sum() == amounts.sum()

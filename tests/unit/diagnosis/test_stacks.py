@@ -23,8 +23,8 @@ MS = 1_000_000
 BATCH = ("rec", "batch")
 
 
-def frame(function: str, file: str = "app.py", line: int = 1, *, is_native: bool = False) -> Frame:
-    return Frame(function, file, line, is_native)
+def frame(function: str, file: str = "app.py", line: int = 1) -> Frame:
+    return Frame(function, file, line)
 
 
 # ---- the stacks ----
@@ -93,10 +93,10 @@ def test_the_outermost_stages_hold_the_others() -> None:
 
 
 def test_collapsed_stacks_are_lines_of_microseconds() -> None:
-    own, native = frame("f;g", "app.py", 3), frame("blur", "/usr/lib/libcv.so", 0, is_native=True)
-    stacks = {"rec/batch": [((own, native), 1.5), ((own,), 0.25), ((own,), 0.0001)]}
+    own, inner = frame("f;g", "app.py", 3), frame("blur", "cv.py", 0)
+    stacks = {"rec/batch": [((own, inner), 1.5), ((own,), 0.25), ((own,), 0.0001)]}
     assert list(collapsed(stacks)) == [
-        "rec/batch;f:g (app.py:3);blur (/usr/lib/libcv.so) 1500", "rec/batch;f:g (app.py:3) 250",
+        "rec/batch;f:g (app.py:3);blur (cv.py) 1500", "rec/batch;f:g (app.py:3) 250",
     ]  # fmt: skip
 
 

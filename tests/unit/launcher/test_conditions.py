@@ -17,9 +17,6 @@ import pytest
 from perfharness.errors import LaunchError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
-from perfharness.model.telemetry import ClockTieRecord, TelemetryMeta, TickRecord
-from perfharness.telemetry.protocol import Done
-from perfharness_launcher.companions.telemetry import telemetry_findings
 from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
 from perfharness_launcher.launch import launch
 from perfharness_launcher.options import LaunchOptions
@@ -178,22 +175,3 @@ def test_a_server_is_ended_when_its_only_client_is_done(tmp_path: Path, server: 
     manifest = run(plan, [client], patience=patience)
     assert manifest.processes[0].ended == ended
     assert ("process-failed" in codes(manifest)) == (ended == "failed")
-
-
-@pytest.mark.parametrize(("overrun", "blames_cpus"), [(4560, False), (14, True), (0, True)])
-def test_late_readings_are_blamed_on_the_cpus_only_where_these_were_late(overrun: int, blames_cpus: bool) -> None:
-    """On a machine of which 7 % of the CPUs were used, GPM was late 4589 times and the quotas, as often read, 14."""
-    meta = TelemetryMeta(
-        period_ns=50_000_000,
-        clock=ClockTieRecord(offset_ns=0, error_ns=1),
-        ticks=[
-            TickRecord(
-                source="gpm", period_ns=20_000_000, ticks=28174, late=1189, missed=3400, overrun=overrun,
-                longest_ns=61_000_000,
-            ),
-            TickRecord(source="quotas", period_ns=20_000_000, ticks=31570, late=11, missed=3),
-        ],
-    )  # fmt: skip
-    (finding,) = telemetry_findings(Done(meta=meta), None)
-    assert finding.code == "telemetry-late"
-    assert bool(finding.hint) == blames_cpus  # to leave a core free

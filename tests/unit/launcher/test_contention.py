@@ -39,6 +39,7 @@ def process(run_s: float, ready_s: float | None, runnable: float, cpus: int = 2,
             ["1 process", "8 threads on 4 CPUs", "4 threads", "_threads(4)"],
         ),
         ([process(5, 5, 1)] * 4, "import torch", 0, ["4 processes", "1 thread on 2 CPUs", "Try -np 2."]),
+        ([process(5, 5, 1.4)] * 2, "import torch", 0, ["2 threads on 2 CPUs", "-np 1"]),  # few at the start
         ([process(5, 1, 2)] * 2, "", 0, []),  # 17 %
         ([process(5, 5, 1)] * 2, "", 0, []),  # as many threads as CPUs: others take these
         ([process(5, 5, 2, 2, "0-1"), process(5, 5, 2, 2, "2-3")], "", 0, []),  # on CPUs of their own

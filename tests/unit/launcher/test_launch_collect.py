@@ -1,4 +1,4 @@
-"""What is made of a tracer's words, of a process's last words, and of names in the output folder."""
+"""What is made of the output of a tracer, and of a process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 from perfharness.cli.support.live import LogMirror
 from perfharness.model.findings import Severity
 from perfharness_launcher.collect import log_lines, tracer_findings, without_import
-from perfharness_launcher.processes.outcome import log_tail
-from perfharness_launcher.staging import has_name_of_a_run
 
 WELL = (
     "Generating '/tmp/nsys-report-1d12.qdstrm'\n"
@@ -80,18 +78,6 @@ def test_what_nsys_said_of_its_import_can_be_left_out(tmp_path: Path, said: str,
     assert [all(line in message for line in kept) for message in messages] == [True] * bool(kept)
 
 
-def test_the_tail_of_a_log(tmp_path: Path) -> None:
-    path = log(tmp_path, "".join(f"line {i}\n" for i in range(100_000)) + "\n\n")
-    assert log_tail(path, lines=2) == "    line 99998\n    line 99999"
-    assert log_tail(tmp_path / "gone.log") == ""
-
-
-def test_names_that_a_run_makes() -> None:
-    others = ["proc_0_gpu_0.bak", "my_proc_0_gpu_0", "benchmark.json", "notes.txt", "proc_a_gpu_0"]
-    own = ["proc_0_gpu_0", "proc_12_gpu_7", "benchmark_mean.json", "manifest.json"]
-    assert list(filter(has_name_of_a_run, others + own)) == own
-
-
 def test_a_log_is_mirrored_by_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "stdout.log"
     mirror = LogMirror(path, "proc_0_gpu_0")
@@ -101,7 +87,6 @@ def test_a_log_is_mirrored_by_whole_lines(tmp_path: Path) -> None:
         assert mirror.new_lines() == ["proc_0_gpu_0 | one"]
         file.write(b"o\n\xff\n")
         assert mirror.new_lines() == ["proc_0_gpu_0 | two", "proc_0_gpu_0 | \ufffd"]
-        path = path.rename(tmp_path / "moved")  # the run is put in place while its last lines are read
+        path.rename(tmp_path / "moved")  # the run is put in place while its last lines are read
         file.write(b"the end")
     assert (mirror.new_lines(), mirror.rest(), mirror.rest()) == ([], "proc_0_gpu_0 | the end", "")
-    assert log_tail(path, 1).strip() == "the end"

@@ -51,7 +51,7 @@ def test_who_waits_is_told_for_whom_and_why(tmp_path: Path) -> None:
 def test_the_line_of_the_late_rank_is_in_the_sentence(tmp_path: Path) -> None:
     """That of its stage `compute`, of the first cause that has one."""
     group, alone = judged(tmp_path, [100.0, 300.0], process=1)
-    line = FunctionTime("decode", "app.py", 41, is_native=False, self_ms=0.3, cumulative_ms=0.3, error_ms=0.01)
+    line = FunctionTime("decode", "app.py", 41, self_ms=0.3, cumulative_ms=0.3, error_ms=0.01)
     stages = [
         replace(one, causes=[replace(one.causes[0], where=line)]) if one.path[-1] == "compute" else one
         for one in alone.stages

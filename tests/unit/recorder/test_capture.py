@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfharness.analysis.stages.journal_check import check_journals
+from perfharness.cli.main import run
 from perfharness.model.findings import Severity
 from perfharness.model.journal import CapturedRecord, RecorderJournal, RecorderRecord
-from perfharness.model.manifest import GpuRecord
 from perfharness.trace import open_trace
-from tests.support.launch_plans import plan, refusal
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -63,18 +63,11 @@ def test_a_recorder_that_makes_no_batches_has_none_to_capture(tmp_path: Any, bat
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"capture_batches": "5"}, {"capture_batches": "5:5"}, {"capture_batches": "-1:5"}, {"capture_batches": "a:b"},
-        {"explain": True}, {"telemetry": True}, {"tracer": "none"},
-    ],
-)  # fmt: skip
-def test_what_does_not_go_with_it(change: dict[str, Any]) -> None:
-    right = {"capture_batches": "1:5", "telemetry": False, "tracer": "embedded"}
-    assert "--capture-batches" in refusal(**{**right, **change})
-
-
-def test_the_embedded_tracer_does_not_capture_gpu_work_in_part() -> None:
-    gpus = {"gpus": (GpuRecord(index=0, uuid="GPU-aaaa"),)}
-    assert "--tracer nsys" in refusal(gpus, capture_batches="1:5", telemetry=False, tracer="embedded")
-    plan(gpus, capture_batches="1:5", telemetry=False, tracer="ranges")
+    "options",
+    [*(("--capture-batches", wanted) for wanted in ("5", "5:5", "-1:5", "a:b")), ("--explain",), ("--telemetry",)],
+)
+def test_what_does_not_go_with_it(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "script.py").touch()
+    command = ["launch", "--tracer", "embedded", "--no-telemetry", "--dry-run", "-o", str(tmp_path / "out")]
+    assert run([*command, "--capture-batches", "1:5", str(tmp_path / "script.py")]) == 0
+    assert run([*command, "--capture-batches", "1:5", *options, str(tmp_path / "script.py")]) == 2

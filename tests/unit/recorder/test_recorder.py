@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import itertools
-import os
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
@@ -21,10 +17,11 @@ from perfharness import PerfRecorder
 from perfharness.errors import RecorderError
 from perfharness.model import conventions
 from perfharness.tracer.range_log import RangeLog
+from tests.support.fresh_python import run
 from tests.support.recorder_programs import PROGRAMS
 from tests.unit.recorder_events import drawn, events, recording
 
-ROOT = Path(__file__).parents[3]
+BLUE = 0x0000FF
 COUNTS = ("ranges", "batches", "items", "deleted_ranges", "failed_batches")
 
 
@@ -49,33 +46,27 @@ def test_programs(name: str, sink: str) -> None:
 
 
 def test_what_an_event_carries(perf: PerfRecorder, log: RangeLog) -> None:
-    """Its domain, its category after the recorder's name, a payload, and a time that grows."""
+    """Its domain, its category after the recorder's name, a payload, a colour, and a time that grows."""
     perf.push_range("batch", domain="mine", category="io", batch_idx=7)
     perf.pop_range(domain="mine", total_items=3, delete_range=True)
     other = PerfRecorder("other", domain="elsewhere")
-    other.push_range("stage", "#0a0B0c", category=0)
-    other.pop_range()
+    for color in ("#0a0B0c", "red", -1):
+        with other.range("stage", color, category=0):
+            pass
     written = events(log)
-    assert [(e.op, e.message, e.domain, e.category, e.payload) for e in written if e.op != "pop"] == [
-        ("mark", "perfharness.recorder", "perfharness", "rec", None),
-        ("mark", "perfharness.recorder", "mine", "rec", None),
-        ("push", "batch", "mine", "rec/io", 7),
-        ("mark", "perfharness.items", "mine", "rec/io", 3),
-        ("mark", "perfharness.delete", "mine", "rec/io", None),
-        ("mark", "perfharness.recorder", "elsewhere", "other", None),
-        ("push", "stage", "elsewhere", "other/0", None),
+    assert [(e.op, e.message, e.domain, e.category, e.payload, e.color) for e in written if e.op != "pop"] == [
+        ("mark", "perfharness.recorder", "perfharness", "rec", None, BLUE),
+        ("mark", "perfharness.recorder", "mine", "rec", None, BLUE),
+        ("push", "batch", "mine", "rec/io", 7, BLUE),
+        ("mark", "perfharness.items", "mine", "rec/io", 3, BLUE),
+        ("mark", "perfharness.delete", "mine", "rec/io", None, BLUE),
+        ("mark", "perfharness.recorder", "elsewhere", "other", None, BLUE),
+        ("push", "stage", "elsewhere", "other/0", None, 0x0A0B0C),
+        ("push", "stage", "elsewhere", "other/0", None, 0xFF0000),
+        ("push", "stage", "elsewhere", "other/0", None, 2**32 - 1),
     ]
     times = [e.time_ns for e in written]
     assert times == sorted(times)
-
-
-@pytest.mark.parametrize(
-    ("color", "argb"), [(None, 0x0000FF), ("red", 0xFF0000), ("#0a0B0c", 0x0A0B0C), (-1, 2**32 - 1)]
-)
-def test_colours(perf: PerfRecorder, log: RangeLog, color: Any, argb: int) -> None:
-    with perf.range("stage", color):
-        pass
-    assert events(log)[1].color == argb
 
 
 # ---- what is refused ----
@@ -103,6 +94,7 @@ REFUSED: list[tuple[list[Push], str, dict[str, Any], str]] = [
     ([], "push_range", {"message": "a", "category": "gpu#1"}, "gpu#1"),
     ([], "push_range", {"message": "a", "color": "no such"}, "'no such'"),
     ([], "batches", {"iterable": [1], "items": -1}, "total_items"),
+    ([], "__new__", {"cls": PerfRecorder, "name": "a#12"}, "a#12"),
     ([MINE], "pop_range", {}, "'mine'.*'perfharness'"),
     ([STAGE], "pop_range", {"domain": "mine"}, "'perfharness'.*'mine'"),
     ([BATCH], "finalize", {}, "batch_2"),
@@ -129,8 +121,6 @@ def test_a_pop_in_a_block_is_refused(perf: PerfRecorder, log: RangeLog) -> None:
         perf.pop_range()
     with perf.batch(5), pytest.raises(RecorderError, match="'batch_5'"):
         perf.pop_range(total_items=1)
-    with pytest.raises(RecorderError, match="a#12"):
-        PerfRecorder("a#12")
     assert drawn(log) == "!recorder stage() batch=5()"
 
 
@@ -182,25 +172,6 @@ def test_domains_of_other_recorders_are_not_shared(perf: PerfRecorder, log: Rang
     domains = {event.message: event.domain for event in events(log) if event.op == "push"}
     assert len(set(domains.values())) == 4
     assert domains["mine"] == "perfharness"
-
-
-def test_lanes_of_two_recorders_end_at_their_own_end(log: RangeLog) -> None:
-    fast, slow = PerfRecorder("fast"), PerfRecorder("slow")
-
-    async def one(perf: PerfRecorder, name: str, turns: int) -> None:
-        with perf.range(name):
-            for _ in range(turns):
-                await asyncio.sleep(0)
-
-    async def main() -> None:
-        await asyncio.gather(one(fast, "f", 2), one(slow, "s", 5), one(fast, "a", 3))
-
-    asyncio.run(main())
-    categories = {event.message: event.category for event in events(log) if event.op == "start"}
-    assert categories == {"f": "fast#1", "s": "slow#1", "a": "fast#2"}
-    assert [event.range_id for event in events(log) if event.op == "end"] == [
-        next(event.range_id for event in events(log) if event.message == name) for name in "fas"
-    ]
 
 
 # ---- what it costs ----
@@ -261,10 +232,8 @@ def test_a_function_called_at_the_end_of_every_range() -> None:
     with perf.range("block"):
         pass
     perf.annotate("function")(lambda: None)()
-    assert ended[-4:] == [
-        ("stage", True, None, False), ("batch_4", True, 2, True), ("block", True, None, False),
-        ("function", True, None, False),
-    ]  # fmt: skip
+    assert ended[-4:-2] == [("stage", True, None, False), ("batch_4", True, 2, True)]
+    assert ended[-2:] == [("block", True, None, False), ("function", True, None, False)]
 
 
 # ---- marks of CPU time ----
@@ -334,20 +303,6 @@ def test_compilations_are_marked(perf: PerfRecorder, log: RangeLog) -> None:
 # ---- where it writes ----
 
 
-def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter, outside any launch unless `env` says otherwise."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PERFHARNESS_", "NVTX_"))}
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "launcher")])
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, "PYTHONPATH": paths, **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 OUTSIDE = """
 from perfharness import PerfRecorder
 perf, other = PerfRecorder("rec"), PerfRecorder("other")
@@ -373,12 +328,6 @@ def test_outside_a_launch_everything_works_and_leaves_no_files(
     assert done.stderr.count("RuntimeWarning") == warnings, done.stderr
     assert done.stdout.split()[0] == "2"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_nvtx_without_payloads_is_refused_under_nsys() -> None:
-    done = run("import nvtx; del nvtx.nvtx.get_domain\n" + OUTSIDE, PERFHARNESS_TRACER="nsys")
-    assert "RecorderError" in done.stderr
-    assert "0.2.11" in done.stderr
 
 
 @pytest.mark.parametrize("with_log", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,27 +15,28 @@ from perfharness import PerfRecorder
 from perfharness.model.conventions import MARK_DELETE, MARK_ITEMS, MARK_RECORDER
 from tests.unit.recorder_events import Event, events, recording
 
+Written = tuple[str, str | None, int | None]
+"""What happens, message and payload."""
+
 
 @dataclass
 class Range:
-    """A range of a program, and how it is to be written down."""
+    """A range of a program, a batch where it has an index."""
 
     name: str
-    index: int | None  # of a batch
+    index: int | None
     items: int | None
     deleted: bool
     domain: str | None
-    form: str  # "call" or "with"
     children: list[Range] = field(default_factory=list)
 
 
 def ranges(children: st.SearchStrategy[list[Range]]) -> st.SearchStrategy[list[Range]]:
     shared: dict[str, Any] = {"name": st.sampled_from("ab"), "deleted": st.booleans(), "children": children}
     none, domains = st.none(), st.sampled_from([None, "other"])
-    plain = st.builds(Range, index=none, items=none, domain=domains, form=st.just("call"), **shared)
-    items = st.none() | st.integers(0, 9) | st.integers(1 << 40, 1 << 41)
-    forms = st.sampled_from(["call", "with"])
-    batch = st.builds(Range, index=st.integers(-3, 1 << 40), items=items, domain=none, form=forms, **shared)
+    items = none | st.integers(0, 9) | st.integers(1 << 40, 1 << 41)
+    plain = st.builds(Range, index=none, items=none, domain=domains, **shared)
+    batch = st.builds(Range, index=st.integers(-3, 1 << 40), items=items, domain=none, **shared)
     return st.lists(plain | batch, max_size=4)
 
 
@@ -42,78 +44,69 @@ no_ranges: st.SearchStrategy[list[Range]] = st.just([])
 programs = st.recursive(no_ranges, ranges, max_leaves=12)
 
 
-def run(perf: PerfRecorder, program: list[Range]) -> None:
+def run(perf: PerfRecorder, program: list[Range], *, in_blocks: bool) -> None:
     for step in program:
-        if step.form == "with":
-            assert step.index is not None
+        if in_blocks and step.index is not None:
             with perf.batch(step.index, message=step.name) as batch:
-                run(perf, step.children)
-                batch.total_items = step.items
-                batch.delete_range = step.deleted
+                run(perf, step.children, in_blocks=False)
+                batch.total_items, batch.delete_range = step.items, step.deleted
         else:
             perf.push_range(step.name, domain=step.domain, batch_idx=step.index)
-            run(perf, step.children)
+            run(perf, step.children, in_blocks=True)
             perf.pop_range(step.domain, step.items, step.deleted)
 
 
-def expected_events(program: list[Range]) -> list[tuple[Any, ...]]:
-    """(op, message, payload) as they must stand in the log."""
-    result: list[tuple[Any, ...]] = []
+def expected(program: list[Range]) -> Iterator[Written]:
+    """What must stand in the log."""
     for step in program:
-        result.append(("push", step.name, step.index))
-        result += expected_events(step.children)
+        yield "push", step.name, step.index
+        yield from expected(step.children)
         if step.items is not None:
-            result.append(("mark", MARK_ITEMS, step.items))
+            yield "mark", MARK_ITEMS, step.items
         if step.deleted:
-            result.append(("mark", MARK_DELETE, None))
-        result.append(("pop", None, None))
-    return result
+            yield "mark", MARK_DELETE, None
+        yield "pop", None, None
 
 
-def expected_counts(program: list[Range]) -> tuple[int, int, int, int]:
-    """Ranges, batches, items, deleted ranges."""
-    ranges = batches = items = deleted = 0
-    for step in program:
-        below = expected_counts(step.children)
-        ranges += 1 + below[0]
-        batches += (step.index is not None) + below[1]
-        items += (step.items or 0) + below[2]
-        deleted += step.deleted + below[3]
-    return ranges, batches, items, deleted
-
-
-def written(event: Event) -> tuple[str, str | None, int | None]:
-    return event.op, event.message, event.payload
+def assert_counts(perf: PerfRecorder, everything: list[list[Range]]) -> None:
+    written = [event for program in everything for event in expected(program)]
+    counts = [
+        sum(op == "push" for op, _, _ in written),
+        sum(op == "push" and index is not None for op, _, index in written),
+        sum(items or 0 for _, name, items in written if name == MARK_ITEMS),
+        sum(name == MARK_DELETE for _, name, _ in written),
+    ]
+    totals = perf.counts()
+    assert [totals[name] for name in ("ranges", "batches", "items", "deleted_ranges")] == counts
 
 
 @given(st.lists(programs, min_size=1, max_size=3))
-def test_threads(programs_of_threads: list[list[Range]]) -> None:
+def test_threads(everything: list[list[Range]]) -> None:
     with recording() as log:
         perf = PerfRecorder("rec")
-        ids: list[int] = [0] * len(programs_of_threads)
+        ids: list[int] = [0] * len(everything)
 
-        def work(i: int) -> None:
-            ids[i] = threading.get_native_id()
-            start.wait()
-            run(perf, programs_of_threads[i])
-            start.wait()  # no id is used again while another thread may still start
+        def work(number: int) -> None:
+            ids[number] = threading.get_native_id()
+            together.wait()
+            run(perf, everything[number], in_blocks=bool(number % 2))
+            together.wait()  # no id is used again while another thread may still start
 
-        start = threading.Barrier(len(programs_of_threads), timeout=60)
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(ids))]
+        together = threading.Barrier(len(everything), timeout=60)
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(ids))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         perf.finalize()
-    for i, program in enumerate(programs_of_threads):
-        announcements = [e for e in events(log, ids[i]) if e.message == MARK_RECORDER]
-        rest = [written(e) for e in events(log, ids[i]) if e not in announcements]
-        assert rest == expected_events(program)
-    assert_counts(perf, programs_of_threads)
+    for number, program in enumerate(everything):
+        found = [(e.op, e.message, e.payload) for e in events(log, ids[number]) if e.message != MARK_RECORDER]
+        assert found == list(expected(program))
+    assert_counts(perf, everything)
 
 
 @given(st.lists(programs, min_size=1, max_size=4))
-def test_tasks(programs_of_tasks: list[list[Range]]) -> None:
+def test_tasks(everything: list[list[Range]]) -> None:
     async def run_slowly(perf: PerfRecorder, program: list[Range]) -> None:
         for step in program:
             perf.push_range(step.name, domain=step.domain, batch_idx=step.index)
@@ -123,38 +116,28 @@ def test_tasks(programs_of_tasks: list[list[Range]]) -> None:
             await asyncio.sleep(0)
 
     async def main(perf: PerfRecorder) -> None:
-        await asyncio.gather(*(run_slowly(perf, program) for program in programs_of_tasks))
+        await asyncio.gather(*(run_slowly(perf, program) for program in everything))
 
     with recording() as log:
         perf = PerfRecorder("rec")
         asyncio.run(main(perf))
         perf.finalize()
-    assert_counts(perf, programs_of_tasks)
-    assert_lanes_nest(events(log), [expected_events(program) for program in programs_of_tasks])
+    assert_counts(perf, everything)
+    written = [event for event in events(log) if event.message != MARK_RECORDER]
+    assert_nested_by_category(written)
+    found = [("push" if e.op == "start" else e.op, e.message, e.payload) for e in written if e.op != "end"]
+    wanted = [event for program in everything for event in expected(program) if event[0] != "pop"]
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
 
 
-def assert_lanes_nest(log: list[Event], programs: list[list[tuple[Any, ...]]]) -> None:
-    """Ranges of one lane nest by time, and all that is in the programs is there, no more and no less."""
-    lane_of: dict[int | None, str] = {}
+def assert_nested_by_category(written: list[Event]) -> None:
+    """The ranges of one task nest by time."""
+    task_of: dict[int | None, str] = {}
     stacks: dict[str, list[int | None]] = {}
-    for event in log:
+    for event in written:
         if event.op == "start":
-            lane = lane_of[event.range_id] = str(event.category).rpartition("#")[2]
-            stacks.setdefault(lane, []).append(event.range_id)
+            task = task_of[event.range_id] = str(event.category).rpartition("#")[2]
+            stacks.setdefault(task, []).append(event.range_id)
         elif event.op == "end":
-            assert stacks[lane_of[event.range_id]].pop() == event.range_id
+            assert stacks[task_of[event.range_id]].pop() == event.range_id
     assert not any(stacks.values())
-    found = sorted(
-        (("push" if e.op == "start" else "mark", e.message, e.payload) for e in log if e.op in ("start", "mark")),
-        key=repr,
-    )
-    for domain in {e.domain for e in log if e.message == MARK_RECORDER}:
-        assert domain in ("perfharness", "other")
-        found.remove(("mark", MARK_RECORDER, None))
-    assert found == sorted((e for program in programs for e in program if e[0] != "pop"), key=repr)
-
-
-def assert_counts(perf: PerfRecorder, programs: list[list[Range]]) -> None:
-    totals = perf.counts()
-    sums = [sum(column) for column in zip(*map(expected_counts, programs), strict=True)]
-    assert [totals[name] for name in ("ranges", "batches", "items", "deleted_ranges")] == sums

@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ import pytest
 
 from perfharness import PerfRecorder
 from perfharness.model import conventions, environment
-from perfharness.recorder import barrier as recorder_barrier
 from perfharness.tracer.range_log import RangeLog
 from perfharness_launcher.barrier import StartBarrier, start_barrier
 from tests.unit.recorder_events import drawn, events
@@ -158,8 +159,9 @@ def held(hold: Hold, monkeypatch: pytest.MonkeyPatch) -> StartBarrier:
     return barrier
 
 
-def opening(barrier: StartBarrier, come_first: Callable[[], None] = lambda: None) -> threading.Thread:
-    """Opens the gate once process 0 is there, after doing `come_first`."""
+@contextmanager
+def opening(barrier: StartBarrier, come_first: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Opens the barrier once process 0 is there, after doing `come_first`."""
 
     def watch() -> None:
         pause = threading.Event()
@@ -172,98 +174,83 @@ def opening(barrier: StartBarrier, come_first: Callable[[], None] = lambda: None
 
     thread = threading.Thread(target=watch)
     thread.start()
-    return thread
+    yield
+    thread.join()
 
 
 def without_times(text: str) -> str:
     return re.sub(r"(start_barrier)=\d+", r"\1", text)
 
 
-def batches(perf: PerfRecorder, count: int) -> None:
-    for index in range(count):
+def pushed(perf: PerfRecorder) -> None:
+    for index in range(3):
         perf.push_range("batch", batch_idx=index)
-        perf.push_range("stage")
-        perf.pop_range()
         perf.pop_range(total_items=1)
 
 
-def test_it_stands_before_the_first_batch_after_the_warmup(held: StartBarrier, log: RangeLog) -> None:
+def blocks(perf: PerfRecorder) -> None:
+    for index in range(3):
+        with perf.batch(index, total_items=1):
+            pass
+
+
+def looped(perf: PerfRecorder) -> None:
+    for _ in perf.batches("abc", items=1):
+        pass
+
+
+@pytest.mark.parametrize("make_batches", [pushed, blocks, looped])
+def test_it_stands_before_the_first_batch_after_the_warmup(
+    held: StartBarrier, log: RangeLog, make_batches: Callable[[PerfRecorder], None]
+) -> None:
     perf = PerfRecorder("rec")
     seen: list[str] = []
-    watcher = opening(held, lambda: seen.append(drawn(log, threading.main_thread().native_id)))
-    with perf.range("pipeline"):
-        batches(perf, 3)
-    watcher.join()
-    one = "batch={}(stage() !items=1)"
-    assert seen == [f"!recorder pipeline({one.format(0)}"], "while it waited, batch 1 was not pushed"
-    assert without_times(drawn(log)) == (
-        f"!recorder pipeline({one.format(0)} !start_barrier {one.format(1)} {one.format(2)})"
-    )
+    with opening(held, lambda: seen.append(drawn(log, threading.main_thread().native_id))), perf.range("pipeline"):
+        make_batches(perf)
+    zero, one, two = (f"batch={index}(!items=1)" for index in range(3))
+    assert seen == [f"!recorder pipeline({zero}"], "while it waited, batch 1 was not pushed"
+    assert without_times(drawn(log)) == f"!recorder pipeline({zero} !start_barrier {one} {two})"
     (mark,) = [event for event in events(log) if event.message == conventions.MARK_BARRIER]
     assert mark.category == f"rec/{conventions.WITH_WORKERS}", "another thread, which might have loaded something"
-    (wait,) = recorder_barrier.active().waits  # type: ignore[union-attr]
-    assert wait["loop"] == "rec/pipeline/batch"
-    assert wait["waited_ns"] > 0
-    counts = perf.counts()
-    assert [counts[name] for name in ("ranges", "batches", "items")] == [7, 3, 3]
+    assert (mark.payload or 0) > 0
+    assert perf.counts()["batches"] == 3
 
 
-@pytest.mark.parametrize("way", ["with", "loop"])
-def test_blocks_and_loops_wait_too(held: StartBarrier, log: RangeLog, way: str) -> None:
-    perf = PerfRecorder("rec")
-    watcher = opening(held)
-    if way == "with":
-        for index in range(2):
-            with perf.batch(index, total_items=1):
-                pass
-    else:
-        for _ in perf.batches("ab", items=1):
-            pass
-    watcher.join()
-    text = without_times(drawn(log)).split(" ", 1)[1]
-    assert text == ("batch=0(!items=1) !start_barrier batch=1(!items=1)")
-
-
-def test_nested_batches_are_no_loop_of_their_own(held: StartBarrier, log: RangeLog) -> None:
+def test_nested_batches_are_no_loop_and_tasks_are_one(held: StartBarrier, log: RangeLog) -> None:
     perf = PerfRecorder("rec")
     with perf.batch(0):
-        batches(perf, 4)  # inside the warm-up batch: nobody waits
-    assert not recorder_barrier.active().is_open  # type: ignore[union-attr]
+        pushed(perf)  # inside the warm-up batch: nobody waits
     assert held.arrived_unix_ns == {}
 
-
-def test_tasks_of_asyncio(held: StartBarrier, log: RangeLog) -> None:
-    perf = PerfRecorder("rec")
-
     async def work(index: int) -> None:
-        with perf.batch(index, total_items=1):
+        with perf.batch(index, total_items=1, message="task"):
             await asyncio.sleep(0)
 
     async def main() -> None:
         await asyncio.gather(*(work(index) for index in range(4)))
 
-    watcher = opening(held)
-    asyncio.run(main())
-    watcher.join()
+    with opening(held):
+        asyncio.run(main())
     assert drawn(log).count("start_barrier") == 1
-    assert perf.counts()["batches"] == 4
+    assert perf.counts()["batches"] == 8
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_an_open_gate_and_a_gate_that_is_gone_hold_nobody(
+def test_one_that_is_open_or_gone_holds_nobody(
     held: StartBarrier, log: RangeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
     held.open()
     if is_gone:
         monkeypatch.setenv(environment.START_BARRIER, str(tmp_path / "gone"))
-    batches(PerfRecorder("rec"), 3)
+    pushed(PerfRecorder("rec"))
     assert drawn(log).count("start_barrier") == (0 if is_gone else 1)
 
 
-def test_a_launch_that_dies_lets_those_go_that_wait(held: StartBarrier) -> None:
-    waiting = recorder_barrier.active()
-    assert waiting is not None
-    threads = [threading.Thread(target=waiting.wait, args=("loop",)) for _ in range(2)]
+def test_a_launch_that_dies_lets_those_go_that_wait(held: StartBarrier, log: RangeLog) -> None:
+    def wait() -> None:
+        pushed(PerfRecorder("rec"))
+
+    threads = [threading.Thread(target=wait) for _ in range(2)]
     for thread in threads:
         thread.start()
     while not held.arrived_unix_ns:
@@ -275,18 +262,18 @@ def test_a_launch_that_dies_lets_those_go_that_wait(held: StartBarrier) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_a_launch_that_does_nothing_is_waited_for_as_long_as_it_promised(held: StartBarrier) -> None:
-    barrier = recorder_barrier.StartBarrier(held.folder, 0, 0, limit_s=0.01)
-    assert barrier.wait("loop") >= 0.01e9
-    assert barrier.is_open
+def test_a_launch_that_does_nothing_is_waited_for_as_long_as_it_promised(
+    held: StartBarrier, log: RangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.START_BARRIER_LIMIT, "1")
+    begin = time.monotonic()
+    pushed(PerfRecorder("rec"))
+    assert time.monotonic() - begin >= 1
 
 
 CHILD = """
-import os, signal, sys, multiprocessing
+import multiprocessing, os, sys
 from perfharness import PerfRecorder
-
-# A shell starts what it puts into the background with SIGINT ignored, and Python then leaves it so.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def work():
     perf = PerfRecorder("rec", domain="d%d" % os.getpid())
@@ -295,44 +282,22 @@ def work():
             print("batch", i, flush=True)
 
 if __name__ == "__main__":
-    try:
-        if sys.argv[1] == "plain":
-            work()
-        else:
-            worker = multiprocessing.get_context(sys.argv[1]).Process(target=work)
-            worker.start()
-            worker.join()
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
+    worker = multiprocessing.get_context(sys.argv[1]).Process(target=work)
+    worker.start()
+    worker.join()
 """
 
 
-def child(barrier: StartBarrier, tmp_path: Path, way: str) -> subprocess.Popen[str]:
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_workers_wait_too(held: StartBarrier, tmp_path: Path, way: str) -> None:
     script = tmp_path / "child.py"
     script.write_text(CHILD)
-    return subprocess.Popen(
-        [sys.executable, str(script), way],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            environment.START_BARRIER: str(barrier.folder),
-            environment.PROCESS_INDEX: "0",
-            environment.WARMUP_BATCHES: "1",
-            environment.OUTPUT_DIR: str(tmp_path / "proc"),
-        },
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-@pytest.mark.parametrize("way", ["plain", "fork", "spawn"])
-def test_a_real_process_and_its_workers_wait_in_the_kernel(hold: Hold, tmp_path: Path, way: str) -> None:
-    barrier = hold(TWO)
-    with child(barrier, tmp_path, way) as process:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), environment.OUTPUT_DIR: str(tmp_path / "proc")}
+    command = [sys.executable, str(script), way]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "batch 0\n"
-        watcher = opening(barrier)
-        assert process.stdout.read() == "batch 1\nbatch 2\n"
-        watcher.join()
+        with opening(held):
+            assert process.stdout.read() == "batch 1\nbatch 2\n"
     assert process.returncode == 0
-    assert barrier.arrived_unix_ns.keys() == {0, 1}
+    assert held.arrived_unix_ns.keys() == {0, 1}

@@ -10,7 +10,7 @@ import pytest
 
 from perfharness.model.annotations import Annotations, FunctionNote
 from perfharness.model.manifest import ProcessRecord, TracerRecord
-from perfharness_launcher.processes.outcome import annotation_findings, failure_hint
+from perfharness_launcher.outcome import annotation_findings, failure_hint
 
 EMBEDDED: tuple[Any, str] = ("embedded", "0.1.0")
 

@@ -43,18 +43,17 @@ def sizes(found: Unsteadiness) -> dict[str, float | None]:
 def test_by_hand() -> None:
     found = movements_of(
         [
-            launch("a", loaded(1.0, steal_share=0.0), cpu_mhz=3000.0),
-            launch("b", loaded(1.2, steal_share=0.03), cpu_mhz=2000.0),
+            launch("a", loaded(1.0, steal_share=0.0)),
+            launch("b", loaded(1.2, steal_share=0.03)),
         ]
     )
     assert sizes(found) == {
-        "cpu_mhz": pytest.approx(0.5),
         "loop_ms": pytest.approx(0.2),
         "steal_share": pytest.approx(0.03),
     }
-    assert found.relative == pytest.approx(0.5)
+    assert found.relative == pytest.approx(0.2)
     assert {one.worst for one in found.movements} == {"b"}
-    assert [one.measure for one in found.beyond(0.3)] == ["cpu_mhz"]
+    assert [one.measure for one in found.beyond(0.1)] == ["loop_ms"]
     assert [one.measure for one in found.beyond(0.0)] == [one.measure for one in found.movements]
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from perfharness.model.manifest import GpuRecord
-from perfharness.telemetry.clocks import ClockOwner, changed_gpus
 from perfharness.telemetry.nvml import open_nvml
 from perfharness_launcher.doctor import Health, check_clocks
 from perfharness_launcher.gpus import GpuFacts
@@ -36,33 +35,24 @@ def proc(root: Path, capabilities: str, uid_map: str = WHOLE) -> Path:
     ],
 )
 def test_permission(tmp_path: Path, capabilities: str, uid_map: str, health: Health) -> None:
-    [check] = check_clocks(FACTS, [], proc(tmp_path, capabilities, uid_map))
+    [check] = check_clocks(FACTS, proc(tmp_path, capabilities, uid_map))
     assert check.health is health
 
 
 def test_without_a_gpu_nothing_is_said_and_a_divided_one_is_left_alone(tmp_path: Path) -> None:
-    assert list(check_clocks(GpuFacts(), [tmp_path / "none"])) == []
+    assert list(check_clocks(GpuFacts())) == []
     facts = GpuFacts(gpus=tuple(GpuRecord(index=3, uuid=f"MIG-{name}", mig=True) for name in "ab"))
-    _, check = check_clocks(facts, [], proc(tmp_path, "000001ffffffffff"))
+    _, check = check_clocks(facts, proc(tmp_path, "000001ffffffffff"))
     assert "MIG" in check.text
 
 
-def test_what_was_left_behind_and_what_is_held(tmp_path: Path) -> None:
-    with open_nvml(ReplayedNvml(h100_machine())) as nvml:
-        owner = ClockOwner(nvml, tmp_path)
-        owner.maximize([gpu_uuid(0)])
-        [running] = check_clocks(GpuFacts(), [tmp_path])
-        assert running.health is Health.GOOD
-        owner._locks.close()  # as the kernel does for a process that was killed
-        [left] = check_clocks(GpuFacts(), [tmp_path])
-        assert (left.health, left.hint) == (Health.WARNING, "perfharness clocks restore")
-        again = ClockOwner(nvml, tmp_path)
-        again.maximize([gpu_uuid(0)])
-        again.hold()
-        [held] = check_clocks(GpuFacts(), [tmp_path])
-        assert held.health is Health.GOOD
-    [clocks] = changed_gpus([tmp_path])
-    clocks.path.write_text("{")
-    [broken] = check_clocks(GpuFacts(), [tmp_path])
-    assert broken.health is Health.WARNING
-    assert str(clocks.path) in broken.text
+def test_what_a_killed_launch_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed = ReplayedNvml(h100_machine())
+    monkeypatch.setattr("importlib.import_module", lambda _: replayed)
+    root = proc(tmp_path, "000001ffffffffff")
+    assert [check.health for check in check_clocks(FACTS, root)] == [Health.GOOD]
+    with open_nvml() as nvml:
+        nvml.gpus[0].ask("nvmlDeviceSetPowerManagementLimit", 700_000)
+    _, left = check_clocks(FACTS, root)
+    assert (left.health, left.hint) == (Health.WARNING, "perfharness clocks restore")
+    assert gpu_uuid(0) in left.text

@@ -14,7 +14,6 @@ from perfharness.model.telemetry import (
     TELEMETRY_NAME,
     FailureRecord,
     SampleLog,
-    TickRecord,
     core_subject,
     process_subject,
 )
@@ -27,9 +26,8 @@ START = 1_700_000_000_000_000_000
 
 def sample_log(**meta: int) -> SampleLog:
     failure = FailureRecord(subject=GPU, metric="power_instant_mw", reason="NVML_ERROR_UNKNOWN", count=1)
-    ticks = TickRecord(source="gpu", period_ns=50 * MS, ticks=3, late=1, missed=0)
     return (
-        SampleBuilder(offset_ns=17, failures=[failure], ticks=[ticks], **meta)
+        SampleBuilder(offset_ns=17, failures=[failure], **meta)
         .subject(GPU, "gpu", name="Made Up", gpu_index=3)
         .subject(process_subject("proc_0_gpu_3"), "process", pid=12, gpu_uuid=GPU)
         .subject("host", "host")

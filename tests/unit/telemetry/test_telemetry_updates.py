@@ -1,8 +1,6 @@
-"""How often a source is updated, which readings are new, and the file that is made of a spool with both."""
+"""How often a source is updated, which readings are new, and the columns with both."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +9,7 @@ from hypothesis import strategies as st
 
 from perfharness.model.telemetry import ClockTieRecord, Float64, TelemetryMeta
 from perfharness.model.trace import Bool, Int64
-from perfharness.telemetry.protocol import Done
-from perfharness.telemetry.source import Reading
-from perfharness.telemetry.spool import SpoolState, SpoolWriter, finish_spool
-from perfharness.telemetry.store import read_sample_log
+from perfharness.telemetry.readings import Readings, Values, sampled_metrics, unread_metrics
 from perfharness.telemetry.updates import SLACK, UpdatePeriod, find_new, find_update_period
 
 MS = 1_000_000
@@ -125,44 +120,26 @@ def test_silent_updates_of_all_stretches_together(steps: list[tuple[int, bool]],
     np.testing.assert_array_equal(find_new(times, values, UpdatePeriod(period_ns, 0)), expected)
 
 
-KEYS = [("gpu", "power_instant_mw"), ("host", "cpu_percent"), ("gpu", "never_read"), ("host", "late")]
-
-
-def part(seed: int) -> list[Reading]:
-    """Five readings of each of the first keys, in the order in which they were taken."""
-    return [
-        Reading(key, seed * 1000 + reading * 10 + key, NAN if key == 2 else seed + key / 10, reading)
-        for reading in range(5)
-        for key in range(2 if seed < 3 else 4)
-    ]
-
-
-def finished(folder: Path, *states: tuple[list[Reading], int]) -> Done:
-    """What becomes of a spool of these batches, each with so many of the keys known."""
-    meta = TelemetryMeta(period_ns=10, clock=ClockTieRecord(offset_ns=7, error_ns=0), ended="stopped")
-    writer = SpoolWriter(folder / "spool")
-    for place, (readings, known) in enumerate(states):
-        writer.append(readings, SpoolState(keys=KEYS[:known], meta=meta), last=place == len(states) - 1)
-    writer.close()
-    done = finish_spool(folder / "spool", folder / "telemetry.parquet")
-    assert [path.name for path in folder.iterdir()] == ["telemetry.parquet"]
-    return done
-
-
-def test_the_file_has_the_readings_of_each_key_in_order(tmp_path: Path) -> None:
-    done = finished(tmp_path, *((part(seed), 2 if seed < 3 else 4) for seed in (1, 0, 2, 3, 5, 4)))
-    assert done.sampled == {"gpu": ["power_instant_mw"], "host": ["cpu_percent", "late"]}
-    log = read_sample_log(tmp_path / "telemetry.parquet")
-    assert log.meta.ended == "stopped"
-    for key, (subject, metric) in enumerate(KEYS):
-        series = log.series[subject, metric]
-        seeds = range(6) if key < 2 else range(3, 6)
-        assert series.time_monotonic_ns.tolist() == [s * 1000 + r * 10 + key for s in seeds for r in range(5)]
-        assert series.time_unix_ns.tolist() == [time + 7 for time in series.time_monotonic_ns]
-        assert series.read_ns.tolist() == [0, 1, 2, 3, 4] * len(seeds)
-        assert np.isnan(series.value).all() == (metric == "never_read")
-
-
-def test_a_spool_without_a_reading_gives_an_empty_file(tmp_path: Path) -> None:
-    finished(tmp_path, ([], 0))
-    assert read_sample_log(tmp_path / "telemetry.parquet").series == {}
+def test_readings_become_columns_with_their_update_periods() -> None:
+    readings = Readings()
+    for tick in range(40):  # the sensor says something else at each second reading
+        values: Values = {("gpu", "power_instant_mw"): 100.0 * (tick // 2), ("host", "cpu_percent"): 5.0}
+        if tick == 3:
+            values = dict.fromkeys(values, "lost")
+        readings.add(values, tick * 50 * MS, tick * 50 * MS + 2)
+    readings.add({("gpu", "power_sample_mw"): [(7, 1.0), (9, 2.0)], ("gpu", "pstate"): "none"}, 0, 4)
+    log = readings.log(TelemetryMeta(period_ns=10, clock=ClockTieRecord(offset_ns=7, error_ns=0), ended="stopped"))
+    power, share = log.series["gpu", "power_instant_mw"], log.series["host", "cpu_percent"]
+    assert power.time_monotonic_ns.tolist() == [tick * 50 * MS + 1 for tick in range(40)]
+    assert power.time_unix_ns.tolist() == [time + 7 for time in power.time_monotonic_ns]
+    assert np.flatnonzero(np.isnan(power.value)).tolist() == [3]
+    assert (int(power.is_new.sum()), int(share.is_new.sum())) == (20, 39)
+    assert log.meta.update_period_ns("gpu", "power_instant_mw") == pytest.approx(100 * MS, rel=0.05)
+    assert [one.metric for one in log.meta.update_periods] == ["power_instant_mw", "pstate"]
+    samples = log.series["gpu", "power_sample_mw"]
+    assert (samples.time_monotonic_ns.tolist(), samples.value.tolist()) == ([7, 9], [1.0, 2.0])
+    assert sampled_metrics(log) == {"gpu": ["power_instant_mw", "power_sample_mw"], "host": ["cpu_percent"]}
+    assert [(one.metric, one.reason) for one in unread_metrics(log)] == [("pstate", "none")]
+    assert {(one.metric, one.count) for one in log.meta.failures} == {
+        ("power_instant_mw", 1), ("cpu_percent", 1), ("pstate", 1),
+    }  # fmt: skip

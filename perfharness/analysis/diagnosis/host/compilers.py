@@ -1,14 +1,13 @@
-"""Which compilers there are, by what of them is on a stack, or natively on a CPU, only while something is compiled."""
+"""Which compilers there are, by their functions that are on a stack only while something is compiled."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfharness.model.host_samples import Frame, NativeSamples
+from perfharness.model.host_samples import Frame
 from perfharness.model.trace import Int64
 
 Names = Mapping[str, frozenset[str] | None]
@@ -21,17 +20,12 @@ FEW_SHAPES = "pad to few shapes"
 class Compiler:
     """One compiler: how it is named in a sentence, and what to try where it works in the steady state.
 
-    `files`: functions of Python that run only while it compiles. `library`: what the names of native libraries begin
-    with (a regular expression) that do nothing else. A library that also runs what it has compiled is in neither; of
-    those, functions in namespaces of LLVM and MLIR count (`LLVM_NAMES`). `programs`: names of processes.
+    `files`: functions of Python that run only while it compiles.
     """
 
     name: str
     step: str
     files: Names = field(default_factory=dict)
-    library: str = ""
-    linked: str = ""
-    programs: frozenset[str] = frozenset()
 
 
 def _all_of(*files: str) -> dict[str, frozenset[str] | None]:
@@ -74,14 +68,12 @@ COMPILERS = (
             "triton/compiler/compiler.py": frozenset({"compile"}),
             "triton/runtime/autotuner.py": frozenset({"_bench"}),
         },
-        library="libtriton",
     ),
     Compiler(
         "JAX's XLA",
         f"Compile once: make the function for jax.jit once, outside of the loop, and {FEW_SHAPES}; "
         "JAX_LOG_COMPILES=1 prints what is compiled.",
         _all_of("jax/_src/interpreters/partial_eval.py", "jax/_src/interpreters/mlir.py", "jax/_src/compiler.py"),
-        linked=r"libjax_common|xla_extension",
     ),
     Compiler(
         "tf.function",
@@ -92,7 +84,6 @@ COMPILERS = (
                 {"_create_concrete_function"}
             )
         },
-        linked="libtensorflow",
     ),
     Compiler(
         "TVM",
@@ -103,7 +94,6 @@ COMPILERS = (
         "TensorRT's builder",
         "Build the engine once, with a profile of all shapes, and keep its file.",
         _all_of("torch_tensorrt/dynamo/_compiler.py") | {"polygraphy/backend/trt/loader.py": frozenset({"call_impl"})},
-        library="libnvinfer_builder_resource",
     ),
     Compiler(
         "ONNX Runtime, making a session",
@@ -120,34 +110,12 @@ COMPILERS = (
         "Call compiled functions with the same types each time, or give them signatures; cache=True keeps them.",
         _all_of("numba/core/compiler.py")
         | {"numba/cuda/compiler.py": frozenset({"compile_cuda", "compile", "compile_ptx", "compile_all"})},
-        library="libllvmlite",
     ),
     Compiler(
         "CuPy's compiler",
         "Make kernels (RawKernel, ElementwiseKernel, RawModule) once, before the loop; give their numbers as arguments "
         "rather than in the source.",
         _all_of("cupy/cuda/compiler.py"),
-    ),
-    Compiler(
-        "NVRTC",
-        f"Have each kernel compiled once: {FEW_SHAPES}; torch.backends.cudnn.benchmark = False where shapes change; "
-        "keep kernels between batches.",
-        library=r"libnvrtc|libnvvm|libnvptxcompiler|libnvJitLink",
-    ),
-    Compiler(
-        "nvcc",
-        "Compile once, before the loop, and keep the library or its cubin.",
-        programs=frozenset({"nvcc", "cicc", "ptxas", "fatbinary", "nvlink", "cudafe++"}),
-    ),
-    Compiler(
-        "a C++ compiler",
-        "Compile once, before the loop, and keep the library.",
-        programs=frozenset({"gcc", "g++", "cc1plus", "c++", "cc", "clang", "clang++", "ninja"}),
-    ),
-    Compiler(
-        "the driver's compiler of PTX",
-        "Use libraries that hold code for this GPU; or keep what is compiled (CUDA_CACHE_PATH, CUDA_CACHE_MAXSIZE).",
-        library=r"libnvidia-ptxjitcompiler|libnvidia-nvvm|libnvidia-gpucomp",
     ),
     Compiler(
         "re",
@@ -159,27 +127,8 @@ COMPILERS = (
         "Make the template once, before the loop, and keep it.",
         _all_of("jinja2/compiler.py", "jinja2/parser.py", "jinja2/lexer.py"),
     ),
-    Compiler(
-        "LLVM",
-        "Keep what is compiled between batches; fewer kinds of inputs need fewer versions of it.",
-        library=r"libLLVM|libclang|libMLIR",
-    ),
 )  # fmt: skip
 """Where frames of several are on a stack, the outermost is the one: it has called the others."""
-
-COMPILING_NAMES = re.compile(
-    r"(?:llvm|xla::(?:\w+::)*Hlo\w+)::"
-    r"|.*\b(?:mlir|clang|tensorflow::grappler)::"
-    r"|.*\bllvm::(?!ArrayRef|MutableArrayRef|StringRef|StringMap|Small|function_ref|unique_function|Error|Expected|Twine)"
-)
-"""Of demangled native functions in libraries that do other things, too: LLVM's, those that XLA and TensorFlow rewrite
-graphs with, and any that has to do with their types, but for the containers of LLVM that programs use at run time."""
-
-HELPERS = re.compile(r"(?:libc|libm|libstdc\+\+|libgcc_s|libpthread|libjemalloc|libtcmalloc|ld-linux[\w-]*)[.-]")
-"""Libraries that do what others ask for: memory, strings, containers."""
-
-SURROUNDED_NS = 10_000_000
-"""A helper works for a compiler where its thread was in it this long before, and is again this long after."""
 
 
 def is_named(frame: Frame, functions: frozenset[str] | None) -> bool:
@@ -215,47 +164,4 @@ def compilers_of_stacks(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...
         for at, stack in enumerate(stacks):
             if not known.isdisjoint(stack):
                 found[at] = next(of_frame[number] for number in reversed(stack) if number in of_frame)
-    return found
-
-
-def compilers_of_programs(names: Mapping[int, str]) -> dict[int, int]:
-    """The compiler that each process is, by its place in `COMPILERS`; without those that are none.
-
-    Args:
-        names: of processes, by pid.
-    """
-    known = {name: number for number, compiler in enumerate(COMPILERS) for name in compiler.programs}
-    return {pid: known[name] for pid, name in names.items() if name in known}
-
-
-def compilers_of_functions(functions: Sequence[Frame]) -> Int64:
-    """The compiler that each native function is of, by its place in `COMPILERS`; -1: none."""
-    whole = [(number, re.compile(compiler.library)) for number, compiler in enumerate(COMPILERS) if compiler.library]
-    linked = [(number, re.compile(compiler.linked)) for number, compiler in enumerate(COMPILERS) if compiler.linked]
-    found = np.full(len(functions), -1, dtype=np.int64)
-    for at, frame in enumerate(functions):
-        library = frame.file.rpartition("/")[2]
-        found[at] = next((number for number, pattern in whole if pattern.match(library)), -1)
-        if found[at] < 0 and COMPILING_NAMES.match(frame.function):
-            found[at] = next((number for number, pattern in linked if pattern.match(library)), len(COMPILERS) - 1)
-    return found
-
-
-def compilers_of_samples(native: NativeSamples, rows: Int64) -> Int64:
-    """The compiler that is at work in each of these native samples, by its place in `COMPILERS`, -1 where none is;
-    helpers work for it where it is at work right before and after.
-    """
-    found = compilers_of_functions(native.functions)[native.function[rows]]
-    of_function = [HELPERS.match(frame.file.rpartition("/")[2]) is not None for frame in native.functions]
-    helps = np.asarray(of_function, dtype=np.bool_)[native.function[rows]]
-    known = np.flatnonzero(~helps)
-    if not len(known) or not (found >= 0).any():
-        return found
-    at, time, thread = np.flatnonzero(helps), native.time_ns[rows], native.thread[rows]
-    after = np.searchsorted(known, at)
-    first, last = known[np.maximum(after - 1, 0)], known[np.minimum(after, len(known) - 1)]
-    is_surrounded = (first < at) & (at < last) & (found[first] == found[last])
-    is_surrounded &= (thread[first] == thread[at]) & (thread[last] == thread[at])
-    is_surrounded &= (time[at] - time[first] <= SURROUNDED_NS) & (time[last] - time[at] <= SURROUNDED_NS)
-    found[at[is_surrounded]] = found[first[is_surrounded]]
     return found

@@ -1,4 +1,4 @@
-"""What a machine kept of its CPUs from a process: by a quota, by its hypervisor, by a low frequency."""
+"""What a machine kept of its CPUs from a process: by a quota, by its hypervisor."""
 
 from __future__ import annotations
 
@@ -74,31 +74,24 @@ class CpuQuota:
 class CpuSupply:
     """Of one process, on one clock.
 
-    `quota`: None without one. `stolen`: of the CPU time that the machine wanted, what its hypervisor gave to others.
-    `slowed`: how far the CPUs at work were below their base frequency, of that; both empty where they are not known.
+    `quota`: None without one. `stolen`: of the CPU time that the machine wanted, what its hypervisor gave to others;
+    empty where that is not known.
     """
 
     quota: CpuQuota | None = None
     stolen: Steps = field(default_factory=Steps)
-    slowed: Steps = field(default_factory=Steps)
 
     def moved(self, by_ns: int) -> CpuSupply:
         """On another clock."""
         quota = self.quota
         if quota is not None:
             quota = replace(quota, start_ns=quota.start_ns + by_ns, end_ns=quota.end_ns + by_ns)
-        return CpuSupply(quota, self.stolen.moved(by_ns), self.slowed.moved(by_ns))
+        return CpuSupply(quota, self.stolen.moved(by_ns))
 
 
 def cpu_supply(log: SampleLog, subject: str) -> CpuSupply:
     """Of a process, UTC."""
-    frequency = log.get(HOST, "busy_frequency_percent")
-    slowed = Steps() if frequency is None else _steps(frequency)
-    return CpuSupply(
-        quota=_quota(log, subject),
-        stolen=_stolen(log),
-        slowed=replace(slowed, share=np.maximum(1 - slowed.share / 100, 0.0)),
-    )
+    return CpuSupply(quota=_quota(log, subject), stolen=_stolen(log))
 
 
 def _stolen(log: SampleLog) -> Steps:

@@ -1,4 +1,4 @@
-"""What the samples of the explaining pass say of a stage's causes: which lines of the user's code they lead to."""
+"""What samples say of a stage's causes: which lines of the user's code they lead to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from perfharness.analysis.diagnosis.host.call_roles import ROLE_NAMES
 from perfharness.analysis.diagnosis.host.compilers import (
     COMPILERS,
     Names,
-    compilers_of_programs,
-    compilers_of_samples,
     compilers_of_stacks,
     frames_named,
 )
 from perfharness.analysis.diagnosis.host.issuing import stretches
-from perfharness.analysis.diagnosis.rules.evidence import Compiling, HostEvidence, Peer, Worker
+from perfharness.analysis.diagnosis.rules.evidence import Compiling, HostEvidence, Worker
 from perfharness.analysis.diagnosis.workload import StageEvents
 from perfharness.analysis.host_samples.awaits import SELECTS
 from perfharness.analysis.host_samples.frames import is_library
@@ -35,12 +33,10 @@ from perfharness.analysis.host_samples.host_profile import (
     host_profile,
     inside,
     lines_during,
-    nearest_samples,
     own_functions,
 )
-from perfharness.analysis.host_samples.native_profile import native_code_at
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.model.diagnosis import FunctionTime, NativeFunction
+from perfharness.model.diagnosis import FunctionTime
 from perfharness.model.host_samples import HostEventKind, HostEvents, HostProbe, HostSamples, HostState
 from perfharness.model.result import Float64
 from perfharness.model.trace import PID_SHIFT, Bool, Int64
@@ -50,6 +46,9 @@ MIN_SAMPLES = 5
 
 MIN_OF_STAGE = 5
 """Samples of a stage that say something of it: of one or two, what they happened to meet would be all of its time."""
+MIN_OF_MEASURED = 10
+"""The same in the measured pass. A stage with fewer has no evidence of them: its CPU time, which the recorder reads,
+says more."""
 
 MIN_UNWORKED = 20
 """Samples of waits that can say that nobody works meanwhile: on a busy machine threads are sampled late."""
@@ -131,7 +130,6 @@ LIBRARIES: Mapping[str, Names] = {
     "drained queue": DRAINED_QUEUES,
     "batch loader": dict.fromkeys(BATCH_LOADERS),
     "asked": ASKED,
-    "python waits": PYTHON_WAITS,
     "connection pool": CONNECTION_POOLS,
     "processes": STARTS_PROCESSES,
     "threads": STARTS_THREADS,
@@ -173,7 +171,7 @@ def stacks_with(samples: HostSamples, frames: Sequence[int]) -> Bool:
 
 
 def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None = None) -> HostEvidence | None:
-    """None where the process's threads were not sampled.
+    """None where the process's threads were not sampled, or too little in the measured pass.
 
     Args:
         known: `known_stacks`.
@@ -183,6 +181,8 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
     if probe is None or profile is None:
         return None
     samples, rows = probe.samples, events.sample_rows
+    if samples.is_coarse and len(rows) < MIN_OF_MEASURED:
+        return None
     if len(rows) < MIN_OF_STAGE:
         rows = rows[:0]
         profile = host_profile(probe, events.spans, rows)
@@ -207,7 +207,6 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
     return HostEvidence(
         profile=profile,
         busiest=own,
-        native=_native_code(events, own, computing, ms_per_ns),
         in_libraries=[function for function in inner if is_library(function.file)],
         called=called,
         in_state=in_state,
@@ -224,94 +223,21 @@ def host_evidence(events: StageEvents, known: KnownStacks, is_early: Bool | None
         cpus_before=probe.cpus if probe.cpus and profile.cpus and profile.cpus < probe.cpus else None,
         crowded_ms=(profile.state_ms.get("runnable") or 0.0) * _crowded_share(probe.events, samples, rows),
         compiling=_compiling(probe, events, known.compiler, ms_per_ns),
-        peers=_peers(probe, events),
     )
 
 
-def _native_code(
-    events: StageEvents, line: FunctionTime | None, computing: Int64, ms_per_ns: float
-) -> NativeFunction | None:
-    """The native function that most of the CPU time of the busiest function is in."""
-    probe = events.workload.host_probe
-    if probe is None or events.native is None or line is None:
-        return None
-    computing_ms = float(probe.samples.length_ns[computing].sum()) * ms_per_ns
-    return native_code_at(events.native, line, line.self_ms / computing_ms)
-
-
 def _compiling(probe: HostProbe, events: StageEvents, of_stack: Int64, ms_per_ns: float) -> Compiling | None:
-    """Compilers at work in several ranges of the stage: on its Python stacks, as processes that it waits for, and
-    natively below stacks without one.
-    """
-    samples, rows, native = probe.samples, events.sample_rows, events.native
+    """Compilers on the Python stacks of several ranges of the stage."""
+    samples, rows = probe.samples, events.sample_rows
     on_stack = of_stack[samples.stack[rows]]
-    on_stack = np.where(on_stack < 0, _compilers_waited_for(probe, rows), on_stack)
     chosen, lengths = rows[on_stack >= 0], samples.length_ns.astype(np.float64)
     spent = np.bincount(on_stack[on_stack >= 0], weights=lengths[chosen], minlength=len(COMPILERS)) * ms_per_ns
     computing = float(lengths[chosen[np.isin(samples.state[chosen], COMPUTING)]].sum()) * ms_per_ns
-    moments = samples.time_ns[chosen]
-    if native is not None:
-        of_row = compilers_of_samples(native.samples, native.rows)
-        below, of_row = native.rows[of_row >= 0], of_row[of_row >= 0]
-        meanwhile = _samples_at(samples, native.samples.thread[below], native.samples.time_ns[below])
-        is_new = (meanwhile < 0) | (of_stack[samples.stack[meanwhile]] < 0)
-        below, of_row, meanwhile = below[is_new], of_row[is_new], meanwhile[is_new]
-        took_ms = (
-            native.samples.length_ns[below] / NS_PER_MS * events.per_batch * _host_time_per_cpu_time(samples, rows)
-        )
-        spent += np.bincount(of_row, weights=took_ms, minlength=len(COMPILERS))
-        computing += float(took_ms.sum())
-        moments = np.concatenate([moments, native.samples.time_ns[below]])
-        chosen = np.unique(np.concatenate([chosen, np.intersect1d(meanwhile, rows)]))
-    if not _recurs(moments, events.spans):
+    if not _recurs(samples.time_ns[chosen], events.spans):
         return None
     compiler = COMPILERS[int(spent.argmax())]
     line = next(iter(own_functions(samples, chosen, ms_per_ns)), None)
     return Compiling(compiler.name, compiler.step, float(spent.sum()), computing, line)
-
-
-def _host_time_per_cpu_time(samples: HostSamples, rows: Int64) -> float:
-    """How long computing takes a stage's threads, their waiting for a free CPU included, by their time on one."""
-    on_cpu, ready = samples.on_cpu_ns[rows], samples.runnable_ns[rows]
-    known = (on_cpu >= 0) & (ready >= 0)
-    ran = float(on_cpu[known].sum())
-    return 1 + float(ready[known].sum()) / ran if ran else 1.0
-
-
-def _compilers_waited_for(probe: HostProbe, rows: Int64) -> Int64:
-    """Which compiler each of these samples waits for as a process, -1: none."""
-    found, waits, compilers = np.full(len(rows), -1, dtype=np.int64), probe.events, compilers_of_programs(probe.peers)
-    mine = np.flatnonzero((waits.kind == HostEventKind.PEER) & np.isin(waits.detail, list(compilers)))
-    if len(mine) and len(rows):
-        sample = _samples_at(probe.samples, waits.thread[mine], waits.end_ns[mine])  # which it was noted with
-        at = np.minimum(np.searchsorted(rows, sample), len(rows) - 1)
-        is_there = rows[at] == sample
-        found[at[is_there]] = [compilers[pid] for pid in waits.detail[mine][is_there].tolist()]
-    return found
-
-
-def _peers(probe: HostProbe, events: StageEvents) -> list[Peer]:
-    """The processes that the stage's threads waited for, by name; those waited for longest first."""
-    found, spans = probe.events, events.spans
-    mine = np.flatnonzero((found.kind == HostEventKind.PEER) & np.isin(found.thread, spans.thread))
-    spent: dict[str, float] = {}
-    for thread in np.unique(found.thread[mine]).tolist():
-        of_thread, of_stage = mine[found.thread[mine] == thread], spans.thread == thread
-        line = BusyLine(spans.start_ns[of_stage], spans.end_ns[of_stage])
-        waited = line.within(found.start_ns[of_thread], found.end_ns[of_thread])
-        for pid, length in zip(found.detail[of_thread].tolist(), waited.tolist(), strict=True):
-            name = probe.peers.get(pid, "")
-            spent[name] = spent.get(name, 0.0) + length
-    peers = [Peer(name, events.ms(length)) for name, length in spent.items() if name and length]
-    return sorted(peers, key=lambda one: -one.ms)
-
-
-def _samples_at(samples: HostSamples, thread: Int64, time_ns: Int64) -> Int64:
-    """The sample of the same thread that is nearest to each moment; -1 where it has none."""
-    found = np.full(len(thread), -1, dtype=np.int64)
-    for one in np.unique(thread).tolist():
-        found[thread == one] = nearest_samples(samples, one, time_ns[thread == one])
-    return found
 
 
 def _work(probe: HostProbe, rows: Int64, spans: Spans, in_library: Mapping[str, Bool]) -> dict[str, Int64]:
@@ -332,7 +258,6 @@ def _work(probe: HostProbe, rows: Int64, spans: Spans, in_library: Mapping[str, 
         "full queue": rows[has_no_room],
         "drained queue": rows[has_work_left],
         "asked": rows[waits & on_stack["asked"]],
-        "native lock": rows[(state == HostState.LOCK) & ~(on_stack["loader"] | on_stack["python waits"])],
         "exchange": _exchange(probe, rows[(state == HostState.PIPE) & ~waits]),
         "pool exchange": _exchange(probe, rows[waits & ~on_stack["batch loader"]], of_pool=True),
         "processes": rows[on_stack["processes"]],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from perfharness.model.diagnosis import Cause, FunctionTime, GpuLimit, GpuLimits, HostProfile, NativeFunction, Verdict
+from perfharness.model.diagnosis import Cause, FunctionTime, GpuLimit, GpuLimits, HostProfile, Verdict
 from perfharness.model.trace import OsWaitKind
 
 MISSING_CALLS = (
@@ -28,7 +28,7 @@ STATES_OF_WAITS = {
 }
 """Sampled states (`HostState`) that are a kind of waiting."""
 
-NO_STACKS = "no stacks were sampled (--explain samples them)"
+NO_STACKS = "too few stacks were sampled (--explain samples more)"
 NO_SAMPLES = "no sample of its stacks shows it"
 
 
@@ -93,14 +93,13 @@ class KeptCpu:
     """What the machine kept of its CPUs from a stage, as telemetry has it; None: not known, or no such thing.
 
     `quota_ns`: how long, in its host time, a quota of `quota_cpus` CPUs made its control group stand still.
-    `stolen_share` and `slowed_share` are of the time in which it computes: given to other machines, and lost to a
-    frequency below the base frequency. `computing_share`: of its host time, what was computed at least.
+    `stolen_share` is of the time in which it computes: given to other machines. `computing_share`: of its host time,
+    what was computed at least.
     """
 
     quota_cpus: float | None = None
     quota_ns: float | None = None
     stolen_share: float | None = None
-    slowed_share: float | None = None
     computing_share: float | None = None
 
 
@@ -131,14 +130,6 @@ class Compiling:
 
 
 @dataclass(frozen=True)
-class Peer:
-    """Another process of this machine that a stage waits for, at a pipe, a socket, or for its end; ms a batch."""
-
-    name: str
-    ms: float
-
-
-@dataclass(frozen=True)
 class Worker:
     """The thread, of any of the processes, that works while a stage waits in a loader or queue, or for a lock.
 
@@ -163,12 +154,11 @@ class HostEvidence:
     the steady state passed. `faulting`: where most page faults were. `work_ms` a batch, and `work_lines`: how long
     a kind of library (`loader`, and of that `loader of processes`; `hand-over`: that, or a lock, of which `full
     queue` and `drained queue`: until there is room, or nothing left; `connection pool`: until one is free; `asked`:
-    what was asked for; `native lock`: a lock, below no function of Python that waits; `exchange`, `pool exchange`:
+    what was asked for; `exchange`, `pool exchange`:
     a pipe, or a pool of processes, while the process at its other end, or the pool, sends or receives rather than
     works; `processes`, `threads`: they are made, in several ranges; `ends`: they are made ready, or ended) was on
     the stack, and the line that most of it was called from. `recorder`: the line that perfharness's own time passed
-    at, which is in no other of these. `worker`: who does the work that the stage waits for in a loader. `native`:
-    the native function that most of the CPU time of `busiest` is in, where that is not the interpreter.
+    at, which is in no other of these. `worker`: who does the work that the stage waits for in a loader.
     `crowded_ms` a batch: ready without a free CPU while the process itself had more threads ready than it has CPUs.
     `workers_queued_share`: of `hand-over`, while the threads that do the work are ready without a CPU, which other
     processes have; `workers_crowded_share`: which threads of the process itself have. `cpus_before`: how many cores
@@ -193,10 +183,7 @@ class HostEvidence:
     workers_crowded_share: float = 0.0
     cpus_before: int | None = None
     unworked_share: float = 0.0
-    native: NativeFunction | None = None
     compiling: Compiling | None = None
-    peers: list[Peer] = field(default_factory=list)
-    """Those that are known, that waited for longest first."""
 
 
 @dataclass(frozen=True)
@@ -416,7 +403,6 @@ class Match:
     saves_ns: float | None = None
     where: FunctionTime | None = None
     where_reason: str = NO_STACKS
-    native: NativeFunction | None = None
     missing: list[str] = field(default_factory=list)
     limit: GpuLimit | None = None
     undisturbed_ns: float | None = None
@@ -450,7 +436,6 @@ class Match:
             where_reason=None if self.where is not None else self.where_reason,
             try_this=self.try_this,
             saves_ms=saves,
-            native=self.native,
         )
 
 

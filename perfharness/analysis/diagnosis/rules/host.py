@@ -16,14 +16,12 @@ from perfharness.analysis.diagnosis.rules.evidence import (
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, recompilation
 from perfharness.analysis.diagnosis.rules.libraries import (
     ENGINES,
-    HANDS_OVER,
     cheaper,
     cpus_text,
     idle_share,
     time_in_library,
 )
-from perfharness.analysis.host_samples.native_profile import is_tracer
-from perfharness.model.diagnosis import FunctionTime, Verdict, native_text
+from perfharness.model.diagnosis import FunctionTime, Verdict
 
 CPU_BOUND_SHARE = 0.50
 """Of the host time: most of it is spent outside of CUDA."""
@@ -37,21 +35,13 @@ RECORDER_STEP = "Annotate fewer, longer ranges here; this work counts in the sta
 COLLECTION_STEP = (
     "Make fewer objects a batch; gc.freeze() after the set-up; raise gc.set_threshold(), or collect between batches."
 )
-KERNEL_SHARE = 0.25
-"""Of the CPU time: page faults, or system calls, worth a sentence."""
-MOST_IN_KERNEL = 0.50
-"""Of the CPU time: calls of the system are what to change."""
-HELPER_SHARE = 0.10
-"""Of the host time: CPU time of threads without Python that is worth a sentence."""
+FEW_SAMPLES = 100
+"""With fewer, a sentence gives their number."""
 FAULT_NS = 500
 """Of host time, at least: the kernel is entered, finds a page and clears its 4 KiB."""
 KEEP_MEMORY_STEP = "Keep its memory between batches and write into it (out=, copy_) rather than allocate it anew."
-FEWER_CALLS_STEP = (
-    "Most of its CPU time is in the kernel: make fewer and larger calls of the system (buffered files and sockets, "
-    "many items a call)."
-)
 PROFILE_STEP = "Profile the stage: --explain names the function{}."
-MORE_SAMPLES_STEP = "Run more batches: its stacks are sampled once a millisecond."
+MORE_SAMPLES_STEP = "Run more batches: its stacks are sampled 500 times a second."
 CALLS_STEP = "Record all calls: --explain names those that take the time, or the function that computes."
 
 
@@ -99,8 +89,15 @@ def cpu_bound(f: Figures) -> Match | None:
         evidence = [f"{outside} of its host time is outside of CUDA calls; the GPU is idle for {f.idle} of it."]
     if f.uses_gpu and not f.api_is_complete and (unrecorded := _unrecorded(f)) is not None:
         return Match(
-            Verdict.CANNOT_TELL, 0.0, f.wall, [f"{evidence[0]} {unrecorded}"], CALLS_STEP, missing=[MISSING_CALLS]
-        )  # fmt: skip
+            Verdict.CANNOT_TELL,
+            0.0,
+            f.wall,
+            [f"{evidence[0]} {unrecorded}"],
+            CALLS_STEP,
+            where=None if f.host is None else f.host.busiest,
+            where_reason=f.no_line,
+            missing=[MISSING_CALLS],
+        )
     launch = launching(f)  # what leads to launches has that name where they limit the stage
     dispatching = (
         f.issuing.launching_ns - f.issuing.launch_calls_ns if launch is not None and launch.is_verdict else 0.0
@@ -133,7 +130,7 @@ def cpu_bound(f: Figures) -> Match | None:
         if ready is not None and ready >= CPU_BOUND_SHARE:
             evidence.append(f"It computes, or waits for a CPU, at least {percent(ready, 1)} of its host time{waits}.")
         elif f.host is not None:
-            evidence.append("Whether it computes or waits is not known: the explaining pass has too few samples of it.")
+            evidence.append("Whether it computes or waits is not known: it has too few samples.")
         elif not evidence:
             evidence.append("It uses no GPU; whether it computes or waits was not recorded.")
         next_step = PROFILE_STEP.format("; then do it in other threads while the GPU is at work" if f.uses_gpu else "")
@@ -141,7 +138,7 @@ def cpu_bound(f: Figures) -> Match | None:
         saves_ns: float | None = saves
     else:
         described, next_step, saves_ns = _of_function(f, line, saves)
-        evidence += [described, *_native_evidence(f)]
+        evidence.append(described)
     faults = 0.0 if f.host is None else f.batches * (f.host.profile.minor_faults or 0.0)
     if f.host is not None and f.host.faulting is not None and faults * FAULT_NS >= FURTHER_SHARE * f.undisturbed_ns:
         evidence.append(
@@ -149,8 +146,6 @@ def cpu_bound(f: Figures) -> Match | None:
             "process, a page at a time."
         )
         next_step = f"{next_step} {KEEP_MEMORY_STEP}"
-    elif _kernel_share(f) >= MOST_IN_KERNEL and not _hands_over(f):
-        next_step = f"{next_step} {FEWER_CALLS_STEP}"
     if f.recorder_ns >= FURTHER_SHARE * f.wall and f.recorder_ns:
         evidence.append(f"Opening and closing ranges takes {percent(f.recorder_ns, f.wall)} of it.")
     if f.others_ns >= REPORTED_SHARE * f.wall and f.others_ns:
@@ -162,7 +157,6 @@ def cpu_bound(f: Figures) -> Match | None:
     return Match(
         Verdict.CPU_BOUND, computing, f.wall, evidence, next_step, saves_ns=saves_ns, where=line,
         where_reason=f.no_line, missing=[*f.missing_calls, *unknown] if f.uses_gpu else unknown,
-        native=None if f.host is None else f.host.native,
     )  # fmt: skip
 
 
@@ -172,7 +166,7 @@ def _unrecorded(f: Figures) -> str | None:
     """
     if f.gpu_idle < CPU_BOUND_SHARE * f.wall:
         return "It may compute, or wait for the GPU."
-    if f.host is not None or f.without_calls >= CPU_BOUND_SHARE * f.wall:
+    if f.without_calls >= CPU_BOUND_SHARE * f.wall:
         return None
     free = f", and only {percent(f.without_calls, f.wall)} in ranges without any CUDA call" if f.without_calls else ""
     return f"It may compute, or allocate, free or load{free}: such calls were not recorded."
@@ -188,36 +182,6 @@ def _compiling(f: Figures) -> float:
     return 0.0 if f.host.compiling is None else f.sum_ns(f.host.compiling.computing_ms)
 
 
-def _kernel_share(f: Figures) -> float:
-    """Of the CPU time of the stage's threads; 0: not known, or less than can be told from none."""
-    profile = None if f.host is None else f.host.profile
-    if profile is None or profile.native is None or not profile.on_cpu_ms:
-        return 0.0
-    return (profile.native.kernel_ms or 0.0) / profile.on_cpu_ms
-
-
-def _hands_over(f: Figures) -> bool:
-    """Whether the calls of the system are those that wake other threads, of which there is a step already."""
-    library = time_in_library(f)
-    return library is not None and library.name in HANDS_OVER
-
-
-def _native_evidence(f: Figures) -> list[str]:
-    """How much of the CPU time is in the kernel, and what threads without Python compute meanwhile."""
-    native = None if f.host is None else f.host.profile.native
-    if f.host is None or native is None:
-        return []
-    evidence, in_kernel = [], _kernel_share(f)
-    if in_kernel >= KERNEL_SHARE:
-        evidence.append(f"{percent(in_kernel, 1)} of its CPU time is in the kernel.")
-    used = f.sum_ns(native.helper_cpu_ms) / f.wall if f.wall else 0.0
-    if used >= HELPER_SHARE:
-        top = next((one for one in native.helper_functions if not is_tracer(one)), None)
-        where = "" if top is None else f", {percent(top.share, 1)} of that in {native_text(top)}"
-        evidence.append(f"Threads without Python keep {used:.1f} CPUs busy meanwhile{where}.")
-    return evidence
-
-
 def _of_function(f: Figures, line: FunctionTime, saves_ns: float) -> tuple[str, str, float | None]:
     """Where the computing passes, what to try, and what that saves at most: all that the function takes; of a network's
     computing what idle CPUs can take over, None where none are.
@@ -225,10 +189,10 @@ def _of_function(f: Figures, line: FunctionTime, saves_ns: float) -> tuple[str, 
     library, idle = time_in_library(f), idle_share(f)
     inside = percent(f.sum_ns(line.cumulative_ms), f.wall)
     text = f"{inside} of its host time passes in {place(line)}"
+    if f.host is not None and f.host.profile.samples < FEW_SAMPLES:
+        text += f" ({f.host.profile.samples} samples)"
     if library is not None:
         text += f", {percent(f.sum_ns(library.ms), f.wall)} in {library.name}, most in {library.most_in}"
-    if f.host is not None and f.host.native is not None:
-        text += f", natively {percent(f.host.native.share, 1)} in {native_text(f.host.native)}"
     text += "" if idle is None else f"; {cpus_text(f)}"
     step = cheaper(call_of(line), library, is_idle=idle is not None and not f.uses_gpu)
     step = f"{step[0].upper()}{step[1:]}"

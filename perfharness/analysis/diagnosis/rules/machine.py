@@ -1,11 +1,11 @@
-"""Rules about CPUs that the machine keeps from the process: by a quota, by its hypervisor, by a low frequency."""
+"""Rules about CPUs that the machine keeps from the process: by a quota, by its hypervisor."""
 
 from __future__ import annotations
 
 from perfharness.analysis.diagnosis.rules.evidence import Figures, Match, percent
 from perfharness.model.diagnosis import Verdict
 
-OF_MACHINE = frozenset({Verdict.CPU_QUOTA, Verdict.CPU_STEAL, Verdict.CPU_FREQUENCY})
+OF_MACHINE = frozenset({Verdict.CPU_QUOTA, Verdict.CPU_STEAL})
 """Verdicts of the measured pass alone: what the machine keeps from one pass it need not keep from the other, and
 recording uses up a quota, too."""
 
@@ -19,10 +19,6 @@ QUOTA_STEP = (
 STEAL_STEP = (
     "Run it on a machine that has its CPUs to itself: another host or kind of instance; one whose CPU credits are used "
     "up gets less, too."
-)
-FREQUENCY_STEP = (
-    "Let the CPUs run faster: the governor `performance` (cpupower frequency-set), no scaling_max_freq or power limit "
-    "below their base frequency, better cooling."
 )
 NO_LINE = "what keeps the CPUs from it is the machine, not a line of this stage"
 
@@ -44,13 +40,6 @@ def cpu_steal(f: Figures) -> Match | None:
     share = f.kept.stolen_share or 0.0
     evidence = f"The hypervisor gives {100 * share:.0f} % of the CPU time that this machine wants to other machines."
     return _match(f, Verdict.CPU_STEAL, share * f.computing_ns, evidence, STEAL_STEP)
-
-
-def cpu_frequency(f: Figures) -> Match | None:
-    """The CPUs run slower than they do under any load."""
-    share = f.kept.slowed_share or 0.0
-    evidence = f"The CPUs at work run at {100 * (1 - share):.0f} % of their base frequency while it computes."
-    return _match(f, Verdict.CPU_FREQUENCY, share * f.computing_ns, evidence, FREQUENCY_STEP)
 
 
 def _match(f: Figures, verdict: Verdict, lost: float, evidence: str, next_step: str) -> Match | None:

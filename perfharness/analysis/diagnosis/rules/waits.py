@@ -7,8 +7,7 @@ from dataclasses import replace
 from perfharness.analysis.diagnosis.rules.calls import MANY_WAITS, READ_BACK_STEP, TURNS_SHARE
 from perfharness.analysis.diagnosis.rules.evidence import MISSING_OS, Figures, Match, call_of, percent, place
 from perfharness.analysis.diagnosis.rules.gpu import REPORTED_SHARE, WAITING_SHARE
-from perfharness.analysis.host_samples.native_profile import is_tracer
-from perfharness.model.diagnosis import FunctionTime, Verdict, native_text
+from perfharness.model.diagnosis import FunctionTime, Verdict
 from perfharness.model.trace import OsWaitKind
 
 AT_WORK_SHARE = 0.50
@@ -27,9 +26,6 @@ GIL_SHARE = 0.20
 the lock away every 5 ms."""
 RUNNABLE_SHARE = 0.20
 """Of the host time. A thread that finds no CPU for a fifth of it shares its CPUs with more threads than there are."""
-
-HELPERS_SHARE = 0.25
-"""Of a wait for a lock, CPU time of threads without Python: on a busy machine they get a part of a CPU."""
 
 UNWORKED_SHARE = 0.80
 """Of a wait for other threads, while none of them computes: what ends it is no work of theirs."""
@@ -68,8 +64,10 @@ GIL_STEP = (
     "Move the work that holds the lock into a process of its own, or into native code that releases it; use fewer "
     "threads."
 )
-NO_NAME = "the process that it waits for"
-PEER_STEP = "Look at {}: make it faster, or ask for the next result before this one is needed, and compute meanwhile."
+PROCESS_STEP = (
+    "Look at the process that it waits for: make it faster, or ask for the next result before this one is needed, and "
+    "compute meanwhile."
+)
 FILE_STEP = (
     "Read ahead or write behind in another thread, in larger pieces; no fsync for each batch; cache what is read."
 )
@@ -254,24 +252,6 @@ def worker_start(f: Figures) -> Match | None:
     return _wait(f, verdict, lost, [evidence], POOL_STEP, f.line_of(kind))
 
 
-def library_wait(f: Figures) -> Match | None:
-    """Blocked in a call of a native library, while its own threads, which run no Python, do what it was called for."""
-    native, lock = None if f.host is None else f.host.profile.native, f.work_ns("native lock")
-    if native is None or not lock or f.works_when_asked or f.sum_ns(native.helper_cpu_ms) < HELPERS_SHARE * lock:
-        return None
-    top = next((one for one in native.helper_functions if not is_tracer(one)), None)
-    line = f.line_of("native lock")
-    if top is None or line is None or top.share < AT_WORK_SHARE:
-        return None
-    evidence = (
-        f"It waits for a lock {percent(lock, f.wall)} of its host time, while threads without Python keep "
-        f"{f.sum_ns(native.helper_cpu_ms) / f.wall:.1f} CPUs busy, {percent(top.share, 1)} of that in "
-        f"{native_text(top)}: what the line calls computes in threads of its own."
-    )
-    step = f"Make {call_of(line)} cheaper: fewer calls, less for each, other options of the library; or call it ahead."
-    return _wait(f, Verdict.WAITING_ON_STAGE, lock, [evidence], step, line)
-
-
 def process_wait(f: Figures) -> Match | None:
     """Waiting for a child process to end, or, at a pipe or a local socket, for what another process does."""
     piped = max(f.state_ns("pipe") - f.work_ns("loader of processes") - f.work_ns("exchange"), 0.0)
@@ -281,21 +261,9 @@ def process_wait(f: Figures) -> Match | None:
     if waited < share / 2 * f.undisturbed_ns or not waited:
         return None
     what = "another process, at a pipe or local socket," if piped > ends else "another process to end"
-    evidence = f"Its thread waits for {what} {percent(waited, f.wall)} of its host time{_peer(f, waited)}."
+    evidence = f"Its thread waits for {what} {percent(waited, f.wall)} of its host time."
     line = f.line_in("pipe" if piped > ends else "process")
-    step = PEER_STEP.format(_peer_name(f, waited))
-    return _wait(f, Verdict.WAITING_ON_PROCESS, waited, [evidence, _parts(f)], step, line, share)
-
-
-def _peer(f: Figures, waited_ns: float) -> str:
-    name = _peer_name(f, waited_ns)
-    return "" if name == NO_NAME else f": {name}"
-
-
-def _peer_name(f: Figures, waited_ns: float) -> str:
-    """The process that most of this waiting is for."""
-    peers = [] if f.host is None else f.host.peers
-    return peers[0].name if peers and f.sum_ns(peers[0].ms) >= waited_ns / 2 else NO_NAME
+    return _wait(f, Verdict.WAITING_ON_PROCESS, waited, [evidence, _parts(f)], PROCESS_STEP, line, share)
 
 
 def file_wait(f: Figures) -> Match | None:
@@ -310,7 +278,7 @@ def network_wait(f: Figures) -> Match | None:
     match = _wait_for(f, OsWaitKind.SOCKET, Verdict.NETWORK_WAIT, whom, NETWORK_STEP)
     if match is None or here < of_network / 2:
         return match
-    whom = f"{match.evidence[0][:-1]}, {percent(here, of_network)} of that for this machine itself{_peer(f, here)}."
+    whom = f"{match.evidence[0][:-1]}, {percent(here, of_network)} of that for this machine itself."
     return replace(match, evidence=[whom])
 
 
@@ -350,7 +318,7 @@ def blocked(f: Figures) -> Match | None:
     missing = "which thread or process ends the wait, where it is a lock: none was in a stage of this trace meanwhile"
     next_step = "Wait less: no sleeps, read ahead in another thread, shorter critical sections."
     is_lock = lock >= WAITING_SHARE * f.undisturbed_ns
-    if is_lock and f.host is not None and f.host.unworked_share >= UNWORKED_SHARE and _helpers_rest(f, lock):
+    if is_lock and f.host is not None and f.host.unworked_share >= UNWORKED_SHARE:
         evidence += " Most of the time no other thread that runs Python computes meanwhile."
         next_step = UNWORKED_STEP
     most = max(OsWaitKind, key=f.waiting_ns)
@@ -358,12 +326,6 @@ def blocked(f: Figures) -> Match | None:
         Verdict.WAITING_ON_SYSTEM, whole, f.wall, [evidence], next_step, saves_ns=whole,
         where=f.line_waiting(most), where_reason=f.no_line, missing=[missing] if is_lock else [],
     )  # fmt: skip
-
-
-def _helpers_rest(f: Figures, waited_ns: float) -> bool:
-    """Whether threads without Python are not known to compute while it waits."""
-    native = None if f.host is None else f.host.profile.native
-    return native is None or f.sum_ns(native.helper_cpu_ms) < HELPERS_SHARE * waited_ns
 
 
 def handover(f: Figures) -> Match | None:

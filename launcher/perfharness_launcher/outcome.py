@@ -237,7 +237,7 @@ def failure_hint(record: ProcessRecord, stderr: str, program: str, tracer: Trace
         return "nsys cannot run inside nsys. Launch the program without nsys, or add --tracer embedded."
     if ENDED_BY_EOF.search(stderr):
         return "A launch closes standard input, so input() fails. Pass what the script asks for as an argument."
-    return "" if stderr else f"{Path(program).name} gave no reason. Run it without perfharness to see the same."
+    return "" if stderr else "Run it without perfharness to see the same."
 
 
 def _blocked_by_tracer(tracer: TracerRecord) -> str:

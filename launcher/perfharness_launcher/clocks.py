@@ -1,0 +1,103 @@
+"""GPU clocks at their maximum: during a launch (`-m`), or in a `with` block of a program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from perfharness.errors import ClockError
+from perfharness.model.clocks import CLOCKS_COMPANION, ClocksRecord, ClockStep
+from perfharness.model.findings import Finding, Severity
+from perfharness.telemetry.clocks import RESTORE_COMMAND, maximum_clocks, settings_left, step_lines
+from perfharness.telemetry.nvml import open_nvml
+from perfharness_launcher.conditions import Run
+from perfharness_launcher.gpus import choose_gpus, find_gpus
+
+PERMISSION_HINT = "Drop -m. Locking clocks needs root and CAP_SYS_ADMIN; `perfharness doctor` says what is missing."
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def maximized_clocks(run: Run) -> Iterator[None]:
+    """Hold the clocks of the run's GPUs at their maximum, then restore them.
+
+    NVML stays open: without persistence mode an idle driver forgets the settings.
+    """
+    with open_nvml() as nvml, maximum_clocks(nvml, [gpu.uuid for gpu in run.gpus], run.interrupted) as steps:
+        yield
+    run.findings += _findings(steps)
+    run.records[CLOCKS_COMPANION] = ClocksRecord(steps=steps).model_dump(mode="json")
+
+
+def _findings(steps: Sequence[ClockStep]) -> Iterator[Finding]:
+    """What was refused, and what did not come back as it should have."""
+    if not steps:
+        yield Finding("clocks-refused", Severity.WARNING, "There is no GPU whose clocks could be set.", "Drop -m.")
+    for line in step_lines([step for step in steps if step.answer == "refused"]):
+        yield Finding("clocks-refused", Severity.WARNING, line, PERMISSION_HINT)
+    for line in step_lines([step for step in steps if step.restored == "failed"]):
+        yield Finding("clocks-not-restored", Severity.ERROR, line, RESTORE_COMMAND)
+
+
+@contextmanager
+def noted_clocks(run: Run) -> Iterator[None]:
+    """Report settings that a killed launch, or another program, has left on the run's GPUs."""
+    if run.gpus:
+        with open_nvml() as nvml:
+            for gpu in run.gpus:
+                device = nvml.device(gpu.uuid)
+                if device is not None and (left := settings_left(device)):
+                    hint = f"`{RESTORE_COMMAND}` sets the driver's defaults"
+                    run.findings.append(Finding("clocks-locked", Severity.WARNING, left_text(gpu.uuid, left), hint))
+    yield
+
+
+def left_text(gpu_uuid: str, left: Sequence[str]) -> str:
+    """A line about settings that are not of this launch."""
+    return f"GPU {gpu_uuid} has settings of a killed launch or of another program: {', '.join(left)}"
+
+
+@contextmanager
+def maximize_clocks(gpus: Sequence[str] = (), *, num_gpus: int = 1, gpu_offset: int = 0) -> Iterator[list[ClockStep]]:
+    """Hold GPU clocks at their maximum while the block runs, as `perfharness launch -m` does.
+
+    They are restored when the block ends, also by an exception, Ctrl-C, and in the main thread SIGTERM and SIGHUP.
+
+    Args:
+        gpus: UUIDs or indices; empty: `num_gpus` visible ones from `gpu_offset` on.
+
+    Yields:
+        Each setting and NVML's answer. What was refused is left as it was.
+
+    Raises:
+        ClockError: there is no GPU.
+        UsageError: a GPU that was asked for is not there.
+    """
+    facts = find_gpus()
+    if not facts.gpus:
+        raise ClockError(f"there is no GPU whose clocks could be set ({facts.problem})")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = choose_gpus(facts.gpus, names=gpus, number=num_gpus, offset=gpu_offset, visible_devices=visible)
+    with _ending_by_exception(), open_nvml() as nvml, maximum_clocks(nvml, [gpu.uuid for gpu in chosen]) as steps:
+        yield steps
+
+
+@contextmanager
+def _ending_by_exception() -> Iterator[None]:
+    """Let signals that would end the process raise `SystemExit`, so that blocks are left in order."""
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    with ExitStack() as restoring:
+        if threading.current_thread() is threading.main_thread():
+            for number in ENDING_SIGNALS:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, end)
+                    restoring.callback(signal.signal, number, signal.SIG_DFL)
+        yield

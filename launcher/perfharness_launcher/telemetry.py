@@ -1,0 +1,124 @@
+"""Telemetry of a launch: GPUs and host are sampled from before its first process until after its last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from perfharness.errors import ResultError
+from perfharness.model.findings import Finding, Severity
+from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
+from perfharness.telemetry.processes import FollowedProcess
+from perfharness.telemetry.readings import sampled_metrics, unread_metrics
+from perfharness.telemetry.sampler import SOURCE_FAILED, sampling
+from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
+
+SAMPLE_INTERVAL_MS = 50.0
+"""How often a launch is sampled; sensors are updated every 20 to 200 ms."""
+
+STEP_NS = 1_000_000
+"""UTC that was set by more than this during a run is reported: times of day of other programs will not agree."""
+
+OFTEN_ABSENT = frozenset({"quota_cpus", "quota_throttled_ns", "quota_throttled_periods", "steal_percent"})
+"""Metrics that most machines lack one of: null with the reason in the results, and not worth a note at every launch."""
+
+LISTED = 3
+"""Metrics that are named where several were not read for one reason."""
+
+
+def sampled(idle_s: float) -> Condition:
+    """Sample the GPUs of the run and the host, into `telemetry.parquet`.
+
+    Args:
+        idle_s: how long GPUs are sampled before the first process, for their idle power.
+    """
+
+    @contextmanager
+    def condition(run: Run) -> Iterator[None]:
+        uuids = [gpu.uuid for gpu in run.gpus]
+        period_ns = round(SAMPLE_INTERVAL_MS * 1e6)
+        try:
+            with sampling(
+                run.folder / TELEMETRY_NAME, period_ns, uuids, idle_s=idle_s, interrupted=run.interrupted
+            ) as sampler:
+                run.started.append(lambda process: sampler.follow(_followed(process)))
+                yield
+        except ResultError as error:
+            run.findings.append(Finding("telemetry-lost", Severity.WARNING, f"The run has no telemetry: {error}"))
+            return
+        run.findings += telemetry_findings(sampler.log, sampler.nvml_problem)
+        run.records["telemetry"] = _record(sampler.log, sampler.followed)
+
+    return condition
+
+
+def _followed(process: MeasuredProcess) -> FollowedProcess:
+    return FollowedProcess(process.folder, process.pid, process.gpu_uuids)
+
+
+def _record(log: SampleLog, processes: Sequence[FollowedProcess]) -> dict[str, Any]:
+    """The entry in the manifest; `processes`: fields of `ProcessRecord` by folder."""
+    meta = log.meta
+    return {
+        "file": TELEMETRY_NAME,
+        "ended": meta.ended,
+        "period_ms": meta.period_ns / 1e6,
+        "clock": meta.clock.model_dump(),
+        "sampled": sampled_metrics(log),
+        "sampler_cpu_s": None if meta.sampler_cpu_ns is None else meta.sampler_cpu_ns / 1e9,
+        "processes": {process.folder: cpu_supply(log, process) for process in processes},
+    }
+
+
+def cpu_supply(log: SampleLog, process: FollowedProcess) -> dict[str, float | None]:
+    """How long the threads of a process and of what it started ran, and were ready without a CPU."""
+    found: dict[str, float | None] = {"cpus_allowed": process.cpus_allowed}
+    run, ready = (log.get(process.subject, f"thread_{what}_ns") for what in ("run", "ready"))
+    if run is None or ready is None or not run.is_read.any():
+        return found | dict.fromkeys(("cpu_run_s", "cpu_ready_s", "runnable_threads"))
+    at = int(run.is_read.nonzero()[0][-1])
+    run_ns, ready_ns = float(run.value[at]), float(ready.value[at])
+    passed_ns = int(run.time_monotonic_ns[at]) - process.begun_ns
+    return found | {
+        "cpu_run_s": run_ns / 1e9,
+        "cpu_ready_s": ready_ns / 1e9,
+        "runnable_threads": (run_ns + ready_ns) / passed_ns if passed_ns > 0 else None,
+    }
+
+
+def telemetry_findings(log: SampleLog, nvml_problem: str | None) -> Iterator[Finding]:
+    """Findings about the sampling."""
+    if nvml_problem is not None:
+        yield Finding(
+            "telemetry-without-gpu",
+            Severity.WARNING,
+            f"The GPUs could not be sampled: {nvml_problem}.",
+            "`perfharness doctor` lists what is missing",
+        )
+    for failure in log.meta.failures:
+        if failure.metric == SOURCE_FAILED:
+            message = f"telemetry: {failure.subject}: {failure.reason}"
+            yield Finding("telemetry-source-failed", Severity.WARNING, message)
+    unread: dict[tuple[str, str], list[str]] = {}
+    for failure in unread_metrics(log):
+        if failure.metric not in OFTEN_ABSENT:
+            unread.setdefault((failure.subject, failure.reason), []).append(failure.metric)
+    if unread:
+        parts = (f"{_listed(metrics)} of {subject} ({reason})" for (subject, reason), metrics in unread.items())
+        yield Finding("telemetry-not-read", Severity.NOTE, f"Never read, so null: {'; '.join(parts)}")
+    moved_ns = log.meta.clock.moved_ns
+    if abs(moved_ns) > STEP_NS:
+        yield Finding(
+            "clock-stepped",
+            Severity.WARNING,
+            f"The machine's UTC moved by {moved_ns / 1e6:+.3f} ms during the run.",
+            "times of the run are those of the clock before; run again once the clock is stable",
+        )
+
+
+def _listed(metrics: Iterable[str]) -> str:
+    """The first few: a GPU without counters lacks more than a dozen for one reason."""
+    names = list(metrics)
+    more = len(names) - LISTED
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:LISTED])} and {more} more"

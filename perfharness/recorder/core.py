@@ -1,0 +1,393 @@
+"""What is beyond a recorder's plain push and pop: stacks of threads and tasks, new ranges, batches, ends with marks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from perfharness import compiled_code, host_probe
+from perfharness.errors import RecorderError
+from perfharness.model import conventions
+from perfharness.recorder import barrier, capture, events, journal, startup, tasks
+from perfharness.recorder.names import (
+    MOST_USUAL,
+    RangeKey,
+    argb_of,
+    checked_integer,
+    checked_items,
+    checked_name,
+    checked_part,
+    parts_of,
+)
+from perfharness.recorder.ranges import Range
+from perfharness.recorder.stacks import COUNTS, Stack
+
+CLOCK_MARKS = 8
+MOST_NAMED = 20
+"""Most open ranges that a message names; recorder.json names fifty times as many."""
+
+MOST_KEPT = 4096
+"""Most prepared ranges of a stack and most blocks of a recorder, for names may be unbounded."""
+
+RangeEnd = Callable[[Range, int, int | None, bool], None]
+"""Called at the end of a range with the range, its nanoseconds, its items and whether it is deleted."""
+
+
+class _OwnStack(threading.local):
+    """The stack of each thread, made when the thread first asks for it."""
+
+    def __init__(self, make: Callable[[], Stack]) -> None:
+        self.stack = make()
+
+
+class Core:
+    """The stacks of a recorder, and what its calls do to them."""
+
+    _users: int
+    """How many objects of this name are not finalized."""
+
+    def _begin(self, name: str, domain: str | None) -> None:
+        compiled_code.find_tracing()
+        startup.note("recorder")
+        self.name = name
+        self.domain = _claim_domain(domain, name)
+        self.output = events.Output()
+        self._users = 0
+        self._running, self._current_task = tasks.follow_asyncio()
+        self._journal = journal.active()
+        self._barrier, self._capture = barrier.active(), capture.active()
+        self._hook: RangeEnd | None = None
+        self._holds_batches = self._barrier is not None or self._capture is not None
+        self._lock = threading.RLock()  # a signal's handler may leave by `os._exit`, which counts
+        self._stacks: list[Stack] = []  # of threads that live or have ranges open
+        self._threads = 0
+        self._ended = dict.fromkeys(COUNTS, 0)  # counts of threads that have ended
+        self._announced: set[str | None] = set()
+        self._nothing = Stack()
+        host_probe.start()
+        self._local = _OwnStack(self._new_stack)
+        self._sink_of(self._local.stack, self.domain)  # the trace names the recorder, even if no range follows
+
+    @property
+    def is_finalized(self) -> bool:
+        """Whether every object of this name is finalized."""
+        return self._users == 0
+
+    # ---- what recorder.json holds ----
+
+    def counts(self) -> dict[str, Any]:
+        """Count what was written, and name the ranges that are open."""
+        with self._lock:
+            stacks = self._all_stacks()
+            totals = {name: self._ended[name] + sum(getattr(stack, name) for stack in stacks) for name in COUNTS}
+        found = {"name": self.name, "domain": self.domain, **totals, "threads": self._threads}
+        if self._capture is not None:
+            found["captured"] = self._capture.counts()
+        named = self._open_ranges(with_daemons=True)[: 50 * MOST_NAMED]
+        return {**found, "finalized": self.is_finalized, "open_ranges": named}
+
+    def _open_ranges(self, *, with_daemons: bool) -> list[str]:
+        """Labels of the open ranges of all threads, outermost first, without those that were begun before a fork."""
+        here = threading.current_thread()
+        return [
+            node.label
+            for stack in self._all_stacks()
+            if with_daemons or stack.thread is here or not stack.thread.daemon
+            for node in reversed(stack.open_ranges())
+            if not node.is_inherited
+        ]
+
+    # ---- stacks ----
+
+    def _new_stack(self) -> Stack:
+        """Make the stack of a new thread, and sum the counts of those that have ended."""
+        own = Stack()
+        host_probe.follow(own, self.name)
+        with self._lock:
+            self._threads += 1
+            kept = []
+            for other in self._stacks:
+                if other.thread.is_alive() or any(stack.node is not stack.root for stack in (other, *other.lanes)):
+                    kept.append(other)
+                    continue
+                for name in COUNTS:
+                    self._ended[name] += sum(getattr(stack, name) for stack in (other, *other.lanes))
+            self._stacks = [*kept, own]
+        return own
+
+    def _all_stacks(self) -> list[Stack]:
+        return [stack for own in self._stacks for stack in (own, *own.lanes)]
+
+    def _stack_to_push(self, own: Stack) -> Stack:
+        """The stack of the running task, which gets one here; the thread's own where none runs."""
+        task = self._current_task()
+        return own if task is None else own.of_task.get(task) or own.take_lane(task, self.name)
+
+    def _stack_to_pop(self, own: Stack) -> Stack:
+        """The same, without any range where the task has none open."""
+        task = self._current_task()
+        return own if task is None else own.of_task.get(task, self._nothing)
+
+    def begin_in_child(self) -> None:
+        """Begin in a forked child, where only the thread that forked goes on."""
+        self._lock = threading.RLock()
+        self._stacks = [self._local.stack]
+        self._threads, self._ended, self._announced = 1, dict.fromkeys(COUNTS, 0), set()
+        for stack in self._all_stacks():
+            stack.begin_in_child()
+
+    # ---- the first time on a path ----
+
+    def _prepare(self, stack: Stack, key: RangeKey, *, is_batch: bool = False, owner: object = None) -> Range:
+        """Make a range that is new on this stack, with all that its events need."""
+        if compiled_code.tracing is None:
+            compiled_code.find_tracing()  # PyTorch may have been imported since
+        message, color, domain, category = parts_of(key)
+        message = checked_name("range", message)
+        if category is not None:
+            category = checked_part(f"category of range {message!r},", str(category))
+        argb = argb_of(color, message)
+        node = Range(stack.node, message, domain, owner, is_batch)
+        node.is_plain = owner is None and domain is None and not is_batch
+        node.category = conventions.category_name(self.name, category, stack.lane)
+        sink = node.sink = self._sink_of(stack, domain or self.domain)
+        if sink is not None:
+            node.push, node.pop = sink.push, sink.pop
+            node.attributes = sink.attributes(message, argb, node.category, with_value=is_batch)
+            if is_batch or node.parent.is_batch:
+                own_category = conventions.category_name(self.name, None, stack.lane)
+                node.push, node.pop = stack.marks.around(node, sink, own_category)
+            if is_batch:
+                node.write_items = sink.marker(conventions.MARK_ITEMS, node.category)
+        if is_batch and self._capture is not None:
+            node.pop = _then(node.pop, partial(self._capture.end_after, stack))
+        if is_batch and self._journal is not None:
+            node.pop = _then(node.pop, self._journal.write_now_and_then)
+        if stack.lane and stack.node is stack.root:
+            node.pop = _then(node.pop, partial(self._local.stack.release, stack))
+        if self._hook is not None:
+            _call_at_end(node, self._hook)
+        if is_batch:
+            startup.note("batch")
+        stack.prepared += 1
+        if stack.prepared > MOST_KEPT:
+            stack.forget_prepared()
+        (stack.node.batches if is_batch else stack.node.children)[key if owner is None or is_batch else owner] = node
+        if self._journal is not None and not self._journal.is_claimed:
+            self._journal.write()  # a forked child leaves its file with its first range
+        return node
+
+    def _sink_of(self, stack: Stack, domain: str | None) -> events.Sink | None:
+        if domain not in stack.sinks:
+            sink = self.output.sink(_claim_domain(domain, self.name), is_of_task=stack.lane > 0)
+            if sink is not None and self._capture is not None:
+                self._capture.guard(sink, stack)
+            stack.sinks[domain] = sink
+            self._announce(stack, domain)
+        return stack.sinks[domain]
+
+    def _announce(self, stack: Stack, domain: str | None) -> None:
+        """Name the recorder in a domain of the trace, once."""
+        sink = stack.sinks[domain]
+        if sink is None or (self._capture is not None and self._capture.loop is not stack):
+            return
+        with self._lock:
+            is_new = domain not in self._announced
+            self._announced.add(domain)
+        if is_new:
+            sink.mark(conventions.MARK_RECORDER, conventions.category_name(self.name))
+            if domain == self.domain:
+                self._mark_clock(sink)
+
+    def _mark_clock(self, sink: events.Sink) -> None:
+        """Relate the trace's clock to the machine's: each mark is between its reading and the next, of which the
+        closest two are used.
+        """
+        category, clock = conventions.category_name(self.name), time.monotonic_ns
+        for _ in range(CLOCK_MARKS):
+            sink.mark(conventions.MARK_CLOCK, category, clock())
+
+    # ---- batches and ends ----
+
+    def _push_batch(self, stack: Stack, key: RangeKey, index: int, owner: object = None) -> None:
+        if type(index) is not int or index < 0 or index > MOST_USUAL:
+            index = checked_integer(index, f"batch_idx of {parts_of(key)[0]!r}")
+        if self._holds_batches:
+            self._before_batch(stack, parts_of(key)[0])
+        try:
+            node = stack.node.batches[key]
+        except (KeyError, TypeError):
+            node = self._prepare(stack, key, is_batch=True)
+        stack.ranges += 1
+        node.index, node.owner = index, owner
+        stack.node = node
+        if node.push is not None:
+            node.push(node.attributes)
+
+    def _before_batch(self, stack: Stack, message: object) -> None:
+        """Begin a capture, and wait at the first measured batch of a loop.
+
+        The wait is marked, and taken off the ranges around it.
+        """
+        around, start = stack.open_ranges(), self._barrier
+        if self._capture is not None and self._capture.begins(stack):
+            self._announced.clear()
+            for domain in stack.sinks:
+                self._announce(stack, domain)
+            self._capture.open(stack)
+        if start is None or start.is_open or any(outer.is_batch for outer in around):
+            self._holds_batches = self._capture is not None or (start is not None and not start.is_open)
+            return
+        loop = "/".join([self.name, *(outer.message for outer in reversed(around)), str(message)])
+        if start.is_first_measured(loop):
+            kind = conventions.WITH_WORKERS if barrier.has_background_workers() else None
+            waited_ns = start.wait(loop)
+            sink = self._sink_of(stack, self.domain)
+            if waited_ns and sink is not None:
+                sink.mark(conventions.MARK_BARRIER, conventions.category_name(self.name, kind, stack.lane), waited_ns)
+
+    def _pop(self, stack: Stack, domain: str | None, items: int | None, delete: bool, shared: bool) -> None:
+        """Check that `pop_range` may end the innermost range, and end it."""
+        node = stack.node
+        pushed, popped = node.domain or self.domain, domain or self.domain
+        if node is stack.root:
+            raise RecorderError(f"recorder {self.name!r}: pop_range without an open range on this thread or task")
+        if node.owner is not None:
+            raise RecorderError(f"{node} is closed by its own `with` or loop; remove this pop_range")
+        if pushed != popped:
+            raise RecorderError(f"{node} was pushed in the domain {pushed!r} but is popped in {popped!r}")
+        if (items is not None or shared) and not node.is_batch:
+            batch = next((f"give it where {one} is popped" for one in stack.open_ranges() if one.is_batch), None)
+            what = "shared=True" if items is None else f"total_items={items!r}"
+            raise RecorderError(f"{what} was given for {node}; {batch or 'give push_range a batch_idx'}")
+        self._end(stack, checked_items(items, node), delete, shared)
+
+    def _end(
+        self,
+        stack: Stack,
+        items: int | None = None,
+        delete: bool = False,
+        shared: bool = False,
+        failed: bool = False,
+    ) -> None:
+        """End the innermost range with its marks."""
+        node, sink = stack.node, stack.node.sink
+        if sink is not None:
+            if items is not None and node.write_items is not None:
+                node.write_items(items)
+            if shared:
+                sink.mark(conventions.MARK_SHARED, node.category)
+            if delete:
+                sink.mark(conventions.MARK_DELETE, node.category)
+        if not node.is_inherited:
+            if delete:
+                stack.deleted_ranges += 1
+            if failed:
+                stack.failed_batches += 1
+            if node.is_batch:
+                stack.batches += 1
+                stack.items += items or 0
+        stack.node = node.parent
+        node.items, node.is_deleted = items, delete
+        if node.pop is not None:
+            node.pop()
+        node.is_deleted = False
+
+    def _leave(
+        self,
+        stack: Stack,
+        block: object,
+        raised: bool,
+        items: int | None = None,
+        delete: bool = False,
+        shared: bool = False,
+        failed: bool = False,
+    ) -> None:
+        """End the range of a block and the ranges inside that are still open.
+
+        After an exception those are closed silently. Otherwise they are a mistake, reported once all are closed. The
+        range may be another task's: the event loop closes an abandoned asynchronous generator in a task of its own.
+        """
+        if stack.node.owner is not block:
+            own: Stack = self._local.stack
+            stacks = (stack, own, *own.lanes)
+            found = (one for one in stacks if any(node.owner is block for node in one.open_ranges()))
+            other = next(found, None)
+            if other is None and raised:
+                return  # closed already by an outer range that the same exception ended
+            if other is None:
+                raise RecorderError(f"{block} is not open on this thread or task; it must end where it began")
+            stack = other
+        left_open = []
+        while (inner := stack.node).owner is not block:
+            left_open.append(inner.label)
+            self._end(stack, None, raised and inner.is_batch, failed=raised and inner.is_batch)
+        self._end(stack, items, delete, shared, failed)
+        if left_open and not raised:
+            raise RecorderError(f"{inner} ended while still open inside it: {', '.join(left_open)}; pop them first")
+
+
+def _then(pop: Callable[[], object] | None, call: Callable[[], object]) -> Callable[[], object]:
+    """A pop that is followed by a call."""
+
+    def both() -> None:
+        if pop is not None:
+            pop()
+        call()
+
+    return both
+
+
+def _call_at_end(node: Range, hook: RangeEnd) -> None:
+    """Have the push note when the range begins, and the pop call the hook."""
+    push = node.push
+
+    def noted(attributes: Any) -> None:
+        node.begin_ns = time.perf_counter_ns()
+        if push is not None:
+            push(attributes)
+
+    node.push = noted
+    node.pop = _then(node.pop, lambda: hook(node, time.perf_counter_ns() - node.begin_ns, node.items, node.is_deleted))
+
+
+# ---- the recorders of this process ----
+
+recorders: dict[str, Core] = {}
+_domains: dict[str | None, str] = {}
+"""The recorder of each NVTX domain."""
+
+lock = threading.RLock()
+
+
+def default_recorder() -> str | None:
+    """Name the recorder that has the default NVTX domain."""
+    return _domains.get(conventions.DEFAULT_DOMAIN)
+
+
+def _claim_domain(domain: str | None, recorder: str) -> str | None:
+    """Return the domain, or `domain:recorder` where a recorder of another name has it.
+
+    NVTX keeps one stack for each thread and domain, on which two recorders would end each other's ranges.
+    """
+    domain = None if domain is None else conventions.printable(domain)
+    with lock:
+        while _domains.setdefault(domain, recorder) != recorder:
+            domain = recorder if domain is None else f"{domain}:{recorder}"
+        return domain
+
+
+def _begin_in_child() -> None:
+    global lock
+    lock = threading.RLock()  # another thread of the parent may have held it
+    events.begin_in_child()
+    for one in (barrier.active(), *recorders.values()):
+        if one is not None:
+            one.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,0 +1,51 @@
+"""A path on a stack, prepared once with all that the events of the range need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfharness.recorder.events import Sink
+
+
+@dataclass(eq=False, slots=True)
+class Range:
+    """A path on a stack; open at most once at a time.
+
+    Attributes:
+        owner: the block that closes it, or None.
+        is_plain: pop_range has nothing to check or to do but to pop.
+        is_inherited: begun before a fork; the events and counts are the parent process's.
+        children, batches: the ranges below, by key or by the block that owns them.
+        push, pop, attributes, write_items: calls of the sink and what they take; None where nothing records.
+    """
+
+    parent: Range
+    message: str
+    domain: str | None = None
+    owner: object = None
+    is_batch: bool = False
+    is_plain: bool = False
+    is_inherited: bool = False
+    category: str = ""
+    index: int = 0
+    items: int | None = None
+    is_deleted: bool = False
+    begin_ns: int = 0
+    children: dict[Any, Range] = field(default_factory=dict)
+    batches: dict[Any, Range] = field(default_factory=dict)
+    sink: Sink | None = None
+    push: Callable[[Any], object] | None = None
+    pop: Callable[[], object] | None = None
+    attributes: Any = None
+    write_items: Callable[[int], object] | None = None
+
+    @property
+    def label(self) -> str:
+        """Name of the open range: `batch_3`, `stage`."""
+        return f"{self.message}_{self.index}" if self.is_batch else self.message
+
+    def __str__(self) -> str:
+        return f"{'batch' if self.is_batch else 'range'} {self.label!r}"
