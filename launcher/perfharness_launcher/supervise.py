@@ -231,7 +231,7 @@ class Supervisor:
     def _end_leftovers(self, find: Callable[[], list[psutil.Process]]) -> None:
         """Wait for processes to end by themselves, then end them; note those that are not nsys's own."""
         left = _wait_for(find(), LEFTOVER_GRACE_S)
-        self.leftovers += [text for process in left if "nsys" not in (text := _describe(process)).split("/")[-1]]
+        self.leftovers += [_describe(process) for process in left if not _is_nsys(process)]
         for number in ESCALATION:
             for process in left:
                 with contextlib.suppress(psutil.Error):
@@ -260,6 +260,13 @@ def _wait_for(processes: Iterable[psutil.Process], seconds: float) -> list[psuti
         time.sleep(0.02)
         processes = left
     return left
+
+
+def _is_nsys(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith("nsys")
+    except psutil.Error:
+        return False
 
 
 def _describe(process: psutil.Process) -> str:
