@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from perfharness.model import environment
+
+if TYPE_CHECKING:
+    from perfharness.tracer.session import Session
 
 
 def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None:
@@ -22,7 +26,14 @@ def start(gpu_modules: Collection[str] = (), *, leave_log: bool = False) -> None
     if output_dir and os.environ.get(environment.TRACER) in environment.LOGGING_TRACERS:
         from perfharness.tracer.session import Session
 
-        session = Session.of_this_process(os.path.abspath(output_dir))  # noqa: PTH100 - pathlib costs start-up time
+        folder = os.path.abspath(output_dir)  # noqa: PTH100 - pathlib costs start-up time
+        session = Session.of_this_process(folder, _write_trace)
         session.watch(gpu_modules)
         if leave_log:
             session.log.open()
+
+
+def _write_trace(session: Session) -> None:
+    from perfharness.tracer.output import write_trace  # NumPy is not imported before the end
+
+    write_trace(session)

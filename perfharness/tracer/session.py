@@ -39,8 +39,9 @@ class Session:
     current: Session | None = None
     """The session of this process."""
 
-    def __init__(self, output_dir: str) -> None:
+    def __init__(self, output_dir: str, write_trace: Callable[[Session], object]) -> None:
         self.output_dir = output_dir
+        self._write_trace = write_trace
         self.pid = os.getpid()
         self.origin_ns, self.origin_unix_ns = _read_both_clocks()
         self.end_ns = 0
@@ -67,10 +68,10 @@ class Session:
         return schema.child_trace_name(self.pid, ranks.start_ticks())
 
     @classmethod
-    def of_this_process(cls, output_dir: str) -> Session:
+    def of_this_process(cls, output_dir: str, write_trace: Callable[[Session], object]) -> Session:
         """The session of this process; the first call starts it, with its files in that folder."""
         if cls.current is None:
-            cls.current = cls(output_dir)
+            cls.current = cls(output_dir, write_trace)
             cls.current.install()
         return cls.current
 
@@ -124,9 +125,7 @@ class Session:
             self.log.note_end(cuda_used=uses_cuda, gpu_reason=self.gpu_reason or "CUDA was not used")
             return
         try:
-            from perfharness.tracer.output import write_trace  # decoding takes NumPy
-
-            write_trace(self)
+            self._write_trace(self)
         except Exception as error:
             path = f"{self.output_dir}/{self.trace_name}"
             message = f"{path} could not be written: {type(error).__name__}: {error}"
