@@ -153,7 +153,8 @@ VALUES: dict[str, Any] = {
     "tracer": "embedded", "nsys": Path("/opt/nsys"), "trace_os": True, "barrier": False, "barrier_timeout_s": 2.0,
     "telemetry": False, "measure_idle_s": 0.0, "cool_down_c": 40.0,
     "capture_batches": "1:5",
-    "cool_down_limit_s": 5.0, "maximize_clocks": True, "explain": True, "output_dir": Path("elsewhere"),
+    "cool_down_limit_s": 5.0, "maximize_clocks": True, "explain": True, "sampling": False,
+    "output_dir": Path("elsewhere"),
     "history": False,
 }  # fmt: skip
 
