@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfharness.demangle import Demangler
 from perfharness.model import nsys_schema as schema
 from perfharness.tracer import cupti
 from perfharness.tracer.gpu import CANARY
@@ -213,13 +213,34 @@ def _write_synchronizations(file: TraceFile, session: Session, records: dict[int
     file.insert_columns(schema.TABLE_SYNCHRONIZATION, values, len(columns["start"]))
 
 
-_demangler = Demangler()
+@cache
+def _cxa_demangle() -> Any:
+    """`abi::__cxa_demangle` of the C++ library, or None."""
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]
+    except OSError:
+        return None
+    demangle.restype = ctypes.c_void_p
+    return demangle
+
+
+def _demangled(mangled: str) -> str:
+    """A name as it is written in C++; as it is where that is not known."""
+    if (demangle := _cxa_demangle()) is None or not mangled.startswith("_Z"):
+        return mangled
+    status = ctypes.c_int()
+    address = demangle(mangled.encode(), None, None, ctypes.byref(status))
+    if status.value != 0 or not address:
+        return mangled
+    text = ctypes.string_at(address).decode(errors="replace")
+    ctypes.CDLL(None).free(ctypes.c_void_p(address))
+    return text
 
 
 def _kernel_names(pointer: int) -> tuple[str, str, str]:
     """Demangled, short and mangled."""
     mangled = ctypes.string_at(pointer).decode(errors="replace") if pointer else "unknown"
-    demangled = _demangler.demangled(mangled)
+    demangled = _demangled(mangled)
     return demangled, short_name(demangled), mangled
 
 
