@@ -15,8 +15,8 @@ CPU_CONTENTION = "cpu-contention"
 LEAST_READY_SHARE = 0.2
 """Of the time in which threads wanted a CPU. Below, the loss is within what launches differ by."""
 
-START_UP = 0.25
-"""By how much a mean number of threads may exceed a whole number: they are few while a process starts."""
+TOLERANCE = 0.25
+"""By how much the number of runnable threads may exceed a whole number."""
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -37,7 +37,7 @@ def contention_findings(plan: LaunchPlan, processes: Sequence[ProcessRecord]) ->
     placed = {one.placement.cpus if one.placement else None: one.cpus_allowed or 0 for one in sampled}
     cpus, runnable = sum(placed.values()), sum(one.runnable_threads or 0.0 for one in sampled)
     count = len(sampled)
-    threads = max(1, math.ceil(runnable / count - START_UP))
+    threads = max(1, math.ceil(runnable / count - TOLERANCE))
     if not 0 < cpus < count * threads:
         return []  # other programs take the CPUs
     message = (

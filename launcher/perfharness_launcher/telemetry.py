@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from perfharness.errors import ResultError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
@@ -25,6 +27,10 @@ OFTEN_ABSENT = frozenset({"quota_cpus", "quota_throttled_ns", "quota_throttled_p
 
 LISTED = 3
 """Metrics that are named where several were not read for one reason."""
+
+
+BUSY_QUANTILE = 0.9
+"""A process has few threads while it starts, which may take most of a short run."""
 
 
 def sampled(idle_s: float) -> Condition:
@@ -77,13 +83,13 @@ def cpu_supply(log: SampleLog, process: FollowedProcess) -> dict[str, float | No
     run, ready = (log.get(process.subject, f"thread_{what}_ns") for what in ("run", "ready"))
     if run is None or ready is None or not run.is_read.any():
         return found | dict.fromkeys(("cpu_run_s", "cpu_ready_s", "runnable_threads"))
-    at = int(run.is_read.nonzero()[0][-1])
-    run_ns, ready_ns = float(run.value[at]), float(ready.value[at])
-    passed_ns = int(run.time_monotonic_ns[at]) - process.begun_ns
+    run_ns, ready_ns = (one.value[one.is_read].astype(float) for one in (run, ready))
+    times_ns = np.concatenate([[process.begun_ns], run.time_monotonic_ns[run.is_read]])
+    runnable = np.diff(run_ns + ready_ns, prepend=0.0) / np.maximum(np.diff(times_ns), 1)
     return found | {
-        "cpu_run_s": run_ns / 1e9,
-        "cpu_ready_s": ready_ns / 1e9,
-        "runnable_threads": (run_ns + ready_ns) / passed_ns if passed_ns > 0 else None,
+        "cpu_run_s": run_ns[-1] / 1e9,
+        "cpu_ready_s": ready_ns[-1] / 1e9,
+        "runnable_threads": float(np.quantile(runnable, BUSY_QUANTILE)),
     }
 
 

@@ -185,7 +185,7 @@ class ProcessRecord(_Model):
     """How long these threads were ready to run without a CPU, added up."""
 
     runnable_threads: float | None = None
-    """Threads that ran or were ready to run, on average."""
+    """Threads that ran or were ready to run at once: 90th percentile of the readings."""
 
     cpus_allowed: Int64 | None = None
     """CPUs that the process may use."""

@@ -172,11 +172,11 @@ def test_each_process_has_its_own_ranges(ways: tuple[str, Tree]) -> None:
     assert not list((tree.out / "proc_0_gpu_0").glob(".*"))
 
 
-def test_children_are_in_the_order_in_which_they_were_started(ways: tuple[str, Tree]) -> None:
-    """Of those that are forked one after another the first are the last to run."""
+def test_children_are_in_the_order_in_which_they_began(ways: tuple[str, Tree]) -> None:
+    """Those that are forked within milliseconds begin in any order, but after all others."""
     _, tree = ways
     forked = (tree.out / "proc_0_gpu_0/stdout.log").read_text().split()
-    assert [one["pid"] for one in tree.measured()][-4:] == [*map(int, forked)]
+    assert {one["pid"] for one in tree.measured()[-4:]} == {*map(int, forked)}
 
 
 def test_a_python_that_empties_its_environment_is_named(ways: tuple[str, Tree]) -> None:
