@@ -73,7 +73,7 @@ class FinishedRun:
         self._change_manifest(findings=[*self.manifest.findings, *records])
 
     def mark_explained(self) -> None:
-        """Note in the manifest that an explaining pass is in the folder. Raises `OSError`."""
+        """Note in the manifest that a profiling pass is in the folder. Raises `OSError`."""
         self._change_manifest(explained=True)
 
     def _change_manifest(self, **values: Any) -> None:
@@ -155,7 +155,7 @@ def launch(
 
 
 def _with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
-    """The plan of an explaining pass with nsys's counters of the GPUs, or with a finding why there are none."""
+    """The plan of a profiling pass with nsys's counters of the GPUs, or with a finding why there are none."""
     if not plan.explaining or plan.nsys is None or not plan.gpus:
         return plan
     if len({gpu.uuid for spec in plan.processes for gpu in spec.gpus}) < sum(len(spec.gpus) for spec in plan.processes):
@@ -170,7 +170,7 @@ def _with_gpu_metrics(plan: LaunchPlan) -> LaunchPlan:
     finding = Finding(
         "gpu-metrics-unavailable",
         Severity.NOTE,
-        f"nsys does not sample the GPU's counters in the explaining pass: {sampling.reason}.",
+        f"nsys does not sample the GPU's counters in the profiling pass: {sampling.reason}.",
         sampling.hint,
     )
     return replace(plan, findings=(*plan.findings, finding))

@@ -331,7 +331,7 @@ class NsysTracing:
     Args:
         cuda: False on a machine without a GPU, where tracing CUDA would only bring warnings.
         os_calls: whether the operating system's calls are recorded.
-        explain: whether this is the explaining pass, which may cost time: holders of the interpreter lock are recorded,
+        explain: whether this is the profiling pass, which may cost time: holders of the interpreter lock are recorded,
             where this nsys can. The system's calls are not, unless asked for: the host probe shows what threads wait
             for, and nsys 2023.4 crashed one process in four that forked while both were recorded.
         gpu_metrics: GPUs whose counters are sampled, in nsys's words; None: none.
@@ -351,7 +351,7 @@ class NsysTracing:
 def profile_command(tracing: NsysTracing, folder: Path, command: Sequence[str]) -> list[str]:
     """`nsys profile` around `command`, its report in `folder`.
 
-    nsys 2023.4 crashed forking processes that started the host probe: there, an explaining pass follows no fork.
+    nsys 2023.4 crashed forking processes that started the host probe: there, a profiling pass follows no fork.
     """
     nsys = tracing.install
     left_out = {FORKED} if tracing.explain and is_2023(nsys) else set()

@@ -40,7 +40,7 @@ LOAD_FILES = ("load.json", "mlperf.json")
 RUN_FILES = {*MARKERS, *LOAD_FILES, BENCHMARK_MEAN_NAME, "ranges.parquet", "telemetry.parquet"}
 CHART = re.compile(r"(telemetry_(gpu_\d+|host)|scaling)\.png|(telemetry|scaling)\.html")
 LAUNCH_FOLDER = re.compile(rf"(launch|np|cold|warm)_\d{{1,9}}|first|traced|untraced|{EXPLAIN_NAME}", re.ASCII)
-"""Folders of launches inside a series, and of the explaining pass of a run."""
+"""Folders of launches inside a series, and of the profiling pass of a run."""
 
 Say = Callable[[str], None]
 """Called with a line where an earlier run is moved."""

@@ -36,7 +36,7 @@ class Analysis:
     trace: Trace
     options: AnalysisOptions = field(default_factory=AnalysisOptions)
     host_probe: HostProbe | None = None
-    """What was sampled of the process's threads, on the trace's clock; None: not an explaining pass."""
+    """What was sampled of the process's threads, on the trace's clock; None: not a profiling pass."""
 
     @cached_property
     def launches(self) -> Launches:

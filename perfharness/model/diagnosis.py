@@ -275,7 +275,7 @@ class HostWork:
 class FunctionTime:
     """A function of the stage's threads. `line` is the one that most of its own time was spent at.
 
-    Times are host time of the measured pass, shared out as the explaining pass's samples are; `error_ms` is half the
+    Times are host time of the measured pass, shared out as the profiling pass's samples are; `error_ms` is half the
     95 % interval of `self_ms` from the number of samples.
     """
 
@@ -389,13 +389,13 @@ class Cause:
     try_this: str
     saves_ms: float | None
     share_at_most: float | None = None
-    """Where an explaining pass shows the cause that is not trusted in its proportions: `share` is the least, this the
+    """Where a profiling pass shows the cause that is not trusted in its proportions: `share` is the least, this the
     most that it can be. None: `share` is a measured figure."""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """How the explaining pass relates to the measured one, for a stage.
+    """How the profiling pass relates to the measured one, for a stage.
 
     `slowdown`: its host time by that of the measured pass. `trusted`: whether its proportions may be laid onto the
     measured pass; else `reason`.
@@ -452,7 +452,7 @@ class StageDiagnosis:
     profile: HostProfile | None = None
     counters: list[GpuCounters] = field(default_factory=list)
     explained: Explained | None = None
-    """None without an explaining pass."""
+    """None without a profiling pass."""
     queued_ms: float | None = None
     """Of `cpu_ms`, waiting for a free CPU, as if that were spread evenly between two readings of a thread; null where
     they were not read."""

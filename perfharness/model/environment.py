@@ -44,7 +44,7 @@ LOG_LEVEL = "PERFHARNESS_LOG_LEVEL"
 """`--log-level`, for the script to use."""
 
 EXPLAIN = "PERFHARNESS_EXPLAIN"
-"""`1` in the explaining pass of `--explain`: record what explains the times, at a cost. Empty: not."""
+"""`1` in the profiling pass of `--explain`: record what explains the times, at a cost. Empty: not."""
 
 SAMPLING = "PERFHARNESS_SAMPLING"
 """`1`: sample the stacks of the process from outside. Empty: only where `EXPLAIN` is `1`."""

@@ -30,7 +30,7 @@ MANIFEST_NAME = "manifest.json"
 BENCHMARK_NAME = "benchmark.json"
 BENCHMARK_MEAN_NAME = "benchmark_mean.json"
 EXPLAIN_NAME = "explain"
-"""Folder of the explaining pass in the folder of the measured run: a whole run folder."""
+"""Folder of the profiling pass in the folder of the measured run: a whole run folder."""
 
 MANIFEST_VERSION = 1
 
@@ -302,10 +302,10 @@ class RunManifest(_Model):
     """Of each loop, as `FIRST:LAST`; None: all batches were traced."""
 
     explaining: bool = False
-    """Whether this is the explaining pass of the run in the folder around it."""
+    """Whether this is the profiling pass of the run in the folder around it."""
 
     explained: bool = False
-    """Whether an explaining pass of this run was put into its folder."""
+    """Whether a profiling pass of this run was put into its folder."""
 
     working_dir: str | None = None
     """Where the launch ran: what relative paths of `command` are relative to."""

@@ -21,7 +21,7 @@ class StageOfProcess:
     saving_share: float | None
     causes: list[Cause] = field(default_factory=list)
     explained: Explained | None = None
-    """None without an explaining pass."""
+    """None without a profiling pass."""
 
 
 @dataclass(frozen=True)

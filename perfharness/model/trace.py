@@ -244,7 +244,7 @@ class TraceMeta:
     """UTC time of trace time 0, or None where the trace lacks it."""
 
     has_all_calls: bool = False
-    """Whether CUDA calls that start no GPU work are in the trace too: by nsys, and in the embedded tracer's explaining
+    """Whether CUDA calls that start no GPU work are in the trace too: by nsys, and in the embedded tracer's profiling
     pass."""
 
     monotonic_origin_ns: int | None = None

@@ -1,4 +1,4 @@
-"""The explaining pass of a run (`explain` in its folder): what of it can be used, and what is reported of it.
+"""The profiling pass of a run (`explain` in its folder): what of it can be used, and what is reported of it.
 
 It is a run folder of its own, analysed as any other; its results explain those of the run around it.
 """
@@ -27,18 +27,18 @@ OWN_DOING = frozenset({"cpu-contention", "cpu-quota", "cpu-steal"})
 
 
 def explaining_folder(run_dir: Path, manifest: RunManifest) -> Path | None:
-    """The folder of the run's explaining pass, or None where it has none."""
+    """The folder of the run's profiling pass, or None where it has none."""
     folder = run_dir / EXPLAIN_NAME
     is_there = is_plain_folder(folder) and is_plain(folder / MANIFEST_NAME)  # a user may have a folder of that name
     return folder if is_there and not manifest.explaining else None
 
 
 def explaining_pass_missing(run_dir: Path, manifest: RunManifest) -> list[Finding]:
-    """The finding that the run had an explaining pass, of which nothing is left; none where that is not so."""
+    """The finding that the run had a profiling pass, of which nothing is left; none where that is not so."""
     if not manifest.explained or explaining_folder(run_dir, manifest) is not None:
         return []
     message = (
-        f"The explaining pass of the run, its folder {EXPLAIN_NAME}, is gone: verdicts and causes are those of the "
+        f"The profiling pass of the run, its folder {EXPLAIN_NAME}, is gone: verdicts and causes are those of the "
         "measured pass alone."
     )
     hint = "Bring the folder back and analyze again, or launch again with --explain"
@@ -51,7 +51,7 @@ def longest_s(manifest: RunManifest) -> float | None:
 
 
 def usable_processes(measured: RunManifest, explaining: RunManifest) -> dict[str, ProcessRecord]:
-    """Processes of the explaining pass that did all that their counterparts in the measured pass did, by folder."""
+    """Processes of the profiling pass that did all that their counterparts in the measured pass did, by folder."""
     known = {process.folder for process in measured.measured_processes}
     return {
         one.folder: one
@@ -74,7 +74,7 @@ def explaining_findings(measured: RunManifest, explaining: RunManifest, explaine
     failed = [explaining_pass_failed("; ".join(missing))] if missing else []
     known = {finding.code for finding in measured.findings}
     only_here = [
-        replace(finding.to_finding(), message=f"In the explaining pass: {finding.message}")
+        replace(finding.to_finding(), message=f"In the profiling pass: {finding.message}")
         for finding in explaining.findings
         if finding.severity is not Severity.ERROR and finding.code not in known
     ]
@@ -83,7 +83,7 @@ def explaining_findings(measured: RunManifest, explaining: RunManifest, explaine
 
 def explaining_pass_failed(reason: str) -> Finding:
     """The finding that times and verdicts rest on the measured pass alone."""
-    message = f"The explaining pass is not whole: {reason}. Times and verdicts are those of the measured pass alone."
+    message = f"The profiling pass is not whole: {reason}. Times and verdicts are those of the measured pass alone."
     return Finding(FAILED, Severity.ERROR, message, "Launch again with --explain")
 
 
@@ -101,7 +101,7 @@ def pass_of(result: ProcessResult) -> Pass | None:
 
 
 def with_explained(folder: str, result: ProcessResult, explaining: Pass) -> tuple[ProcessResult, list[Finding]]:
-    """The result of a process's measured pass with what the explaining pass adds; and findings of the comparison."""
+    """The result of a process's measured pass with what the profiling pass adds; and findings of the comparison."""
     from perfharness.analysis.diagnosis.passes import lay_onto
 
     measured = pass_of(result)
@@ -112,7 +112,7 @@ def with_explained(folder: str, result: ProcessResult, explaining: Pass) -> tupl
 
 
 def changed_stages(folder: str, diagnosis: Diagnosis) -> list[Finding]:
-    """Which stages of a process the explaining pass does not explain, for they were others in it."""
+    """Which stages of a process the profiling pass does not explain, for they were others in it."""
     from perfharness.model.result import path_text
 
     doubted = [
@@ -123,7 +123,7 @@ def changed_stages(folder: str, diagnosis: Diagnosis) -> list[Finding]:
     first, reason = doubted[0]
     more = f", and {len(doubted) - 1} more" if len(doubted) > 1 else ""
     message = (
-        f"The explaining pass is not used for {path_text(first.path)} ({reason}){more}: shares there are those of "
+        f"The profiling pass is not used for {path_text(first.path)} ({reason}){more}: shares there are those of "
         "the measured pass, or bounds."
     )
     hint = "Have the script do the same work in every run, leave it free CPUs, and launch again with --explain"
@@ -131,7 +131,7 @@ def changed_stages(folder: str, diagnosis: Diagnosis) -> list[Finding]:
 
 
 def shared_cpus(folder: str, diagnosis: Diagnosis) -> list[Finding]:
-    """Whether other processes had the CPUs for much of a loop of the explaining pass: a finding about the worst."""
+    """Whether other processes had the CPUs for much of a loop of the profiling pass: a finding about the worst."""
     from perfharness.model.result import path_text
 
     loops = {loop.loop for loop in diagnosis.warmup}
@@ -144,7 +144,7 @@ def shared_cpus(folder: str, diagnosis: Diagnosis) -> list[Finding]:
     if worst is None:
         return []
     message = (
-        f"In the explaining pass other processes had the CPUs for {share:.0%} of the host time of {path_text(worst)}: "
+        f"In the profiling pass other processes had the CPUs for {share:.0%} of the host time of {path_text(worst)}: "
         "times and savings are those of a busy machine."
     )
     hint = (

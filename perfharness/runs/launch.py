@@ -45,7 +45,7 @@ class LaunchResult:
         folder: of the run: the output folder, or a folder in that, next to an earlier run that has numbers.
         summary: the mean tree, each process's result, and what the analysis found.
         is_aside: whether an earlier run kept its place.
-        explaining_interrupted: whether the user ended its explaining pass.
+        explaining_interrupted: whether the user ended its profiling pass.
     """
 
     manifest: RunManifest

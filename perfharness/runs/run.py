@@ -268,7 +268,7 @@ class Run:
 
         Args:
             most: so many of each loop.
-            explained: of the explaining pass, in which more was recorded.
+            explained: of the profiling pass, in which more was recorded.
         """
         from perfharness.runs.slowest import slowest
 
@@ -276,7 +276,7 @@ class Run:
 
     @cached_property
     def explaining(self) -> Run | None:
-        """The explaining pass (`--explain`), read as this run is; None where there is none."""
+        """The profiling pass (`--explain`), read as this run is; None where there is none."""
         if self.manifest is None or (folder := explaining_folder(self.path, self.manifest)) is None:
             return None
         return open_located(locate(folder), self._read_as)

@@ -88,7 +88,7 @@ class TracedRun(Protocol):
 
     @property
     def explaining(self) -> TracedRun | None:
-        """The explaining pass."""
+        """The profiling pass."""
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,18 @@ def slowest(
     Args:
         run: what was opened.
         most: so many of each loop path.
-        explained: of the explaining pass, in which more was recorded.
+        explained: of the profiling pass, in which more was recorded.
         timelines: make those of the requests and of typical batches.
 
     Raises:
-        UsageError: `most` is below 1, or there is no explaining pass.
+        UsageError: `most` is below 1, or there is no profiling pass.
         ResultError: nothing has a trace that can be read.
     """
     if most < 1:
         raise UsageError(f"{most} requests are not a number to show; ask for 1 or more.")
     if explained:
         if run.explaining is None:
-            raise UsageError(f"{run.path} has no explaining pass; `perfharness launch --explain` makes one.")
+            raise UsageError(f"{run.path} has no profiling pass; `perfharness launch --explain` makes one.")
         run = run.explaining
     seen = SlowestOfRun(run.path, run.manifest, most, timelines=timelines)
     findings = run.launch_findings

@@ -1,4 +1,4 @@
-"""The sampled stacks of a run's processes: from its explaining pass, where it has one."""
+"""The sampled stacks of a run's processes: from its profiling pass, where it has one."""
 
 from __future__ import annotations
 

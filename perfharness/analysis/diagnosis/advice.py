@@ -42,7 +42,7 @@ class Advice:
     saves_ms: float | None
     is_in_batches: bool
     doubt: str | None = None
-    """Why the explaining pass says nothing of the first stage; None where it does, or where there was none."""
+    """Why the profiling pass says nothing of the first stage; None where it does, or where there was none."""
 
     @property
     def worth_share(self) -> float | None:
@@ -220,7 +220,7 @@ def _repeats(outer: Advice, inner: Advice) -> bool:
 
 
 def is_explained(diagnoses: Iterable[Diagnosis]) -> bool:
-    """Whether an explaining pass is part of any of them."""
+    """Whether a profiling pass is part of any of them."""
     return any(
         stage.explained is not None or stage.profile is not None
         for diagnosis in diagnoses

@@ -1,8 +1,8 @@
-"""What an explaining pass that is not trusted in its proportions still shows of a stage: bounds.
+"""What a profiling pass that is not trusted in its proportions still shows of a stage: bounds.
 
-Recording adds time, and it is not known to what. Of a stage that took M in the measured pass and E in the explaining
+Recording adds time, and it is not known to what. Of a stage that took M in the measured pass and E in the profiling
 one, a part that took P of E took at least P - (E - M) of M, if all of what was added was its own, and at most P, if
-none was. Where the explaining pass was the faster one, by chance or for another state of the machine, the part took
+none was. Where the profiling pass was the faster one, by chance or for another state of the machine, the part took
 between P and P + (M - E). So whatever changed, what takes almost all of E takes most of M.
 """
 
@@ -29,7 +29,7 @@ from perfharness.analysis.diagnosis.rules.waits import (
 from perfharness.model.diagnosis import Cause, FunctionTime, StageDiagnosis, StageVerdict, Verdict
 
 DOMINATES = 0.5
-"""Of a cause: of the stage's time in the explaining pass. Of a line: of that in the measured one, at least; then
+"""Of a cause: of the stage's time in the profiling pass. Of a line: of that in the measured one, at least; then
 nothing else can be the larger part of it."""
 
 ENOUGH = {
@@ -68,7 +68,7 @@ def share_bounds(share: float, slowdown: float) -> tuple[float, float]:
     """The least and the most that a part took of the measured time, 0 to 1.
 
     Args:
-        share: of the explaining pass's time, 0 to 1.
+        share: of the profiling pass's time, 0 to 1.
         slowdown: that time by the measured one.
     """
     part, added = share * slowdown, slowdown - 1
@@ -77,12 +77,12 @@ def share_bounds(share: float, slowdown: float) -> tuple[float, float]:
 
 
 def with_bounds(stage: StageDiagnosis, found: StageDiagnosis, slowdown: float) -> StageDiagnosis:
-    """A stage of the measured pass with what dominates it in the explaining pass, where enough of that is left whatever
+    """A stage of the measured pass with what dominates it in the profiling pass, where enough of that is left whatever
     has changed; else it is a candidate in the evidence of the verdict.
 
     Args:
-        found: the same stage of the explaining pass, which did the same work on the GPU.
-        slowdown: host time of the explaining pass by that of the measured one.
+        found: the same stage of the profiling pass, which did the same work on the GPU.
+        slowdown: host time of the profiling pass by that of the measured one.
     """
     cause = _first_cause(found)
     if cause is not None and stage.causes and stage.causes[0].code == cause.code:
@@ -95,19 +95,19 @@ def with_bounds(stage: StageDiagnosis, found: StageDiagnosis, slowdown: float) -
         return _limited_by(stage, found, cause, slowdown)
     if cause is not None:
         at = "" if cause.where is None else f" At {place(cause.where)}."
-        stage = _with_evidence(stage, f"The explaining pass would say {cause.code}: {cause.what}{at}")
+        stage = _with_evidence(stage, f"The profiling pass would say {cause.code}: {cause.what}{at}")
     longest = None if found.profile is None else found.profile.longest
     return stage if longest is None else _at_line(stage, found, longest, slowdown)
 
 
 def _is_enough(cause: Cause, slowdown: float) -> bool:
-    """Whether it dominates the stage in the explaining pass, and its rule holds in the measured one, too."""
+    """Whether it dominates the stage in the profiling pass, and its rule holds in the measured one, too."""
     enough = ENOUGH.get(Verdict(cause.code))
     return enough is not None and cause.share >= DOMINATES and share_bounds(cause.share, slowdown)[0] >= enough
 
 
 def _first_cause(found: StageDiagnosis) -> Cause | None:
-    """What limits the stage in the explaining pass, where its share is of the host time."""
+    """What limits the stage in the profiling pass, where its share is of the host time."""
     if not found.causes or found.causes[0].code != found.verdict.verdict.value:
         return None
     uses_gpu = found.gpu is not None and found.gpu.busy_ms > 0
@@ -120,7 +120,7 @@ def _limited_by(stage: StageDiagnosis, found: StageDiagnosis, cause: Cause, slow
     least, most = share_bounds(cause.share, slowdown)
     bounded = replace(
         cause,
-        what=f"At least {percent(least, 1)} of its host time, whatever the explaining pass added. There: {cause.what}",
+        what=f"At least {percent(least, 1)} of its host time, whatever the profiling pass added. There: {cause.what}",
         share=least,
         share_at_most=most,
         saves_ms=None,
@@ -135,7 +135,7 @@ def _limited_by(stage: StageDiagnosis, found: StageDiagnosis, cause: Cause, slow
 
 
 def _with_line(stage: StageDiagnosis, found: StageDiagnosis, cause: Cause, slowdown: float) -> StageDiagnosis:
-    """With the line of the same cause in the explaining pass. Of time outside of calls, where the line dominates: there
+    """With the line of the same cause in the profiling pass. Of time outside of calls, where the line dominates: there
     the cause is only what is left.
     """
     first, where = stage.causes[0], cause.where
@@ -159,7 +159,7 @@ def _at_line(stage: StageDiagnosis, found: StageDiagnosis, line: FunctionTime, s
     least, most = share_bounds(share, slowdown)
     is_bounded = least > 0 or most < 1
     between = f"of this one, {percent(least, 1)} to {percent(most, 1)}" if is_bounded else "of this one, any part"
-    text = f"In the explaining pass {percent(share, 1)} of it passes in {place(line)}: {between}."
+    text = f"In the profiling pass {percent(share, 1)} of it passes in {place(line)}: {between}."
     stage = _with_evidence(stage, text)
     if not is_bounded or not stage.causes or stage.verdict.verdict is not Verdict.CPU_BOUND:
         return stage

@@ -1,6 +1,6 @@
-"""The measured and the explaining pass laid onto each other, stage by stage: totals of the first, causes of the second.
+"""The measured and the profiling pass laid onto each other, stage by stage: totals of the first, causes of the second.
 
-A stage's causes are taken over where the explaining pass did the same in the same proportions; where only the
+A stage's causes are taken over where the profiling pass did the same in the same proportions; where only the
 proportions changed, as far as the size of the change allows (`bounds.py`). Compared are, per stage:
 its host time, alone and against the rest of its batch; how its time is divided among the stages directly inside it; the
 GPU's busy time and the number of GPU operations, per item. Where recorders read in both passes how long threads waited
@@ -58,7 +58,7 @@ CONSIDERABLE_SHARE = 0.1
 """Of a batch: where all but the stage takes less, there is no rest to compare with."""
 
 CROWDED_SHARE = 0.2
-"""Of a stage's host time in the explaining pass, without a free CPU: then that may be why it changed, where it was not
+"""Of a stage's host time in the profiling pass, without a free CPU: then that may be why it changed, where it was not
 read how much of it the stage had in the measured pass."""
 
 MIN_OWN_SHARE = 0.2
@@ -88,12 +88,12 @@ OF_CALLS = frozenset(
     )
 )  # fmt: skip
 """Causes whose numbers the measured pass has itself, from the GPU's operations, and from all calls where it records
-these: those of the explaining pass, with a slower host, say less of it. That has their lines."""
+these: those of the profiling pass, with a slower host, say less of it. That has their lines."""
 
 OF_MEASURED = frozenset({Verdict.FIRST_USE.value, Verdict.RECOMPILATION.value})
-"""Causes that stay, as further ones, where the explaining pass lacks them: it found things compiled and loaded."""
+"""Causes that stay, as further ones, where the profiling pass lacks them: it found things compiled and loaded."""
 
-NO_STAGE = "the explaining pass has no such stage, or no batch of it without the warm-up"
+NO_STAGE = "the profiling pass has no such stage, or no batch of it without the warm-up"
 NO_BATCH = "no batch is left without the warm-up"
 
 
@@ -109,7 +109,7 @@ class Pass:
 
 
 def lay_onto(measured: Pass, explaining: Pass) -> Diagnosis:
-    """The diagnosis of the measured pass with what the explaining pass adds to its stages."""
+    """The diagnosis of the measured pass with what the profiling pass adds to its stages."""
     found = {stage.path: stage for stage in explaining.diagnosis.stages}
     paths = [stage.path for stage in measured.diagnosis.stages]
     whole, own = (_Comparison(_values(measured, own=own), _values(explaining, own=own), paths) for own in (False, True))
@@ -183,7 +183,7 @@ def _explain(
 
 @dataclass(frozen=True)
 class _Scale:
-    """From times of the explaining pass to those of the measured one.
+    """From times of the profiling pass to those of the measured one.
 
     `whole`: of what holds waiting for a CPU; `own`: of what does not, where both passes read that, else the same.
     """
@@ -193,7 +193,7 @@ class _Scale:
     measured_ms: float
     """Host time of the stage in the measured pass."""
     idle_ms: tuple[float, float] | None
-    """Of a GPU while the host was in the stage, in the measured and in the explaining pass; None: it used none."""
+    """Of a GPU while the host was in the stage, in the measured and in the profiling pass; None: it used none."""
 
     @classmethod
     def between(cls, stage: StageDiagnosis, found: StageDiagnosis) -> _Scale:
@@ -220,7 +220,7 @@ class _Scale:
         return min(cause.saves_ms * self.of_cause(cause.code), most)
 
     def share(self, share: float) -> float:
-        """Of the explaining pass's host time as that of the measured one's."""
+        """Of the profiling pass's host time as that of the measured one's."""
         return min(share * self.own / self.whole, 1.0)
 
 
@@ -230,7 +230,7 @@ def _idle_ms(stage: StageDiagnosis) -> float | None:
 
 
 def _slowdown(stage: StageDiagnosis, found: StageDiagnosis) -> float | None:
-    """Host time in the explaining pass by that in the measured one: per item where both count them."""
+    """Host time in the profiling pass by that in the measured one: per item where both count them."""
     measured, explaining = stage.cpu_ms_per_item, found.cpu_ms_per_item
     if measured is None or explaining is None:
         measured, explaining = stage.cpu_ms, found.cpu_ms
@@ -245,7 +245,7 @@ def _ready_share(stage: StageDiagnosis) -> float:
 
 
 def _judged(stage: StageDiagnosis, found: StageDiagnosis, scale: _Scale) -> tuple[StageVerdict, list[Cause]]:
-    """The verdict and the causes of a stage whose explaining pass is trusted."""
+    """The verdict and the causes of a stage whose profiling pass is trusted."""
     machine = _kept_cpu(stage, found)
     codes = {cause.code for cause in machine}
     if stage.verdict.verdict in codes:
@@ -276,7 +276,7 @@ def _with_numbers(cause: Cause, measured: Cause | None) -> Cause:
     if measured is not None:
         return replace(cause, what=measured.what, share=measured.share, saves_ms=measured.saves_ms)
     if cause.code in OF_CALLS:  # its text has times
-        return replace(cause, what=f"In the explaining pass: {cause.what}")
+        return replace(cause, what=f"In the profiling pass: {cause.what}")
     return cause
 
 
@@ -295,7 +295,7 @@ def _only_measured(stage: StageDiagnosis, causes: list[Cause]) -> list[Cause]:
 
 
 def _is_of_one_pass(cause: Cause, stage: StageDiagnosis) -> bool:
-    """Whether a cause of the explaining pass is none of the measured one: what the machine kept, and a slow beginning
+    """Whether a cause of the profiling pass is none of the measured one: what the machine kept, and a slow beginning
     that the measured pass has not.
     """
     first_use = Verdict.FIRST_USE.value
@@ -311,7 +311,7 @@ def _keeps_verdict(stage: StageDiagnosis, found: StageDiagnosis) -> bool:
 
 
 def _otherwise(stage: StageDiagnosis, found: StageDiagnosis, scale: _Scale) -> tuple[StageVerdict, list[Cause]]:
-    """What the explaining pass says without what is of that pass alone; the measured verdict where nothing is left that
+    """What the profiling pass says without what is of that pass alone; the measured verdict where nothing is left that
     has a name.
     """
     causes = [_cause(cause, scale) for cause in found.causes if not _is_of_one_pass(cause, stage)]
@@ -330,7 +330,7 @@ def _otherwise(stage: StageDiagnosis, found: StageDiagnosis, scale: _Scale) -> t
 
 
 def _with_lines(stage: StageDiagnosis, found: list[Cause]) -> tuple[StageVerdict, list[Cause]]:
-    """The measured verdict and causes, those that the explaining pass has as well as it has them."""
+    """The measured verdict and causes, those that the profiling pass has as well as it has them."""
     by_code = {cause.code: cause for cause in found}
     own = [by_code.pop(cause.code, cause) for cause in stage.causes]
     verdict = stage.verdict
@@ -345,7 +345,7 @@ def _has_counters(stage: StageDiagnosis) -> bool:
 
 def _unexplained(stage: StageDiagnosis, explained: Explained) -> StageDiagnosis:
     """The stage as the measured pass has it; why its causes have no line is another reason now."""
-    why = f"the explaining pass is not used for this stage: {explained.reason}"
+    why = f"the profiling pass is not used for this stage: {explained.reason}"
     causes = [
         replace(cause, where_reason=cause.where_reason if cause.where else why, try_this=_again(cause.try_this))
         for cause in stage.causes
@@ -355,12 +355,12 @@ def _unexplained(stage: StageDiagnosis, explained: Explained) -> StageDiagnosis:
 
 
 def _again(step: str) -> str:
-    """What to do next, after an explaining pass that is not used."""
+    """What to do next, after a profiling pass that is not used."""
     return step.replace("--explain names", "another launch with --explain names")
 
 
 def _cost(cost: StageCost, scale: float) -> StageCost:
-    """That of the explaining pass, in which waits are known, at the speed of the measured one."""
+    """That of the profiling pass, in which waits are known, at the speed of the measured one."""
     return replace(
         cost, pipeline_ms=_times(cost.pipeline_ms, scale), without_stage_ms=_times(cost.without_stage_ms, scale)
     )
@@ -376,7 +376,7 @@ def _cause(cause: Cause, scale: _Scale) -> Cause:
 
 
 def _profile(profile: HostProfile, scale: _Scale, queued_ms: float | None) -> HostProfile:
-    """Of the explaining pass as that of the measured one, whose threads waited `queued_ms` for a CPU."""
+    """Of the profiling pass as that of the measured one, whose threads waited `queued_ms` for a CPU."""
     states = {state: _times(time, scale.own) for state, time in profile.state_ms.items()}
     if queued_ms is not None and states.get("runnable") is not None:
         states["runnable"] = queued_ms
@@ -393,7 +393,7 @@ def _profile(profile: HostProfile, scale: _Scale, queued_ms: float | None) -> Ho
 
 
 def _gpu(measured: GpuWork | None, explaining: GpuWork | None) -> GpuWork | None:
-    """The GPU's work as measured; what limits it, and its kernels, by the counters that the explaining pass has."""
+    """The GPU's work as measured; what limits it, and its kernels, by the counters that the profiling pass has."""
     if measured is None or explaining is None or not explaining.limits.work_ms:
         return measured
     counted = {_launched(kernel): kernel for kernel in explaining.top_kernels if kernel.counters is not None}
@@ -441,7 +441,7 @@ class _Ratio:
 
 
 class _Comparison:
-    """What changed from the measured to the explaining pass."""
+    """What changed from the measured to the profiling pass."""
 
     def __init__(
         self, measured: Mapping[Path, Mapping[str, Float64]], explaining: Mapping[Path, Mapping[str, Float64]],
@@ -459,7 +459,7 @@ class _Comparison:
         )  # fmt: skip
 
     def changes(self, stage: StageDiagnosis, found: StageDiagnosis, slowdown: float | None) -> Iterator[str]:
-        """Reasons not to trust the explaining pass for a stage, a sentence each without an end."""
+        """Reasons not to trust the profiling pass for a stage, a sentence each without an end."""
         path = stage.path
         before, after = self._per_item(path, "cpu_time")
         if slowdown is None or _has_changed(before, after, MAX_SLOWDOWN, (1.0, slowdown)):

@@ -172,7 +172,7 @@ def _with_awaits(probe: HostProbe | None) -> HostProbe | None:
 
 
 def api_is_complete(meta: TraceMeta) -> bool:
-    """Whether a trace holds calls that start no GPU work: of the embedded tracer, in the explaining pass."""
+    """Whether a trace holds calls that start no GPU work: of the embedded tracer, in the profiling pass."""
     return meta.has_all_calls or meta.gpu_coverage == "no_gpu_work"
 
 

@@ -1,1 +1,1 @@
-"""Where host time goes, by what was sampled in the explaining pass."""
+"""Where host time goes, by what was sampled in the profiling pass."""

@@ -597,7 +597,7 @@ def _how(run: RunReport) -> Iterator[list[Cell]]:
         yield ["tracer", f"{tracer.kind} {tracer.version or ''}".strip() + why]
     yield ["warm-up", f"{of.warmup_batches} batches at both ends of each loop are left out"]
     yield ["telemetry", "sampled during the run" if of.sampled else "not sampled"]
-    yield ["explaining pass", "yes, a second pass; times are of the first" if of.explained else "no"]
+    yield ["profiling pass", "yes, a second pass; times are of the first" if of.explained else "no"]
     if of.clock_error_ns is not None:
         yield ["clock", f"tied to UTC within {of.clock_error_ns / 1e3:,.1f} µs"]
     yield ["analysed by", f"perfharness {of.analysed_by}"]

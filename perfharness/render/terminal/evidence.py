@@ -1,4 +1,4 @@
-"""What the explaining pass and the GPU's counters show of the stages, in tables."""
+"""What the profiling pass and the GPU's counters show of the stages, in tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN_SHARE = 0.02
 
 
 def print_evidence(console: Console, stages: Sequence[StageDiagnosis], *, details: bool) -> None:
-    """Functions, what the host's threads did, counters, and how far the explaining pass can be trusted; nothing of what
+    """Functions, what the host's threads did, counters, and how far the profiling pass can be trusted; nothing of what
     there is nothing of.
 
     Args:
@@ -215,7 +215,7 @@ def _counter(unit: str, value: float | None) -> str:
 
 
 def _print_trust(console: Console, names: Names, stages: Sequence[StageDiagnosis]) -> None:
-    """How much slower the explaining pass was, and the stages whose proportions changed too much."""
+    """How much slower the profiling pass was, and the stages whose proportions changed too much."""
     explained = [(names[stage.path], stage.explained) for stage in stages if stage.explained is not None]
     slowdowns = [one.slowdown for _, one in explained if one.slowdown is not None]
     if slowdowns:
@@ -223,7 +223,7 @@ def _print_trust(console: Console, names: Names, stages: Sequence[StageDiagnosis
         factor = low if low == high else f"{low} to {high}"
         say(
             console,
-            styled("Explaining pass", "bold"),
+            styled("Profiling pass", "bold"),
             f": the stages took {factor} times as long as in the measured one",
         )
     for name, one in explained:

@@ -264,7 +264,7 @@ DECIDING = {
     "batches": "other batches traced, so others measured",
     "load": "other loads",
     VALIDITY: "no test that is INVALID by LoadGen's own verdict is evidence",
-    "pass": "an explaining pass, which may cost time, on one side",
+    "pass": "a profiling pass, which may cost time, on one side",
 }
 """Differences that make a comparison meaningless unless they are what is compared, and why."""
 

@@ -311,7 +311,7 @@ def analyze_run(
 def _analyze_explaining(
     folder: Path, measured: RunManifest, read_as: ReadAs, *, write: bool
 ) -> tuple[dict[str, Pass], list[Finding]]:
-    """Analyse the explaining pass of a run: what it adds to each process, and what of it is missing."""
+    """Analyse the profiling pass of a run: what it adds to each process, and what of it is missing."""
     try:
         manifest = read_manifest(folder)
         with alone_in(folder) if write else contextlib.nullcontext():

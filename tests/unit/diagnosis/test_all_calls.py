@@ -1,4 +1,4 @@
-"""What the embedded tracer's explaining pass knows that its measured pass does not: the same as nsys."""
+"""What the embedded tracer's profiling pass knows that its measured pass does not: the same as nsys."""
 
 from __future__ import annotations
 

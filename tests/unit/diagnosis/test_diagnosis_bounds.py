@@ -1,4 +1,4 @@
-"""What an explaining pass that is not trusted still shows: bounds that always hold, and what is said of them."""
+"""What a profiling pass that is not trusted still shows: bounds that always hold, and what is said of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The explaining pass laid onto the measured one: what is taken over, how it is scaled, and when it is not trusted."""
+"""The profiling pass laid onto the measured one: what is taken over, how it is scaled, and when it is not trusted."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def dispatch(what: str, share: float, saves_ms: float, **figures: object) -> Cau
 
 @pytest.mark.parametrize(("missing", "is_counted"), [([], True), ([MISSING_CALLS], False)])
 def test_what_the_measured_pass_counts_itself_has_its_numbers(missing: list[str], is_counted: bool) -> None:
-    """A decoder on an H100: 19.9 us an operation, and 32.7 us in the explaining pass."""
+    """A decoder on an H100: 19.9 us an operation, and 32.7 us in the profiling pass."""
     fast, slow = (StageVerdict(Verdict.DISPATCH_BOUND, [what], "fewer") for what in ("19.9 us each", "32.7 us each"))
     own = dispatch("19.9 us each", 0.988, 49.76)
     found = dispatch("32.7 us each", 0.989, 82.9, where=function("step"), where_reason=None)
@@ -246,7 +246,7 @@ def test_what_the_measured_pass_counts_itself_has_its_numbers(missing: list[str]
         assert (said.what, said.share, said.saves_ms) == (own.what, own.share, own.saves_ms)
     else:  # scaled, it would be more than the GPU was idle
         assert (said.share, said.saves_ms) == (found.share, 50.48)
-        assert said.what == f"In the explaining pass: {found.what}"
+        assert said.what == f"In the profiling pass: {found.what}"
     assert one.verdict.evidence == [said.what]
 
 

@@ -1,4 +1,4 @@
-"""What the explaining pass shows of the stages stands in tables, and nothing where there is nothing."""
+"""What the profiling pass shows of the stages stands in tables, and nothing where there is nothing."""
 
 from __future__ import annotations
 

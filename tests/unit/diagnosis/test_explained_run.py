@@ -1,4 +1,4 @@
-"""A run folder with its explaining pass inside, made by hand: what is read of both, and what a folder may hold."""
+"""A run folder with its profiling pass inside, made by hand: what is read of both, and what a folder may hold."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trace(folder: Path, load_ms: int, infer_ms: int) -> None:
 
 
 def make(out: Path, **second: Any) -> Path:
-    """Two processes; the second of them did other work in the explaining pass."""
+    """Two processes; the second of them did other work in the profiling pass."""
     for folder, times in ((out, (4, 6)), (out / "explain", (5, 7))):
         trace(folder / "proc_0_gpu_0", *times)
         trace(folder / "proc_1_gpu_0", *((4, 6) if folder == out else (19, 6)))

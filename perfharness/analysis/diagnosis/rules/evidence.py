@@ -230,7 +230,7 @@ class Figures:
     uses_gpu: bool = True
     """Whether the process made any CUDA call, or a GPU any operation of it."""
     host: HostEvidence | None = None
-    """None without an explaining pass."""
+    """None without a profiling pass."""
     kept: KeptCpu = field(default_factory=KeptCpu)
     without_calls: float = 0.0
     collecting_share: float | None = None
