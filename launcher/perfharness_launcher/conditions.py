@@ -22,7 +22,7 @@ from perfharness.model.manifest import GpuRecord
 
 
 @dataclass(frozen=True)
-class MeasuredProcess:
+class StartedProcess:
     """A measured process that has started.
 
     Args:
@@ -50,6 +50,7 @@ class Run:
 
     Attributes:
         records: JSON for the manifest, by name of the condition.
+        of_processes: fields of `ProcessRecord`, by folder of the process.
         findings: for the manifest; one of severity `ERROR` makes the launch exit with 3.
         started: called with each measured process as soon as it has started; quick.
         done: each tells whether the processes have served their purpose and are to end; quick.
@@ -60,8 +61,9 @@ class Run:
     gpus: tuple[GpuRecord, ...] = ()
     interrupted: Callable[[], bool] = lambda: False
     records: dict[str, Any] = field(default_factory=dict)
+    of_processes: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    started: list[Callable[[MeasuredProcess], None]] = field(default_factory=list)
+    started: list[Callable[[StartedProcess], None]] = field(default_factory=list)
     done: list[Callable[[], bool]] = field(default_factory=list)
     _entered: ExitStack = field(default_factory=ExitStack)
 
@@ -79,7 +81,7 @@ class Run:
                 manager.__enter__()
                 self._entered.callback(self._leave_one, manager)
 
-    def notify_started(self, process: MeasuredProcess) -> None:
+    def notify_started(self, process: StartedProcess) -> None:
         """Call `started` with a process."""
         for callback in self.started:
             with self._noting(f"failed when {process.folder} started"):

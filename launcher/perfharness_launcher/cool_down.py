@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from perfharness.model.findings import Finding, Severity
+from perfharness.model.gpu_wait import GpuWait
 from perfharness.model.manifest import GpuRecord
 from perfharness.telemetry.nvml import Device, open_nvml
 from perfharness_launcher.conditions import Condition, Run
@@ -21,34 +20,10 @@ START_MARGIN_C = 5
 HINT = "a higher --cool-down, or a longer cool-down-limit in perfharness.toml"
 
 
-@dataclass(frozen=True)
-class CoolDown:
-    """How long one GPU was waited for.
-
-    Args:
-        begin_c, end_c: its temperature at first and at last, degrees Celsius; None where it could not be read.
-        waited_s: until it was cool enough, or was given up.
-        reached: whether it was cool enough in the end.
-        reason: why its temperature could not be read.
-    """
-
-    gpu_uuid: str
-    target_c: float
-    begin_c: int | None
-    end_c: int | None
-    waited_s: float
-    reached: bool
-    reason: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in the manifest."""
-        return asdict(self)
-
-
 def cool_down(
     gpus: Sequence[Device], target_c: float, *, limit_s: float,
     interrupted: Callable[[], bool] = lambda: False, say: Callable[[str], object] = lambda _: None,
-) -> list[CoolDown]:  # fmt: skip
+) -> list[GpuWait]:  # fmt: skip
     """Wait until every GPU is at most that warm, by the sensor on its die.
 
     Args:
@@ -73,15 +48,24 @@ def cool_down(
         time.sleep(min(PERIOD_S, limit_s - passed_s))
         for gpu in waiting:
             now = _read(gpu, target_c)
-            found[gpu] = replace(now, begin_c=found[gpu].begin_c, waited_s=time.monotonic() - begin)
+            waited = {"begin_c": found[gpu].begin_c, "waited_s": time.monotonic() - begin}
+            found[gpu] = now.model_copy(update=waited)
     return list(found.values())
 
 
-def _read(gpu: Device, target_c: float) -> CoolDown:
+def _read(gpu: Device, target_c: float) -> GpuWait:
     now = gpu.gpu.ask("nvmlDeviceGetTemperature", gpu.nvml.NVML_TEMPERATURE_GPU)
     temperature = int(now.value) if now.ok else None
     reached = temperature is not None and temperature <= target_c
-    return CoolDown(gpu.uuid, target_c, temperature, temperature, 0.0, reached, now.reason)
+    return GpuWait(
+        gpu_uuid=gpu.uuid,
+        target_c=target_c,
+        begin_c=temperature,
+        end_c=temperature,
+        waited_s=0.0,
+        reached=reached,
+        reason=now.reason,
+    )
 
 
 def cooled_down(target_c: float, limit_s: float, say: Callable[[str], None]) -> Condition:
@@ -96,7 +80,7 @@ def cooled_down(target_c: float, limit_s: float, say: Callable[[str], None]) -> 
                 problem = nvml.opened.reason or "the run uses no GPU"
                 text = f"--cool-down waited for no GPU: {problem}"
                 run.findings.append(Finding("not-cooled-down", Severity.WARNING, text))
-        gpus = [one.to_json() for one in found]
+        gpus = [one.model_dump() for one in found]
         run.records["cool-down"] = {"target_c": target_c, "limit_s": limit_s, "gpus": gpus}
         run.findings += [
             Finding("not-cooled-down", Severity.WARNING, _message(one), HINT) for one in found if not one.reached
@@ -109,7 +93,7 @@ def cooled_down(target_c: float, limit_s: float, say: Callable[[str], None]) -> 
 def as_cool_as_first(
     gpus: Sequence[GpuRecord], first_c: dict[str, int], *, limit_s: float,
     interrupted: Callable[[], bool] = lambda: False, say: Callable[[str], object] = lambda _: None,
-) -> list[CoolDown]:  # fmt: skip
+) -> list[GpuWait]:  # fmt: skip
     """Wait until the GPUs are about as cool as before the first launch of a series; before the first, note that.
 
     Args:
@@ -120,7 +104,7 @@ def as_cool_as_first(
     Returns:
         One for each GPU that was waited for, or could have been.
     """
-    found: list[CoolDown] = []
+    found: list[GpuWait] = []
     if not gpus:
         return found
     with open_nvml() as nvml:
@@ -136,7 +120,7 @@ def as_cool_as_first(
     return found
 
 
-def _message(result: CoolDown) -> str:
+def _message(result: GpuWait) -> str:
     if result.reason is not None:
         return f"GPU {result.gpu_uuid}: did not wait, its temperature cannot be read ({result.reason})."
     return (

@@ -18,7 +18,7 @@ from perfharness.model.manifest import FindingRecord, ProcessRecord, RunManifest
 from perfharness_launcher.children import rank_findings, unfollowed, with_measured
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
-from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
+from perfharness_launcher.conditions import Condition, Run, StartedProcess
 from perfharness_launcher.contention import contention_findings
 from perfharness_launcher.cool_down import cooled_down
 from perfharness_launcher.gpu_users import other_users
@@ -210,8 +210,7 @@ def _measure(
             )
             for ending, found in zip(endings, collected, strict=True)
         ]
-        cpu_supply = run.records.get("telemetry", {}).pop("processes", {})
-        records = [record.model_copy(update=cpu_supply.get(record.folder, {})) for record in records]
+        records = [record.model_copy(update=run.of_processes.get(record.folder, {})) for record in records]
         findings = [*plan.findings, *unfinished, *_leftovers(supervisor.leftovers)]
         findings += run.findings
         findings += contention_findings(plan, records)
@@ -246,13 +245,13 @@ def _measure(
     return manifest
 
 
-def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[MeasuredProcess], None]:
+def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[StartedProcess], None]:
     """Write the manifest as the run begins, so that one whose launcher is killed can be read; returns what adds the pid
     and start of a process to it.
     """
     records = {record.folder: record for record in manifest.processes}
 
-    def add(process: MeasuredProcess) -> None:
+    def add(process: StartedProcess) -> None:
         started = {"pid": process.pid, "start_unix_ns": process.start_unix_ns}
         records[process.folder] = records[process.folder].model_copy(update=started)
         stage.write_manifest(manifest.model_copy(update={"processes": list(records.values())}))

@@ -119,7 +119,7 @@ def process_findings(
             "placement-failed",
             Severity.WARNING,
             f"The process is {' and '.join(record.placement.problems)}",
-            "a container may forbid it (Docker: --cap-add SYS_NICE); --cpu-bind none leaves it away",
+            "A container may forbid it (Docker: add --cap-add SYS_NICE). Without binding: --cpu-bind none.",
             record.folder,
         )
     if ending.tracer_restarts:
@@ -154,8 +154,8 @@ def process_findings(
         end_of_output = _end_of_output(ending.folder, logs) if logs else "; it ended before one was written"
         hint = _hint_without_trace(ending.spec.command, tracer) if record.ended == "ok" else ""
         if record.ended == "ok" and captured:
-            end_of_output = f": no loop came to the batches {captured}, which --capture-batches names"
-            hint = "name batches that there are: the first of a loop is 0"
+            end_of_output = f": no loop reached the batches {captured} of --capture-batches"
+            hint = "Choose smaller numbers; the first batch of a loop is 0."
         yield Finding(
             "trace-missing",
             Severity.ERROR,
@@ -173,8 +173,8 @@ def _hint_without_trace(command: Sequence[str], tracer: TracerRecord) -> str:
     if PYTHON_NAME.fullmatch(name):
         return "annotate what it runs (PerfRecorder, nvtx, --annotate): it made no range, and no GPU work"
     return (
-        f"the embedded tracer records Python: {name} is none, and started none that made ranges or GPU work; of other"
-        " programs --tracer nsys records NVTX and GPU work"
+        f"The embedded tracer records Python, and {name} started no Python process that made ranges or GPU work. Use "
+        "--tracer nsys for other programs."
     )
 
 

@@ -271,6 +271,7 @@ def start(
     try:
         process.start_tracer()
     except OSError as error:
+        process.close()
         raise LaunchError(f"{spec.folder} cannot be started ({argv[0]}): {error.strerror}") from error
     return process
 

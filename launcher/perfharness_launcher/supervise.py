@@ -17,7 +17,7 @@ import psutil
 
 from perfharness.errors import LaunchError
 from perfharness_launcher.barrier import StartBarrier, start_barrier
-from perfharness_launcher.conditions import MeasuredProcess, Run
+from perfharness_launcher.conditions import Run, StartedProcess
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.process import ProcessGroup, RunningProcess, carries, is_alive, start
 
@@ -136,7 +136,7 @@ class Supervisor:
                     process.is_announced = True
                     uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
                     folder = process.spec.folder
-                    self.run.notify_started(MeasuredProcess(folder, process.pid, process.start_unix_ns, uuids))
+                    self.run.notify_started(StartedProcess(folder, process.pid, process.start_unix_ns, uuids))
             if self.interrupts.count > self._interrupts_reported:
                 self._interrupts_reported = self.interrupts.count
                 self.observer.interrupted(self._interrupts_reported)

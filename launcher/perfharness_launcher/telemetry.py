@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
 from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.readings import sampled_metrics, unread_metrics
 from perfharness.telemetry.sampler import SOURCE_FAILED, sampling
-from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
+from perfharness_launcher.conditions import Condition, Run, StartedProcess
 
 SAMPLE_INTERVAL_MS = 50.0
 """How often a launch is sampled; sensors are updated every 20 to 200 ms."""
@@ -27,7 +27,6 @@ OFTEN_ABSENT = frozenset({"quota_cpus", "quota_throttled_ns", "quota_throttled_p
 
 LISTED = 3
 """Metrics that are named where several were not read for one reason."""
-
 
 BUSY_QUANTILE = 0.9
 """A process has few threads while it starts, which may take most of a short run."""
@@ -54,17 +53,18 @@ def sampled(idle_s: float) -> Condition:
             run.findings.append(Finding("telemetry-lost", Severity.WARNING, f"The run has no telemetry: {error}"))
             return
         run.findings += telemetry_findings(sampler.log, sampler.nvml_problem)
-        run.records["telemetry"] = _record(sampler.log, sampler.followed)
+        run.records["telemetry"] = _record(sampler.log)
+        run.of_processes |= {process.folder: cpu_supply(sampler.log, process) for process in sampler.followed}
 
     return condition
 
 
-def _followed(process: MeasuredProcess) -> FollowedProcess:
+def _followed(process: StartedProcess) -> FollowedProcess:
     return FollowedProcess(process.folder, process.pid, process.gpu_uuids)
 
 
-def _record(log: SampleLog, processes: Sequence[FollowedProcess]) -> dict[str, Any]:
-    """The entry in the manifest; `processes`: fields of `ProcessRecord` by folder."""
+def _record(log: SampleLog) -> dict[str, Any]:
+    """The entry in the manifest."""
     meta = log.meta
     return {
         "file": TELEMETRY_NAME,
@@ -73,7 +73,6 @@ def _record(log: SampleLog, processes: Sequence[FollowedProcess]) -> dict[str, A
         "clock": meta.clock.model_dump(),
         "sampled": sampled_metrics(log),
         "sampler_cpu_s": None if meta.sampler_cpu_ns is None else meta.sampler_cpu_ns / 1e9,
-        "processes": {process.folder: cpu_supply(log, process) for process in processes},
     }
 
 
@@ -84,12 +83,11 @@ def cpu_supply(log: SampleLog, process: FollowedProcess) -> dict[str, float | No
     if run is None or ready is None or not run.is_read.any():
         return found | dict.fromkeys(("cpu_run_s", "cpu_ready_s", "runnable_threads"))
     run_ns, ready_ns = (one.value[one.is_read].astype(float) for one in (run, ready))
-    times_ns = np.concatenate([[process.begun_ns], run.time_monotonic_ns[run.is_read]])
-    runnable = np.diff(run_ns + ready_ns, prepend=0.0) / np.maximum(np.diff(times_ns), 1)
+    runnable = np.diff(run_ns + ready_ns) / np.diff(run.time_monotonic_ns[run.is_read])
     return found | {
         "cpu_run_s": run_ns[-1] / 1e9,
         "cpu_ready_s": ready_ns[-1] / 1e9,
-        "runnable_threads": float(np.quantile(runnable, BUSY_QUANTILE)),
+        "runnable_threads": float(np.quantile(runnable, BUSY_QUANTILE)) if len(runnable) else None,
     }
 
 

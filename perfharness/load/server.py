@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from perfharness.model import environment
 from perfharness.model.findings import Finding, Severity
-from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
+from perfharness_launcher.conditions import Condition, Run, StartedProcess
 
 GENERATOR_LOG = "load.log"
 """What the generator prints, in the folder of the server."""
@@ -33,7 +33,7 @@ def load_of(command: Sequence[str], grace_s: float) -> Condition:
         generators: list[subprocess.Popen[bytes]] = []
         logs: list[Path] = []
 
-        def start(process: MeasuredProcess) -> None:
+        def start(process: StartedProcess) -> None:
             """The generator waits until the server is ready."""
             folder = run.folder / process.folder
             logs.append(folder / GENERATOR_LOG)

@@ -57,9 +57,6 @@ def finite(value: Any) -> Any:
     return value
 
 
-FileName = Annotated[str, AfterValidator(_file_name)]
-"""The name of a file or folder inside of the folder that is searched for it."""
-
 MeasuredFolder = Annotated[str, AfterValidator(_measured_folder)]
 """`proc_X_gpu_Y`, or the folder of a process that it started."""
 

@@ -10,7 +10,6 @@ import psutil
 from perfharness.model.telemetry import HOST, SubjectRecord, core_subject
 from perfharness.telemetry.readings import Values
 
-IDLE = ("idle", "iowait", "steal")
 GUESTS = ("guest", "guest_nice")
 """Their time is counted as a user's, too."""
 

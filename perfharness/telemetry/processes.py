@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -53,7 +53,6 @@ class FollowedProcess:
     """It and its descendants that ran at the last reading."""
 
     cpus_allowed: int | None = None
-    begun_ns: int = field(default_factory=time.monotonic_ns)
 
     @property
     def subject(self) -> str:

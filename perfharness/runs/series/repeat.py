@@ -15,6 +15,7 @@ from typing import Any
 from perfharness.errors import PerfHarnessError, ResultError, UsageError
 from perfharness.files import write_model
 from perfharness.model.findings import Severity
+from perfharness.model.gpu_wait import GpuWait
 from perfharness.runs.files.run_folder import RunSummary, read_manifest
 from perfharness.runs.launch import LaunchResult, Observe, plan_launches, run_plan, unobserved
 from perfharness.runs.series.repeat_file import (
@@ -22,7 +23,6 @@ from perfharness.runs.series.repeat_file import (
     LAUNCH_FOLDER,
     MOST_LAUNCHES,
     REPEAT_NAME,
-    GpuWait,
     Repeat,
     RepeatRequest,
     RepeatRow,
@@ -318,14 +318,13 @@ def _cool_down(plan: LaunchPlan, first_c: dict[str, int], interrupts: Interrupts
     """Wait between launches, unless each waits by itself (--cool-down)."""
     if plan.options.cool_down_c is not None:
         return []
-    found = as_cool_as_first(
+    return as_cool_as_first(
         plan.gpus,
         first_c,
         limit_s=plan.options.cool_down_limit_s,
         interrupted=lambda: bool(interrupts),
         say=observer.stage,
     )
-    return [GpuWait(**one.to_json()) for one in found]
 
 
 def _row(case: RepeatCase, place: int, result: LaunchResult, numbers: LaunchNumbers) -> RepeatRow:

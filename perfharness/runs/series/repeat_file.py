@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from perfharness.errors import ResultError
 from perfharness.model.checks import MaskedArguments
+from perfharness.model.gpu_wait import GpuWait
 from perfharness.model.manifest import MANIFEST_NAME, FindingRecord
 from perfharness.runs.files.run_folder import read_manifest
 from perfharness.runs.series.file import read_series
@@ -54,19 +55,6 @@ class RepeatRequest(_Model):
 
     seed: int
     """Of the order."""
-
-
-class GpuWait(_Model):
-    """How long a launch waited for a GPU to be as cool as before the first one; degrees Celsius."""
-
-    gpu_uuid: str
-    target_c: float
-    begin_c: int | None
-    end_c: int | None
-    waited_s: float
-    reached: bool
-    reason: str | None = None
-    """Why its temperature could not be read."""
 
 
 class RepeatRow(_Model):

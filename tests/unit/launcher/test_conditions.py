@@ -17,7 +17,7 @@ import pytest
 from perfharness.errors import LaunchError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
-from perfharness_launcher.conditions import Condition, MeasuredProcess, Run
+from perfharness_launcher.conditions import Condition, Run, StartedProcess
 from perfharness_launcher.launch import launch
 from perfharness_launcher.options import LaunchOptions
 from perfharness_launcher.plan import LaunchPlan
@@ -46,7 +46,7 @@ class Log:
 
         @contextmanager
         def entered(run: Run) -> Iterator[None]:
-            def process_started(process: MeasuredProcess) -> None:
+            def process_started(process: StartedProcess) -> None:
                 self.pids.append(process.pid)
                 started()
                 note(f"started {process.folder}")

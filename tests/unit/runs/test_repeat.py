@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from perfharness.analysis.comparison.launches import ProcessBatches
 from perfharness.cli.main import run
 from perfharness.errors import ResultError, UsageError
+from perfharness.model.gpu_wait import GpuWait
 from perfharness.model.machine_load import LoopTime, MachineLoad
 from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, path_of, path_text
@@ -28,7 +29,7 @@ from perfharness.runs.series.repeat import (
     shuffled_rounds,
     update_repeat,
 )
-from perfharness.runs.series.repeat_file import GpuWait, Repeat, RepeatRow, read_repeat, repeated_launches
+from perfharness.runs.series.repeat_file import Repeat, RepeatRow, read_repeat, repeated_launches
 from perfharness.runs.series.repeat_numbers import LaunchNumbers, within_launch
 from perfharness.runs.series.steadiness import LaunchConditions
 from perfharness_launcher.options import LaunchOptions
