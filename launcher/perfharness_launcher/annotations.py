@@ -74,7 +74,7 @@ Name = Annotated[StrictStr, AfterValidator(_name)]
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(defer_build=True, extra="forbid")
 
 
 class _Range(_Table):

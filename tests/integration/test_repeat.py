@@ -13,8 +13,9 @@ import perfharness
 from perfharness.cli.main import run
 from perfharness.errors import LaunchInterruptedError
 from perfharness.runs.files import run_folder
+from perfharness.runs.series.folders import repeated_launches
 from perfharness.runs.series.repeat import repeat_cases
-from perfharness.runs.series.repeat_file import read_repeat, repeated_launches
+from perfharness.runs.series.repeat_file import read_repeat
 from perfharness_launcher import launch as launcher
 from perfharness_launcher.options import LaunchOptions
 from tests.integration.launches import environment, hanging, launching, run_to_the_end, wait_for

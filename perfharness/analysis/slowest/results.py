@@ -75,7 +75,7 @@ spread. `not-compared`: there is no typical batch, or none of this request in th
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
 
 class Line(_Model):

@@ -24,7 +24,8 @@ from perfharness.model.bench import (
     Estimate,
     MachineRecord,
 )
-from perfharness.model.bench_suite import BENCH_NAME, BenchSuiteResult, CellSweep, Constraints, SweepFile
+from perfharness.model.bench_suite import BenchSuiteResult, CellSweep, Constraints, SweepFile
+from perfharness.model.manifest import BENCH_NAME
 from perfharness.render.charts.bench import (
     BENCH_PAGE,
     CHARTS,
