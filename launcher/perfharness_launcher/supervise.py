@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -25,7 +25,10 @@ POLL_S = 0.05
 END_POLL_S = 0.02
 ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 LEFTOVER_GRACE_S = 3.0
-"""How long what the measured processes leave behind may take to end by itself."""
+"""How long processes that the measured ones leave behind may take to end by themselves."""
+
+IDLE_CPU_SHARE = 0.03
+"""An agent of nsys that waits uses 1 % of a CPU."""
 
 
 class Phase(Enum):
@@ -41,7 +44,7 @@ class Phase(Enum):
 
 
 class Observer:
-    """Is notified between two polls of the processes, so it has to be quick; this one ignores everything."""
+    """Is notified between two polls, so it has to be quick; this one ignores everything."""
 
     def started(self, processes: Sequence[RunningProcess]) -> None:
         """All tracers are started."""
@@ -78,12 +81,12 @@ class Supervisor:
     """Runs a group of processes.
 
     Args:
-        run: its folder gets those of the processes, which carry its id; its conditions are left at their end.
+        run: holds the folders of the processes, which carry its id. Its conditions are left when they have ended.
 
     Attributes:
         processes: those that were started.
         barrier: the start barrier; None: there is one process only, or it is switched off.
-        leftovers: command lines of what was still running at the end and had to be ended.
+        leftovers: command lines of what still ran at the end and had to be ended.
     """
 
     group: ProcessGroup
@@ -104,7 +107,7 @@ class Supervisor:
     def watch(self) -> list[RunningProcess]:
         """Start, watch and end all processes; return how each ended."""
         with _private_folder() as folder, self._start_barrier(folder / "barrier") as self.barrier:
-            barrier_dir = self.barrier.folder if self.barrier is not None else None
+            barrier_dir = None if self.barrier is None else self.barrier.folder
             try:
                 for spec in self.group.processes:
                     own = folder / str(spec.index)
@@ -128,23 +131,24 @@ class Supervisor:
         return start_barrier(folder, {spec.index: spec.folder for spec in processes}, timeout_s)
 
     def _polls(self) -> Iterator[None]:
-        """Read the states and notify the observer, then rest until a helper reports, for `POLL_S` at most."""
+        """Read the states and notify the observer, then wait until a helper reports, for `POLL_S` at most."""
+        poll = select.poll()
+        for process in self.processes:
+            poll.register(process.status, select.POLLIN)
         while True:
             for process in self.processes:
                 process.refresh()
-                if process.pid is not None and process.start_unix_ns is not None and not process.is_announced:
+                if process.pid is not None and not process.is_announced:
                     process.is_announced = True
                     uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
-                    folder = process.spec.folder
-                    self.run.notify_started(StartedProcess(folder, process.pid, process.start_unix_ns, uuids))
+                    self.run.notify_started(
+                        StartedProcess(process.spec.folder, process.pid, process.start_unix_ns, uuids)
+                    )
             if self.interrupts.count > self._interrupts_reported:
                 self._interrupts_reported = self.interrupts.count
                 self.observer.interrupted(self._interrupts_reported)
             self.observer.poll([self._phase(process) for process in self.processes])
             yield
-            poll = select.poll()
-            for process in self.processes:
-                poll.register(process.status, select.POLLIN)
             poll.poll(1000 * (END_POLL_S if all(process.is_over for process in self.processes) else POLL_S))
 
     def _phase(self, process: RunningProcess) -> Phase:
@@ -172,14 +176,14 @@ class Supervisor:
                     process.give_up(f"its tracer had not started it after {self.patience.start:g} seconds")
                 self._end_if_due(process, is_done=is_done)
             if self.barrier is not None:
-                if self.interrupts:  # a script that takes the signal for a request has to get out of its wait
+                if self.interrupts:  # a script that handles the signal as a request has to leave its wait
                     self.barrier.open()
                 self.barrier.poll([process.spec.index for process in self.processes if process.is_over])
 
     def _end_if_due(self, process: RunningProcess, *, is_done: bool) -> None:
-        """Ask a process to end, more firmly each time; after the second Ctrl-C it is killed."""
+        """Send the next signal to a process that has to end; after the second Ctrl-C it is killed."""
         now, limit_s = time.monotonic(), self.group.timeout_s
-        age_s = 0.0 if process.start_unix_ns is None else (time.time_ns() - process.start_unix_ns) / 1e9
+        age_s = 0.0 if process.pid is None else (time.time_ns() - process.start_unix_ns) / 1e9
         if process.stopped is None:
             if is_done:
                 process.stopped = "done"
@@ -203,13 +207,19 @@ class Supervisor:
 
     def _wait_for_tracers(self) -> None:
         """Let the tracers write their reports; kill those that take too long or do nothing."""
-        deadline = time.monotonic() + self.patience.tracer
-        activity = _Activity(self._carriers, self.patience.idle_tracer)
+        begin = active = asked = time.monotonic()
+        cpu_s = 0.0
         for _ in self._polls():
             working = [process for process in self.processes if process.is_tracing]
             if not working:
                 return
-            if time.monotonic() > deadline or self.interrupts.count > 1 or activity.is_idle():
+            now = time.monotonic()
+            if now > asked + 1:
+                asked, used_s = now, _cpu_s(self._carriers())
+                if abs(used_s - cpu_s) > IDLE_CPU_SHARE * self.patience.idle_tracer:  # less when one of them ends
+                    active, cpu_s = now, used_s
+            is_idle = now - active > self.patience.idle_tracer
+            if is_idle or now - begin > self.patience.tracer or self.interrupts.count > 1:
                 for process in working:
                     process.tracer_killed = self.group.nsys is not None
                     process.kill_tracer()
@@ -231,7 +241,7 @@ class Supervisor:
     def _end_leftovers(self, find: Callable[[], list[psutil.Process]]) -> None:
         """Wait for processes to end by themselves, then end them; note those that are not nsys's own."""
         left = _wait_for(find(), LEFTOVER_GRACE_S)
-        self.leftovers += [_describe(process) for process in left if not _is_nsys(process)]
+        self.leftovers += filter(None, map(_describe, left))
         for number in ESCALATION:
             for process in left:
                 with contextlib.suppress(psutil.Error):
@@ -241,61 +251,41 @@ class Supervisor:
     def _below_helpers(self) -> list[psutil.Process]:
         """What the measured processes started, orphans too, for the helpers are their subreapers."""
         found: list[psutil.Process] = []
-        for process in self.processes:
+        for helper in filter(None, (process.helper for process in self.processes)):
             with contextlib.suppress(psutil.Error):
-                found += psutil.Process(process.helper).children(recursive=True) if process.helper else []
+                found += psutil.Process(helper).children(recursive=True)
         return found
 
     def _carriers(self) -> list[psutil.Process]:
-        """Processes with this run's id in their environment, as an agent of nsys in a session of its own."""
+        """Processes with this run's id in their environment, e.g. an agent of nsys in a session of its own."""
         return [process for process in psutil.process_iter() if carries(process, self.run.run_id)]
 
 
-def _wait_for(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Return those that still run after so many seconds; at once where there is none."""
+def _wait_for(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Return those that still run after so many seconds; at once if there is none."""
     deadline = time.monotonic() + seconds
-    while left := [process for process in processes if is_alive(process.pid)]:
+    while processes := [process for process in processes if is_alive(process.pid)]:
         if time.monotonic() > deadline:
             break
-        time.sleep(0.02)
-        processes = left
-    return left
+        time.sleep(END_POLL_S)
+    return processes
 
 
-def _is_nsys(process: psutil.Process) -> bool:
-    try:
-        return process.name().startswith("nsys")
-    except psutil.Error:
-        return False
+def _cpu_s(processes: list[psutil.Process]) -> float:
+    total_s = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            total_s += sum(process.cpu_times()[:2])
+    return total_s
 
 
 def _describe(process: psutil.Process) -> str:
+    """Its pid and command line; empty for nsys."""
     try:
-        return f"{process.pid}: {' '.join(process.cmdline())[:200]}"
+        is_nsys = process.name().startswith("nsys")
+        return "" if is_nsys else f"{process.pid}: {' '.join(process.cmdline())[:200]}"
     except psutil.Error:
         return str(process.pid)
-
-
-class _Activity:
-    """Whether processes have used next to no CPU time for some time; an agent of nsys that waits uses 1 %."""
-
-    def __init__(self, find: Callable[[], list[psutil.Process]], limit_s: float) -> None:
-        self._find, self._limit_s = find, limit_s
-        self._since = self._asked = time.monotonic()
-        self._cpu_s = 0.0
-
-    def is_idle(self) -> bool:
-        """Called at every poll; looks once a second."""
-        now = time.monotonic()
-        if now < self._asked + 1:
-            return False
-        self._asked, cpu_s = now, 0.0
-        for process in self._find():
-            with contextlib.suppress(psutil.Error):
-                cpu_s += sum(process.cpu_times()[:2])
-        if abs(cpu_s - self._cpu_s) > 0.03 * self._limit_s:  # it sinks where one of them ends
-            self._since, self._cpu_s = now, cpu_s
-        return now - self._since > self._limit_s
 
 
 @contextlib.contextmanager
@@ -304,7 +294,6 @@ def _private_folder() -> Iterator[Path]:
     try:
         folder = tempfile.TemporaryDirectory(prefix="perfharness-", ignore_cleanup_errors=True)
     except OSError as error:
-        text = f"no temporary folder can be made ({error}); set TMPDIR to one that can be written"
-        raise LaunchError(text) from error
+        raise LaunchError(f"no temporary folder can be made ({error}); set TMPDIR to a writable one") from error
     with folder as name:
         yield Path(name)

@@ -31,6 +31,7 @@ class Machine:
             **os.environ,
             **replay_environment(h100_machine(2).write(folder / "record.json")),
             NVML_STATE: str(self.state),
+            "TMPDIR": str(folder),  # other tests hold the clocks of GPUs with the same names
         }
 
     def run(self, *arguments: str, faults: tuple[Fault, ...] = ()) -> subprocess.CompletedProcess[str]:

@@ -59,7 +59,6 @@ def test_what_an_nsys_can_do_is_asked(tmp_path: Path) -> None:
     assert install.version == (2024, 1, 1)
     assert install.version_text == "2024.1.1.59-241134061245v0"
     assert install.importer == tmp_path / "host-linux-x64" / "QdstrmImporter"
-    assert install.finds_importer
     assert install.profile_options == {"trace", "sample", "wait"}
     assert install.cupti == (12, 4)
 
@@ -93,7 +92,6 @@ def test_newest_first_and_each_real_file_once(nowhere: Path) -> None:
     (old.parent.parent / "bin" / "nsys").symlink_to(old)
     installs = find_nsys(None, {"PATH": ""}, root=nowhere, project=nowhere)
     assert [install.path.resolve() for install in installs] == [new, old]
-    assert all(install.finds_importer for install in installs)
 
 
 def test_a_usable_one_comes_before_a_newer_broken_one(nowhere: Path) -> None:
@@ -112,9 +110,9 @@ def test_inside_nsight_compute_the_importer_lies_apart_and_a_wrapper_script_is_t
     importer = make_importer(host / "linux-desktop-glibc_2_11_3-x64")
     wrapper = make_nsys(nowhere / "usr/local/cuda-12.4/bin", target=False)
     installs = find_nsys(None, {"PATH": ""}, root=nowhere, project=nowhere)
-    assert [(one.path, one.importer, one.finds_importer, one.usable, one.source) for one in installs] == [
-        (inside, importer, False, True, "inside Nsight Compute"),
-        (wrapper, None, False, True, "a CUDA toolkit"),
+    assert [(one.path, one.importer, one.usable, one.source) for one in installs] == [
+        (inside, importer, True, "inside Nsight Compute"),
+        (wrapper, None, True, "a CUDA toolkit"),
     ]
 
 

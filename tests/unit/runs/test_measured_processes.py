@@ -130,7 +130,7 @@ def test_ranks_that_were_started_again_are_those_of_the_last_start(tmp_path: Pat
     assert listed(record) == [("/rank_0", 30, 0), ("/rank_1", 31, 1), *children]
     (finding,) = rank_findings(record)
     assert (finding.code, finding.severity, "child_2" in finding.message) == ("ranks-restarted", "warning", True)
-    assert rank_findings(launched()) == []
+    assert list(rank_findings(launched())) == []
 
 
 def test_children_in_the_order_of_their_start(tmp_path: Path) -> None:
