@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 
-from perfharness.analysis.counters.readings import GpmReadings, gpm_readings
 from perfharness.analysis.diagnosis.host.cpu_time import CpuTime, cpu_time
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
@@ -98,14 +96,6 @@ class RunTelemetry:
 
     def _sensor_uuids(self, process: ProcessRecord) -> list[str]:
         return list(dict.fromkeys(self._sensor_uuid(uuid) for uuid in process.used_gpus))
-
-    @cached_property
-    def gpm(self) -> dict[str, GpmReadings]:
-        """Counters of every GPU and MIG instance that was asked for them, UTC, by UUID without its prefix."""
-        if self.log is None:
-            return {}
-        found = {one.subject: gpm_readings(self.log, one.subject) for one in self.log.meta.subjects}
-        return {uuid.partition("-")[2]: readings for uuid, readings in found.items() if readings is not None}
 
     def cpu_time(self, process: ProcessRecord) -> CpuTime | None:
         """CPU time of a process that was launched with all that it started, or where several of these were measured, of
