@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfharness.analysis.diagnosis.host.call_roles import ROLE_NAMES
-from perfharness.analysis.diagnosis.host.compilers import (
+from perfharness.analysis.segments.compilers import (
     COMPILERS,
     Names,
     compilers_of_stacks,
