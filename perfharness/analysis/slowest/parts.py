@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.diagnosis.host.compilers import COMPILERS, compilers_of_stacks
+from perfharness.analysis.segments.compilers import COMPILERS, compilers_of_stacks
 from perfharness.analysis.slowest.results import Evidence, Reason
 from perfharness.analysis.timeline.busy import expand
 from perfharness.analysis.timeline.cuda_calls import ACTIVITIES, CudaCalls
