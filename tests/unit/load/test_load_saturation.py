@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -61,18 +63,18 @@ def test_how_long_a_request_will_wait_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    "flows",
+    "make",
     [
-        *(queue(rate, 0.01, seconds=120, seed=seed) for rate in (50, 80, 95) for seed in range(5)),
-        *(queue(80, 0.002, spread=0.008, seconds=120, seed=seed) for seed in range(5)),
-        queue(80, 0.01, stall=(20, 2)),
-        queue(40, 0.01, stall=(20, 4)),
-        queue(5, 20.0, servers=1000, seconds=120),  # answers take 20 s, and none waits
-        *(queue(rate, 5.0, spread=10.0, servers=3000, seconds=90) for rate in (5, 50)),
-        [Flow(1.0, 10, 0)] * 60,  # nothing was ever answered: that is no rate
-        [Flow(1.0, 0, 0)] * 60,
-        [],
+        *(partial(queue, rate, 0.01, seconds=120, seed=seed) for rate in (50, 80, 95) for seed in range(5)),
+        *(partial(queue, 80, 0.002, spread=0.008, seconds=120, seed=seed) for seed in range(5)),
+        partial(queue, 80, 0.01, stall=(20, 2)),
+        partial(queue, 40, 0.01, stall=(20, 4)),
+        partial(queue, 5, 20.0, servers=1000, seconds=120),  # answers take 20 s, and none waits
+        *(partial(queue, rate, 5.0, spread=10.0, servers=3000, seconds=90) for rate in (5, 50)),
+        lambda: [Flow(1.0, 10, 0)] * 60,  # nothing was ever answered: that is no rate
+        lambda: [Flow(1.0, 0, 0)] * 60,
+        list,
     ],
 )
-def test_a_target_that_keeps_up_or_stalls_is_not_called_saturated(flows: list[Flow]) -> None:
-    assert first_said(flows) is None
+def test_a_target_that_keeps_up_or_stalls_is_not_called_saturated(make: Callable[[], list[Flow]]) -> None:
+    assert first_said(make()) is None
