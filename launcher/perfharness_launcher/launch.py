@@ -28,7 +28,7 @@ from perfharness_launcher.outcome import annotation_findings, planned_record, pr
 from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import planned_command
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
-from perfharness_launcher.supervise import Observer, Patience, Supervisor
+from perfharness_launcher.supervise import Observer, Supervisor
 from perfharness_launcher.telemetry import sampled
 
 ALMOST_FULL_BYTES = 1 << 20
@@ -103,7 +103,6 @@ def launch(
     observer: Observer,
     *,
     conditions: Sequence[Condition] = (),
-    patience: Patience | None = None,
     written_to: Path | None = None,
 ) -> Iterator[FinishedRun]:
     """Run a plan; the `with` block reads the run, writes its results and puts it in place.
@@ -124,7 +123,7 @@ def launch(
     run_id = new_run_id()
     plan = with_gpu_metrics(plan)
     with noting_interrupts() as interrupts, staging(output_dir, run_id, observer.stage) as stage:
-        manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions, patience or Patience())
+        manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions)
         run = FinishedRun(manifest, stage.path, stage, interrupts)
         interrupts.raises = True
         try:
@@ -164,12 +163,11 @@ def _measure(
     interrupts: Interrupts,
     observer: Observer,
     conditions: Sequence[Condition],
-    patience: Patience,
 ) -> RunManifest:
     """Run the processes, and write the complete manifest."""
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     run = Run(stage.path, run_id, plan.gpus, lambda: bool(interrupts))
-    supervisor = Supervisor(plan.group, run, interrupts, observer, patience)
+    supervisor = Supervisor(plan.group, run, interrupts, observer)
     planned = _manifest(plan, command, run_id, created)
     unfinished = [path for path in unfinished_runs(stage.output_dir) if path != stage.path]
     try:

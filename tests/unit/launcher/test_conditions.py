@@ -19,7 +19,7 @@ from perfharness.model.manifest import RunManifest
 from perfharness_launcher.conditions import Condition, Run, StartedProcess
 from perfharness_launcher.launch import launch
 from perfharness_launcher.options import LaunchOptions
-from perfharness_launcher.supervise import Observer, Patience, Phase
+from perfharness_launcher.supervise import Observer, Phase
 from tests.support.launch_plans import plan_of
 
 
@@ -70,8 +70,7 @@ def run(
     """Launch a program into `folder/out`."""
     arguments, output_dir = tuple(command[1:]), folder / "out"
     options = LaunchOptions(script=command[0], script_arguments=arguments, output_dir=output_dir, tracer="none", **more)
-    patience = Patience(signal=0.3)
-    with launch(plan_of(options), ["x"], observer or Observer(), conditions=conditions, patience=patience) as finished:
+    with launch(plan_of(options), ["x"], observer or Observer(), conditions=conditions) as finished:
         finished.put_in_place()
     return finished.manifest
 
@@ -145,7 +144,10 @@ IGNORE = "[signal.signal(one, signal.SIG_IGN) for one in (2, 15)]; "
         (f"{UP}sys.exit(7)", "failed"),
     ],
 )
-def test_a_server_is_ended_when_its_only_client_is_done(tmp_path: Path, server: str, ended: str) -> None:
+def test_a_server_is_ended_when_its_only_client_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, ended: str
+) -> None:
+    monkeypatch.setattr("perfharness_launcher.supervise.SIGNAL_S", 0.3)
     up = tmp_path / "up"
 
     @contextmanager
