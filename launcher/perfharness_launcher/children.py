@@ -104,15 +104,14 @@ def with_measured(run_dir: Path, record: ProcessRecord, *, share_trace: bool) ->
 
 
 def _record(launched: ProcessRecord, folder: str, process: _Process, trace: str | None) -> MeasuredProcess:
-    facts, traced, rank, claimed = process.facts, process.traced, process.rank, process.claimed_rank
-    of_rank = {} if rank is None else {**rank.model_dump(exclude={"attempt", "source"}), "rank_source": rank.source}
+    facts, traced, rank = process.facts, process.traced, process.rank
+    of_rank = {} if rank is None else {**rank.model_dump(exclude={"source"}), "rank_source": rank.source}
     return MeasuredProcess(
         folder=folder,
         launched_index=launched.index,
         pid=facts.pid if process.journal or traced else launched.pid or 0,
         trace_pid=None if traced is None or traced.pid == facts.pid & ID_MASK else traced.pid,
         parent_pid=facts.above[0] if facts.above else None,
-        attempt=None if claimed is None else claimed.attempt,
         started_ns=process.started_ns,
         gpus=[] if traced is None else list(traced.gpus),
         trace=trace,
@@ -158,15 +157,14 @@ def _of_pid(found: list[_Process], pid: int) -> _Process:
 
 
 def _find_ranks(measured: Sequence[_Process]) -> None:
-    """Note which process is which rank; after a restart of ranks, those of the last start.
+    """Note which process is which rank.
 
     What a rank starts inherits its environment: of the processes that claim a rank, the one above all others is it. If
-    there is no such one (workers of a rank that measured nothing itself), none is.
+    there is no such one (workers of a rank that measured nothing itself, ranks that were restarted), none is.
     """
-    last = max((one.claimed_rank.attempt for one in measured if one.claimed_rank), default=0)
     claims: dict[int, list[_Process]] = {}
     for one in measured:
-        if one.claimed_rank is not None and one.claimed_rank.attempt == last:
+        if one.claimed_rank is not None:
             claims.setdefault(one.claimed_rank.rank, []).append(one)
     for claiming in claims.values():
         on_top = [one for one in claiming if not one.is_below(claiming)]
@@ -219,20 +217,10 @@ def unfollowed(folder: Path, process: str, tracer: str) -> list[Finding]:
 
 
 def rank_findings(record: ProcessRecord) -> Iterator[Finding]:
-    """Ranks that measured nothing if only one did (else their comparison has it), and ranks that were restarted."""
-    measured, hint = record.measured or (), f"See {record.folder}/stderr.log."
-    ranks = {one.rank: one.world_size or 0 for one in measured if one.rank is not None}
+    """Ranks that measured nothing, if only one did; else their comparison reports it."""
+    ranks = {one.rank: one.world_size or 0 for one in record.measured or () if one.rank is not None}
     missing = [str(rank) for rank in range(max(ranks.values(), default=0)) if rank not in ranks]
     if missing and len(ranks) == 1:
-        message = f"{len(missing)} of {len(missing) + 1} ranks made no ranges and no GPU work: {_some(missing)}."
-        yield Finding("ranks-missing", Severity.WARNING, message, hint, record.folder)
-    attempts = {one.folder: one.attempt for one in measured if one.attempt is not None}
-    last = max(attempts.values(), default=0)
-    before = [folder.removeprefix(f"{record.folder}/") for folder, attempt in attempts.items() if attempt < last]
-    if before:
-        message = f"The ranks were restarted {last} times. Means and throughput include {_some(before)}."
-        yield Finding("ranks-restarted", Severity.WARNING, message, hint, record.folder)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
+        some = ", ".join(missing[:LISTED]) + (", …" if len(missing) > LISTED else "")
+        message = f"{len(missing)} of {len(missing) + 1} ranks made no ranges and no GPU work: {some}."
+        yield Finding("ranks-missing", Severity.WARNING, message, f"See {record.folder}/stderr.log.", record.folder)

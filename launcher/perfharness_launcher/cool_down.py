@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from perfharness.model.findings import Finding, Severity
@@ -21,50 +21,42 @@ Say = Callable[[str], object]
 
 
 def cool_down(
-    gpus: Sequence[Device],
-    target_c: float,
+    targets_c: Mapping[Device, float],
     *,
     limit_s: float,
     interrupted: Interrupted = lambda: False,
     say: Say = lambda _: None,
 ) -> list[GpuWait]:
-    """Wait until the sensor of every GPU has reported at most that temperature once.
+    """Wait until the sensor of every GPU has reported at most its target once.
 
     Args:
-        gpus: of an open NVML. One whose temperature cannot be read is not waited for.
+        targets_c: by GPU of an open NVML. One whose temperature cannot be read is not waited for.
         limit_s: gives up after this time.
         interrupted: asked once a second; ends the waiting.
         say: called with a line when the wait begins.
     """
-    begin = time.monotonic()
-    found = {gpu: _read(gpu, target_c) for gpu in gpus}
+    begin, passed_s = time.monotonic(), 0.0
+    found = {gpu: _read(gpu, target_c) for gpu, target_c in targets_c.items()}
     while waiting := [gpu for gpu, one in found.items() if not one.reached and one.reason is None]:
-        passed_s = time.monotonic() - begin
         if passed_s >= limit_s or interrupted():
             break
-        if all(one.waited_s == 0 for one in found.values()):
-            warm = ", ".join(f"{found[gpu].begin_c} °C" for gpu in waiting)
-            say(f"waiting for {target_c:g} °C (now {warm}), at most {limit_s:g} s")
+        if not passed_s:
+            warm = ", ".join(f"{found[gpu].begin_c} °C for {targets_c[gpu]:g} °C" for gpu in waiting)
+            say(f"waiting until the GPUs are cool ({warm}), at most {limit_s:g} s")
         time.sleep(min(PERIOD_S, limit_s - passed_s))
+        passed_s = time.monotonic() - begin
         for gpu in waiting:
-            waited = {"begin_c": found[gpu].begin_c, "waited_s": time.monotonic() - begin}
-            found[gpu] = _read(gpu, target_c).model_copy(update=waited)
+            waited = {"begin_c": found[gpu].begin_c, "waited_s": passed_s}
+            found[gpu] = _read(gpu, targets_c[gpu]).model_copy(update=waited)
     return list(found.values())
 
 
 def _read(gpu: Device, target_c: float) -> GpuWait:
     now = gpu.gpu.ask("nvmlDeviceGetTemperature", gpu.nvml.NVML_TEMPERATURE_GPU)
     now_c = int(now.value) if now.ok else None
+    known = {"gpu_uuid": gpu.uuid, "target_c": target_c, "waited_s": 0.0, "reason": now.reason}
     reached = now_c is not None and now_c <= target_c
-    return GpuWait(
-        gpu_uuid=gpu.uuid,
-        target_c=target_c,
-        begin_c=now_c,
-        end_c=now_c,
-        waited_s=0.0,
-        reached=reached,
-        reason=now.reason,
-    )
+    return GpuWait.model_validate({**known, "begin_c": now_c, "end_c": now_c, "reached": reached})
 
 
 def cooled_down(target_c: float, limit_s: float, say: Say) -> Condition:
@@ -74,7 +66,8 @@ def cooled_down(target_c: float, limit_s: float, say: Say) -> Condition:
     def condition(run: Run) -> Iterator[None]:
         with open_nvml() as nvml:
             devices = list(filter(None, (nvml.device(gpu.uuid) for gpu in run.gpus)))
-            found = cool_down(devices, target_c, limit_s=limit_s, interrupted=run.interrupted, say=say)
+            targets_c = dict.fromkeys(devices, target_c)
+            found = cool_down(targets_c, limit_s=limit_s, interrupted=run.interrupted, say=say)
             problems = [] if devices else [f"there is no GPU ({nvml.opened.reason or 'the run uses none'})"]
         problems += [_problem(one) for one in found if not one.reached]
         hint = "Use a higher --cool-down, or a longer cool-down-limit in perfharness.toml."
@@ -106,19 +99,13 @@ def as_cool_as_first(
     """Wait until the GPUs are about as cool as before the first launch of a series; before the first, note that.
 
     Args:
-        gpus: of the launch that is about to begin.
         first_c: temperatures before the first launch on each GPU, by UUID; missing ones are added.
-        limit_s: of all GPUs together.
     """
-    found: list[GpuWait] = []
     if not gpus:
-        return found
+        return []
     with open_nvml() as nvml:
-        for device in filter(None, (nvml.device(gpu.uuid) for gpu in gpus)):
-            if device.uuid in first_c:
-                left_s = max(0.0, limit_s - sum(one.waited_s for one in found))
-                target_c = first_c[device.uuid] + START_MARGIN_C
-                found += cool_down([device], target_c, limit_s=left_s, interrupted=interrupted, say=say)
-            elif (now_c := _read(device, 0.0).begin_c) is not None:
-                first_c[device.uuid] = now_c
-    return found
+        devices = list(filter(None, (nvml.device(gpu.uuid) for gpu in gpus)))
+        targets_c = {gpu: first_c[gpu.uuid] + float(START_MARGIN_C) for gpu in devices if gpu.uuid in first_c}
+        now_c = {gpu.uuid: _read(gpu, 0.0).begin_c for gpu in devices if gpu not in targets_c}
+        first_c |= {uuid: celsius for uuid, celsius in now_c.items() if celsius is not None}
+        return cool_down(targets_c, limit_s=limit_s, interrupted=interrupted, say=say)

@@ -53,9 +53,21 @@ class GpuUser:
 class _Use:
     """Use of one GPU at one time; `reason`: why its processes are not known."""
 
+    gpu: GpuRecord
     users: dict[int, GpuUser] = field(default_factory=dict)
     signs: str = ""
     reason: str | None = None
+
+    def findings(self, severity: Severity) -> Iterator[Finding]:
+        """Who else used the GPU before the run."""
+        yield from _shared(self.gpu, "before the run", self.users, severity)
+        if self.signs:
+            message = f"{_label(self.gpu)} was in use before the run ({self.signs}), and no process is listed on it."
+            hint = "See `nvidia-smi` on the host, outside of containers."
+            yield Finding("gpu-in-use-before", severity, message, hint)
+        if self.reason is not None:
+            message = f"{_label(self.gpu)}: other users are not known ({self.reason})."
+            yield Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host.")
 
 
 def other_users(*, required: bool = False) -> Condition:
@@ -70,19 +82,21 @@ def other_users(*, required: bool = False) -> Condition:
     @contextmanager
     def condition(run: Run) -> Iterator[None]:
         before = _use_of(run.gpus)
-        found = [one for gpu, use in zip(run.gpus, before, strict=True) for one in _findings(gpu, use, severity)]
+        found = [finding for use in before for finding in use.findings(severity)]
         if required and found:
             reasons = " ".join(finding.message for finding in found)
             raise LaunchError(f"--require-exclusive: {reasons}\nNothing was started. {FREE_GPU}")
         run.findings += found
         yield
         records = []
-        for gpu, first, last in zip(run.gpus, before, _use_of(run.gpus), strict=True):
+        for first, last in zip(before, _use_of(run.gpus), strict=True):
             came = {pid: user for pid, user in last.users.items() if pid not in first.users and _is_other(pid, run)}
-            run.findings += _shared(gpu, "when the run ended", came, severity)
-            users = {"foreign_before": first.users, "foreign_after": came}
-            listed = {name: [asdict(user) for user in there.values()] for name, there in users.items()}
-            records.append({"uuid": gpu.uuid, **listed, "reason": first.reason or last.reason})
+            run.findings += _shared(first.gpu, "when the run ended", came, severity)
+            listed = {
+                "foreign_before": [asdict(user) for user in first.users.values()],
+                "foreign_after": [asdict(user) for user in came.values()],
+            }
+            records.append({"uuid": first.gpu.uuid, **listed, "reason": first.reason or last.reason})
         if records:
             run.records["exclusive"] = {"gpus": records}
 
@@ -93,12 +107,13 @@ def _use_of(gpus: tuple[GpuRecord, ...]) -> list[_Use]:
     if not gpus:
         return []
     with open_nvml() as nvml:
-        return [_use(nvml, nvml.device(gpu.uuid) if nvml.opened.ok else None) for gpu in gpus]
+        return [_use(nvml, gpu) for gpu in gpus]
 
 
-def _use(nvml: Nvml, device: Device | None) -> _Use:
+def _use(nvml: Nvml, gpu: GpuRecord) -> _Use:
+    device = nvml.device(gpu.uuid) if nvml.opened.ok else None
     if device is None:
-        return _Use(reason=nvml.opened.reason or "NVML does not know this GPU")
+        return _Use(gpu, reason=nvml.opened.reason or "NVML does not know this GPU")
     answers = [device.ask(name) for name in LISTS]
     users = {}
     for process in (one for answer in answers for one in answer.value or ()):
@@ -106,7 +121,7 @@ def _use(nvml: Nvml, device: Device | None) -> _Use:
         if Path(name or "").name != MPS_SERVER:
             users[int(process.pid)] = GpuUser(int(process.pid), name, None if memory is None else int(memory))
     signs = "" if any(answer.value for answer in answers) else " and ".join(_signs_of_use(device))
-    return _Use(users, signs, answers[0].reason)
+    return _Use(gpu, users, signs, answers[0].reason)
 
 
 def _signs_of_use(device: Device) -> Iterator[str]:
@@ -117,16 +132,6 @@ def _signs_of_use(device: Device) -> Iterator[str]:
     memory = None if version is None else device.ask("nvmlDeviceGetMemoryInfo", version)
     if memory is not None and memory.ok and memory.value.used >= IDLE_MEMORY_BYTES:
         yield f"{memory.value.used / 2**20:.0f} MiB used"
-
-
-def _findings(gpu: GpuRecord, use: _Use, severity: Severity) -> Iterator[Finding]:
-    yield from _shared(gpu, "before the run", use.users, severity)
-    if use.signs:
-        message = f"{_label(gpu)} was in use before the run ({use.signs}), and no process is listed on it."
-        yield Finding("gpu-in-use-before", severity, message, "See `nvidia-smi` on the host, outside of containers.")
-    if use.reason is not None:
-        message = f"{_label(gpu)}: other users are not known ({use.reason})."
-        yield Finding("gpu-sharing-unknown", Severity.NOTE, message, "See `nvidia-smi` on the host.")
 
 
 def _shared(gpu: GpuRecord, when: str, users: dict[int, GpuUser], severity: Severity) -> Iterator[Finding]:

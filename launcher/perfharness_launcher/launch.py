@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from perfharness.errors import LaunchError, LaunchInterruptedError, PerfHarnessError
 from perfharness.files import reason_of
@@ -29,11 +28,12 @@ from perfharness_launcher.outcome import annotation_findings, planned_record, pr
 from perfharness_launcher.plan import LaunchPlan
 from perfharness_launcher.process import planned_command
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
-from perfharness_launcher.supervise import Observer, Patience, Supervisor
+from perfharness_launcher.supervise import Observer, Supervisor
 from perfharness_launcher.telemetry import sampled
 
 ALMOST_FULL_BYTES = 1 << 20
-"""With less space than this at the end of a run, something was perhaps not written."""
+"""With less space per process than this at the end of a run, something was perhaps not written: the embedded tracer
+takes so much at a time."""
 
 LAUNCHED_WITH = {
     "script", "script_arguments", "module", "gpus_per_process", "settings", "warmup_batches", "domain",
@@ -62,17 +62,10 @@ class FinishedRun:
         """Whether Ctrl-C or a signal came in while it was measured."""
         return bool(self._interrupts)
 
-    def add_findings(self, findings: Sequence[Finding]) -> None:
-        """Add to the findings of the manifest. Raises `OSError`."""
-        records = [FindingRecord(**finding.to_json()) for finding in findings]
-        self._change_manifest(findings=[*self.manifest.findings, *records])
-
-    def mark_explained(self) -> None:
-        """Note in the manifest that a profiling pass is in the folder. Raises `OSError`."""
-        self._change_manifest(explained=True)
-
-    def _change_manifest(self, **values: Any) -> None:
-        self.manifest = self.manifest.model_copy(update=values)
+    def note_explained(self, findings: Sequence[Finding]) -> None:
+        """Note in the manifest that a profiling pass is in the folder, or why not. Raises `OSError`."""
+        found = [*self.manifest.findings, *map(_recorded, findings)]
+        self.manifest = self.manifest.model_copy(update={"explained": not findings, "findings": found})
         self._stage.write_manifest(self.manifest)
 
     def put_in_place(self) -> Path:
@@ -110,7 +103,6 @@ def launch(
     observer: Observer,
     *,
     conditions: Sequence[Condition] = (),
-    patience: Patience | None = None,
     written_to: Path | None = None,
 ) -> Iterator[FinishedRun]:
     """Run a plan; the `with` block reads the run, writes its results and puts it in place.
@@ -131,7 +123,7 @@ def launch(
     run_id = new_run_id()
     plan = with_gpu_metrics(plan)
     with noting_interrupts() as interrupts, staging(output_dir, run_id, observer.stage) as stage:
-        manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions, patience or Patience())
+        manifest = _measure(plan, command, run_id, stage, interrupts, observer, conditions)
         run = FinishedRun(manifest, stage.path, stage, interrupts)
         interrupts.raises = True
         try:
@@ -171,12 +163,11 @@ def _measure(
     interrupts: Interrupts,
     observer: Observer,
     conditions: Sequence[Condition],
-    patience: Patience,
 ) -> RunManifest:
     """Run the processes, and write the complete manifest."""
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     run = Run(stage.path, run_id, plan.gpus, lambda: bool(interrupts))
-    supervisor = Supervisor(plan.group, run, interrupts, observer, patience)
+    supervisor = Supervisor(plan.group, run, interrupts, observer)
     planned = _manifest(plan, command, run_id, created)
     unfinished = [path for path in unfinished_runs(stage.output_dir) if path != stage.path]
     try:
@@ -205,7 +196,7 @@ def _measure(
         findings += of_processes
         barrier = supervisor.barrier
         findings += barrier.findings() if barrier is not None else ()
-        findings += _full_disk(stage.path)
+        findings += _full_disk(stage.path, len(records))
         if not supervisor.has_measured:
             reasons = [f"{one.process}: {one.message}" for one in findings if one.code.startswith("process-")]
             raise LaunchError("\n".join(["no process was started; earlier results are unchanged", *reasons]))
@@ -213,7 +204,7 @@ def _measure(
             update={
                 "complete": True,
                 "processes": records,
-                "findings": [FindingRecord(**finding.to_json()) for finding in findings],
+                "findings": list(map(_recorded, findings)),
                 "companions": run.records,
                 "start_barrier": barrier.record() if barrier is not None else None,
             }
@@ -286,10 +277,14 @@ def _manifest(plan: LaunchPlan, command: Sequence[str], run_id: str, created: st
     )
 
 
-def _full_disk(folder: Path) -> Iterator[Finding]:
+def _recorded(finding: Finding) -> FindingRecord:
+    return FindingRecord(**finding.to_json())
+
+
+def _full_disk(folder: Path, processes: int) -> Iterator[Finding]:
     """A tracer that cannot write any more may not be able to report it."""
     free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < ALMOST_FULL_BYTES:
+    if free_bytes < (1 + processes) * ALMOST_FULL_BYTES:
         message = f"The disk of {folder.parent} has {free_bytes >> 10} KiB left; the run may be incomplete."
         hint = "Free some space, or name a folder on another disk with -o."
         yield Finding("disk-full", Severity.WARNING, message, hint)

@@ -24,11 +24,18 @@ from perfharness_launcher.process import ProcessGroup, RunningProcess, carries, 
 POLL_S = 0.05
 END_POLL_S = 0.02
 ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+START_S = 120.0
+"""How long a tracer may take to start its process."""
+
+SIGNAL_S = 5.0
+"""Time between SIGINT, SIGTERM and SIGKILL."""
+
 LEFTOVER_GRACE_S = 3.0
 """How long processes that the measured ones leave behind may take to end by themselves."""
 
-IDLE_CPU_SHARE = 0.03
-"""An agent of nsys that waits uses 1 % of a CPU."""
+TRACER_S, IDLE_TRACER_S, IDLE_CPU_SHARE = 900.0, 60.0, 0.03
+"""How long a tracer may take to write its report; how long while it uses less of a CPU than that share: nsys waits
+forever for a part of it that was killed, and an agent that waits uses 1 %."""
 
 
 class Phase(Enum):
@@ -59,23 +66,6 @@ class Observer:
         """Ctrl-C or a signal came in, for the `count`-th time."""
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How long to wait, in seconds.
-
-    Args:
-        start: for a tracer to start its process.
-        signal: between SIGINT, SIGTERM and SIGKILL.
-        tracer: for a tracer to write its report, once all measured processes have ended.
-        idle_tracer: the same, while the tracers use no CPU time: nsys waits forever for a part of it that was killed.
-    """
-
-    start: float = 120.0
-    signal: float = 5.0
-    tracer: float = 900.0
-    idle_tracer: float = 60.0
-
-
 @dataclass
 class Supervisor:
     """Runs a group of processes.
@@ -93,7 +83,6 @@ class Supervisor:
     run: Run
     interrupts: Interrupts
     observer: Observer = field(default_factory=Observer)
-    patience: Patience = field(default_factory=Patience)
     processes: list[RunningProcess] = field(default_factory=list, init=False)
     barrier: StartBarrier | None = field(default=None, init=False)
     leftovers: list[str] = field(default_factory=list, init=False)
@@ -172,8 +161,8 @@ class Supervisor:
                 return
             is_done = self.run.is_done()
             for process in running:
-                if process.pid is None and time.monotonic() > begin + self.patience.start:
-                    process.give_up(f"its tracer had not started it after {self.patience.start:g} seconds")
+                if process.pid is None and time.monotonic() > begin + START_S:
+                    process.give_up(f"its tracer had not started it after {START_S:g} seconds")
                 self._end_if_due(process, is_done=is_done)
             if self.barrier is not None:
                 if self.interrupts:  # a script that handles the signal as a request has to leave its wait
@@ -203,7 +192,7 @@ class Supervisor:
                 return
             process.send_signal(ESCALATION[process.signals_sent])
             process.signals_sent += 1
-            process.next_signal_at = now + self.patience.signal
+            process.next_signal_at = now + SIGNAL_S
 
     def _wait_for_tracers(self) -> None:
         """Let the tracers write their reports; kill those that take too long or do nothing."""
@@ -216,10 +205,10 @@ class Supervisor:
             now = time.monotonic()
             if now > asked + 1:
                 asked, used_s = now, _cpu_s(self._carriers())
-                if abs(used_s - cpu_s) > IDLE_CPU_SHARE * self.patience.idle_tracer:  # less when one of them ends
+                if abs(used_s - cpu_s) > IDLE_CPU_SHARE * IDLE_TRACER_S:  # less when one of them ends
                     active, cpu_s = now, used_s
-            is_idle = now - active > self.patience.idle_tracer
-            if is_idle or now - begin > self.patience.tracer or self.interrupts.count > 1:
+            is_idle = now - active > IDLE_TRACER_S
+            if is_idle or now - begin > TRACER_S or self.interrupts.count > 1:
                 for process in working:
                     process.tracer_killed = self.group.nsys is not None
                     process.kill_tracer()
@@ -234,7 +223,7 @@ class Supervisor:
         self.run.leave()
         for process in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.tracer.wait(self.patience.signal)
+                process.tracer.wait(SIGNAL_S)
             process.close()
         self._end_leftovers(self._carriers)
 

@@ -31,7 +31,7 @@ from perfharness_launcher.nsys import TRACER_LOG
 from perfharness_launcher.outcome import last_lines, log_tail, signal_name
 from perfharness_launcher.process import STDERR_LOG, ProcessGroup, ProcessSpec, RunningProcess
 from perfharness_launcher.staging import new_run_id
-from perfharness_launcher.supervise import Observer, Patience, Phase, Supervisor
+from perfharness_launcher.supervise import Observer, Phase, Supervisor
 
 SEARCHED_LINES = 100
 """Lines at the end of the log that are searched for out-of-memory messages; a stack trace follows these."""
@@ -153,7 +153,7 @@ def run_process(
     group = ProcessGroup((ProcessSpec(0, (), folder.name, command, variables),), timeout_s=timeout_s)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SPEC_NAME).write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    supervisor = Supervisor(group, conditions.Run(folder.parent, new_run_id()), interrupts, _Poller(poll), Patience())
+    supervisor = Supervisor(group, conditions.Run(folder.parent, new_run_id()), interrupts, _Poller(poll))
     (ending,) = supervisor.watch()
     (folder / TRACER_LOG).unlink(missing_ok=True)
     return _end(ending, supervisor.leftovers)

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -300,20 +299,6 @@ def test_what_was_not_measured_is_not_explained(script: Path, tmp_path: Path) ->
     assert not (out / "explain").exists()
     assert "explaining-pass-skipped" in codes(out)
     assert not manifest(out)["explained"]
-
-
-@pytest.mark.slow
-def test_a_second_pass_that_cannot_start(script: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    script.write_text(SCRIPT + "if not explaining: (Path(__file__).parent / 'python').unlink()\n")
-    (script.parent / "python").write_text('#!/bin/sh\nexec "$REAL" "$@"\n')
-    (script.parent / "python").chmod(0o755)
-    arguments = ("--explain", "--tracer", "embedded", "-o", out, script.parent / "python", script)
-    done = run_to_the_end(arguments, environment(REAL=sys.executable))
-    assert done.returncode == 3, done.stderr
-    assert batches(out) == 10
-    assert not (out / "explain").exists()
-    assert "explaining-pass-failed" in codes(out)
 
 
 @pytest.mark.slow
