@@ -62,33 +62,38 @@ class Group:
 
     Args:
         reads: each is timed by itself; a metric that cannot be read has a reason in place of a number.
+        idle_ns: the period while there is nothing to read, if that is longer.
     """
 
     name: str
     period_ns: int
     reads: Sequence[Callable[[], Values]]
+    idle_ns: int = 0
     problem: str | None = None
     cpu_ns: int = 0
     last_ns: int = 0
     has_begun: threading.Event = field(default_factory=threading.Event)
 
-    def read(self, readings: Readings) -> None:
-        """Read everything once."""
+    def read(self, readings: Readings) -> int:
+        """Read everything once; returns the time until the next reading."""
+        is_idle = True
         for read in self.reads:
             began_ns = time.monotonic_ns()
             values = read()
             self.last_ns = time.monotonic_ns()
             readings.add(values, began_ns, self.last_ns)
+            is_idle = is_idle and not values
+        return max(self.period_ns, self.idle_ns if is_idle else 0)
 
     def run(self, readings: Readings, ending: threading.Event) -> None:
         """Read on a grid of periods until the end; a group that raises is not read again."""
         due_ns = time.monotonic_ns()
         try:
             while not ending.wait(max(0, due_ns - time.monotonic_ns()) / 1e9):
-                self.read(readings)
+                period_ns = self.read(readings)
                 self.has_begun.set()
                 self.cpu_ns = time.thread_time_ns()
-                due_ns += self.period_ns * max(1, -((due_ns - time.monotonic_ns()) // self.period_ns))
+                due_ns += period_ns * max(1, -((due_ns - time.monotonic_ns()) // period_ns))
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"
         finally:
@@ -125,7 +130,8 @@ class Sampler:
         period_ns, followed = max(self._period_ns, HOST_PERIOD_NS), self.followed
         yield Group("host", period_ns, [self._host.read])
         yield Group("processes", period_ns, [read_each(followed, lambda process: ProcessTree(process).read)])
-        yield Group("quotas", QUOTA_PERIOD_NS, [read_each(followed, lambda process: CpuQuota(process).read)])
+        quotas = read_each(followed, lambda process: CpuQuota(process).read)
+        yield Group("quotas", QUOTA_PERIOD_NS, [quotas], idle_ns=HOST_PERIOD_NS)
 
     def _gpu_groups(self) -> Iterator[Group]:
         gpus = [device for device in self._devices if not device.is_mig]
