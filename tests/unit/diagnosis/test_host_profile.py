@@ -298,17 +298,32 @@ def test_a_process_has_its_own_samples_and_those_of_all_beside_them(tmp_path: Pa
     assert both.probe.events.thread.tolist() == alone.probe.events.thread.tolist()
 
 
-def test_of_a_comprehension_and_its_function_one_frame_is_left(tmp_path: Path) -> None:
+START = ("BaseProcess._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314)
+POPEN = ("Popen._launch", "/usr/lib/python3.11/multiprocessing/popen_fork.py", 71)
+LIST = ("f.<locals>.<listcomp>", "a.py", 2)
+
+
+@pytest.mark.parametrize(
+    ("stack", "lines"),
+    [
+        ([LIST, ("f", "a.py", 1)], [2]),  # of a comprehension and its function one frame is left
+        ([LIST, ("dumps", "b.py", 3), ("f", "a.py", 1)], [2, 3, 1]),
+        ([("f", "a.py", 4), ("f", "a.py", 1)], [4, 1]),
+        ([LIST, LIST, ("f", "a.py", 1)], [2]),
+        # of a forked worker, the frames of its parent below the fork are no part of it
+        ([("work", "a.py", 5), START, POPEN, ("main", "a.py", 9)], [5, 314]),
+        ([("work", "a.py", 5), ("_bootstrap", "a.py", 6), ("main", "a.py", 9)], [5, 6, 9]),
+    ],
+)
+def test_frames_that_are_no_part_of_a_stack(
+    tmp_path: Path, stack: list[tuple[str, str, int]], lines: list[int]
+) -> None:
     file = new_file(tmp_path / "host_samples.log", cpus=4)
-    frames = [("f", "a.py", 1), ("f.<locals>.<listcomp>", "a.py", 2), ("dumps", "b.py", 3), ("f", "a.py", 4)]
-    f, inside, dumps, other = (file.number("frames", frame) for frame in frames)
-    for stack in ((inside, f), (inside, dumps, f), (other, f), (inside, inside, f)):
-        file.number("stacks", stack)
+    file.number("stacks", tuple(file.number("frames", frame) for frame in stack))
     file.close()
     recorded = recorded_in(tmp_path)
     samples = recorded.probe.samples
-    lines = [[samples.frames[number].line for number in stack] for stack in samples.stacks]
-    assert lines == [[2], [2, 3, 1], [4, 1]]
+    assert [[samples.frames[number].line for number in stack] for stack in samples.stacks] == [lines]
     assert recorded.probe.cpus == 4
 
 
