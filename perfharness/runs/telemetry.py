@@ -56,16 +56,8 @@ class MachineSide:
         metrics = self.metrics.processes.get(folder)
         return {
             "process_metrics": None if metrics is None else asdict(metrics),
-            "energy": None if energy is None else {"unit": "joules", **asdict(energy), **self._attributions(energy)},
+            "energy": None if energy is None else {"unit": "joules", **asdict(energy)},
         }
-
-    def _attributions(self, energy: ProcessEnergy) -> Tree:
-        """Energy by stage of the process's GPU, or of each of several."""
-        gpus = () if self.energy is None else self.energy.gpus
-        found = {gpu.uuid: asdict(gpu.attribution) for gpu in gpus if gpu.uuid in energy.gpu_uuids}
-        if len(energy.gpu_uuids) == 1:
-            return {"attribution": found[energy.gpu_uuids[0]], "attribution_by_gpu": {}}
-        return {"attribution": None, "attribution_by_gpu": found}
 
 
 class RunTelemetry:

@@ -13,8 +13,8 @@ from math import sqrt
 
 import numpy as np
 
-from perfharness.analysis.statistics import student_quantile
-from perfharness.analysis.suites.latency_statistics import drift_percent
+from perfharness.analysis.statistics import student_t
+from perfharness.analysis.suites.latency import drift_percent
 from perfharness.model.result import Float64
 
 ERROR_RATE = 0.05
@@ -65,7 +65,7 @@ def mean_of_launches(values: Sequence[float | None]) -> LaunchMean:
     if len(known) < MIN_LAUNCHES:
         return LaunchMean(mean, reason="one launch does not show how launches differ; measure more (--repeat)")
     std = float(known.std(ddof=1))
-    half = student_quantile(1 - ERROR_RATE / 2, len(known) - 1) * std / sqrt(len(known))
+    half = student_t(len(known) - 1) * std / sqrt(len(known))
     return LaunchMean(mean, mean - half, mean + half, std)
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfharness.analysis.statistics import student_quantile
+from perfharness.analysis.statistics import student_t
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
@@ -200,7 +200,7 @@ def width_for_drift(base_at: Int64, new_at: Int64, confidence: float = 1 - ALPHA
     if freedom < 2:
         return inf
     tail = 0.5 + confidence / 2
-    students = student_quantile(tail, freedom - 1) / student_quantile(tail, freedom)
+    students = student_t(freedom - 1, tail) / student_t(freedom, tail)
     return students / sqrt(1 - order_share(base_at, new_at))
 
 
@@ -259,7 +259,7 @@ class _Estimate:
 
     def interval(self, confidence: float) -> Interval:
         """Of the ratio."""
-        half = self.error * student_quantile(0.5 + confidence / 2, self.freedom) if self.error else 0.0
+        half = self.error * student_t(self.freedom, 0.5 + confidence / 2) if self.error else 0.0
         low, high = min(self.tested - half, self.difference), max(self.tested + half, self.difference)
         return Interval(_exp(low), _exp(high), confidence)
 
@@ -276,7 +276,7 @@ class _Estimate:
             middle = (low + high) // 2
             number = numbers[middle]
             freedom = self.design.freedom(number)
-            width = student_quantile(1 - tail, freedom) + student_quantile(ENOUGH_POWER, freedom)
+            width = student_t(freedom, 1 - tail) + student_t(freedom, ENOUGH_POWER)
             if width * per_root / sqrt(number) < abs(beyond):
                 high = middle
             else:

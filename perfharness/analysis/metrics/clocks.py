@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from perfharness.analysis.metrics.figures import Held, Window, held, weighted_quantile
+from perfharness.analysis.metrics.figures import Held, Window, held
 from perfharness.analysis.metrics.results import ClockEventTime, ClockHold
+from perfharness.analysis.statistics import weighted_quantile
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, Series, clock_event_names
 from perfharness.model.trace import Bool, Int64

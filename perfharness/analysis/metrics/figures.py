@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfharness.analysis.metrics.results import MetricFigures
-from perfharness.analysis.statistics import min_count
+from perfharness.analysis.statistics import min_count, weighted_quantile
 from perfharness.model.result import Float64
 from perfharness.model.rounding import figure
 from perfharness.model.telemetry import Series
@@ -128,11 +128,3 @@ def counter_total(series: Series | None, window: Window | None, scale: float = 1
         np.asarray(window) - read.time_unix_ns[0], read.time_unix_ns - read.time_unix_ns[0], read.value
     )
     return figure((last - first) * scale)
-
-
-def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float:
-    """The smallest value that is not exceeded for this part of the time."""
-    order = np.argsort(value, kind="stable")
-    reached = np.cumsum(weight[order])
-    at = int(np.searchsorted(reached, quantile * reached[-1] * (1 - 1e-12)))
-    return float(value[order][min(at, len(value) - 1)])

@@ -21,7 +21,7 @@ from perfharness.analysis.ranks.results import (
     RankGroup,
     StageWaiting,
 )
-from perfharness.analysis.statistics import student_quantile
+from perfharness.analysis.statistics import student_t
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.result import Float64, Path
 from perfharness.model.trace import Bool, Int64
@@ -386,7 +386,7 @@ def _work_excess_ns(view: _View, site: _Site, column: int) -> float:
 def half_interval(values: Float64) -> float:
     """Half of the interval of the mean over batches, which may be alike from one to the next."""
     count = _effective(values)
-    return student_quantile(1 - ERROR_RATE / 2, count - 1) * float(values.std(ddof=1)) / sqrt(count)
+    return student_t(count - 1, 1 - ERROR_RATE / 2) * float(values.std(ddof=1)) / sqrt(count)
 
 
 def _effective(values: Float64) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.analysis.statistics import student_quantile
+from perfharness.analysis.statistics import student_t
 from perfharness.analysis.timeline.grouping import group_rows
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
@@ -88,7 +88,7 @@ def limit_in_spreads(typical: int, of: int, tests: int) -> float:
     chance = FALSE_ALARM / (max(of, 1) * max(tests, 1))
     tail = NORMAL_QUARTILE / math.log(2) * math.log(0.5 / chance)  # half of the values lie above the median
     tail *= 1 + 1 / math.sqrt(max(typical, 1))  # the spread is an estimate, too
-    return max(tail, -student_quantile(chance, max(typical - 1, 1)))
+    return max(tail, -student_t(typical - 1, chance))
 
 
 def spread(values: Float64) -> Float64:

@@ -22,7 +22,7 @@ from perfharness.analysis.comparison.launches import (
     spread_levels,
 )
 from perfharness.analysis.comparison.verdicts import holm_adjusted
-from perfharness.analysis.suites.latency_statistics import mean_estimate
+from perfharness.analysis.suites.latency import mean_estimate
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import FindingRecord, RunManifest
 from perfharness.model.result import TIMES, Float64, ProcessResult, path_of

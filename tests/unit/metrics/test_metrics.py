@@ -19,7 +19,7 @@ from perfharness.analysis.metrics.clocks import (
     of_any,
     reasons_in,
 )
-from perfharness.analysis.metrics.figures import counter_total, held, weighted_quantile, window_figures
+from perfharness.analysis.metrics.figures import counter_total, held, window_figures
 from perfharness.analysis.metrics.memory import NO_BATCHES, batch_peak, growth
 from perfharness.analysis.metrics.summary import (
     RequestedClocks,
@@ -28,6 +28,7 @@ from perfharness.analysis.metrics.summary import (
     throttled_batches,
     throttling_of,
 )
+from perfharness.analysis.statistics import weighted_quantile
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.result import BatchLoop, Float64, GpuWork
 from perfharness.model.telemetry import CLOCK_EVENT_REASONS, SampleLog, Series, process_subject
