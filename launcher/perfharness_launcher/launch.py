@@ -167,7 +167,8 @@ def _measure(
     """Run the processes, and write the complete manifest."""
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     run = Run(stage.path, run_id, plan.gpus, lambda: bool(interrupts))
-    supervisor = Supervisor(plan.group, run, interrupts, observer)
+    limits = (plan.options.timeout_s, plan.options.barrier_timeout_s if plan.options.barrier else None)
+    supervisor = Supervisor(plan.processes, run, interrupts, observer, plan.nsys, *limits)
     planned = _manifest(plan, command, run_id, created)
     unfinished = [path for path in unfinished_runs(stage.output_dir) if path != stage.path]
     try:

@@ -65,11 +65,17 @@ def run(
     command: Sequence[str],
     conditions: Sequence[Condition] = (),
     observer: Observer | None = None,
-    **more: int,
+    num_processes: int = 1,
 ) -> RunManifest:
     """Launch a program into `folder/out`."""
     arguments, output_dir = tuple(command[1:]), folder / "out"
-    options = LaunchOptions(script=command[0], script_arguments=arguments, output_dir=output_dir, tracer="none", **more)
+    options = LaunchOptions(
+        script=command[0],
+        script_arguments=arguments,
+        output_dir=output_dir,
+        tracer="none",
+        num_processes=num_processes,
+    )
     with launch(plan_of(options), ["x"], observer or Observer(), conditions=conditions) as finished:
         finished.put_in_place()
     return finished.manifest
