@@ -17,7 +17,7 @@ import psutil
 
 from perfharness.errors import LaunchError
 from perfharness_launcher.barrier import StartBarrier, start_barrier
-from perfharness_launcher.conditions import Run, StartedProcess
+from perfharness_launcher.conditions import Run
 from perfharness_launcher.interrupts import Interrupts
 from perfharness_launcher.nsys import NsysTracing
 from perfharness_launcher.process import ProcessSpec, RunningProcess, carries, is_alive, start, variables_of
@@ -133,10 +133,7 @@ class Supervisor:
                 process.refresh()
                 if process.pid is not None and not process.is_announced:
                     process.is_announced = True
-                    uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
-                    self.run.notify_started(
-                        StartedProcess(process.spec.folder, process.pid, process.start_unix_ns, uuids)
-                    )
+                    self.run.notify_started(process)
             if self.interrupts.count > self._interrupts_reported:
                 self._interrupts_reported = self.interrupts.count
                 self.observer.interrupted(self._interrupts_reported)
