@@ -17,7 +17,7 @@ from perfharness.model.manifest import ProcessRecord
 from perfharness.model.ranks import ancestors, outer_rank, rank_facts
 from perfharness.runs.files.run_folder import analyze_run, read_manifest
 from perfharness.trace.processes import find_processes
-from perfharness_launcher.children import rank_findings, unfollowed, with_measured
+from perfharness_launcher.children import unfollowed, with_measured
 from tests.support.trace_builder import TraceBuilder
 from tests.unit.run_records import manifest_of, process
 
