@@ -19,16 +19,7 @@ from typing import Any
 from perfharness.errors import PerfHarnessError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import GpuRecord
-
-
-@dataclass(frozen=True)
-class StartedProcess:
-    """A measured process that has started; `folder` is its name in the run, `proc_X_gpu_Y`."""
-
-    folder: str
-    pid: int
-    start_unix_ns: int
-    gpu_uuids: tuple[str, ...] = ()
+from perfharness_launcher.process import RunningProcess
 
 
 @dataclass
@@ -54,7 +45,7 @@ class Run:
     records: dict[str, Any] = field(default_factory=dict)
     of_processes: dict[str, dict[str, Any]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    started: list[Callable[[StartedProcess], None]] = field(default_factory=list)
+    started: list[Callable[[RunningProcess], None]] = field(default_factory=list)
     done: list[Callable[[], bool]] = field(default_factory=list)
     _entered: ExitStack = field(default_factory=ExitStack)
 
@@ -72,10 +63,10 @@ class Run:
                 manager.__enter__()
                 self._entered.callback(self._leave_one, manager)
 
-    def notify_started(self, process: StartedProcess) -> None:
+    def notify_started(self, process: RunningProcess) -> None:
         """Call `started` with a process."""
         for callback in self.started:
-            with self._noting(f"failed when {process.folder} started"):
+            with self._noting(f"failed when {process.spec.folder} started"):
                 callback(process)
 
     def is_done(self) -> bool:

@@ -17,7 +17,7 @@ from perfharness.model.manifest import FindingRecord, RunManifest
 from perfharness_launcher.children import rank_findings, unfollowed, with_measured
 from perfharness_launcher.clocks import maximized_clocks, noted_clocks
 from perfharness_launcher.collect import collect
-from perfharness_launcher.conditions import Condition, Run, StartedProcess
+from perfharness_launcher.conditions import Condition, Run
 from perfharness_launcher.contention import contention_findings
 from perfharness_launcher.cool_down import cooled_down
 from perfharness_launcher.gpu_users import other_users
@@ -26,7 +26,7 @@ from perfharness_launcher.machine_load import machine_load
 from perfharness_launcher.nsys import find_gpu_metrics, gpu_metrics_hz
 from perfharness_launcher.outcome import annotation_findings, planned_record, process_findings, process_record
 from perfharness_launcher.plan import LaunchPlan
-from perfharness_launcher.process import planned_command
+from perfharness_launcher.process import RunningProcess, planned_command
 from perfharness_launcher.staging import Staging, new_run_id, staging, unfinished_runs
 from perfharness_launcher.supervise import Observer, Supervisor
 from perfharness_launcher.telemetry import sampled
@@ -167,7 +167,8 @@ def _measure(
     """Run the processes, and write the complete manifest."""
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     run = Run(stage.path, run_id, plan.gpus, lambda: bool(interrupts))
-    supervisor = Supervisor(plan.group, run, interrupts, observer)
+    limits = (plan.options.timeout_s, plan.options.barrier_timeout_s if plan.options.barrier else None)
+    supervisor = Supervisor(plan.processes, run, interrupts, observer, plan.nsys, *limits)
     planned = _manifest(plan, command, run_id, created)
     unfinished = [path for path in unfinished_runs(stage.output_dir) if path != stage.path]
     try:
@@ -224,15 +225,16 @@ def _measure(
     return manifest
 
 
-def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[StartedProcess], None]:
+def _keep_manifest(stage: Staging, manifest: RunManifest) -> Callable[[RunningProcess], None]:
     """Write the manifest as the run begins, for the case that the launcher is killed; return what adds a process's pid
     and start to it.
     """
     records = {record.folder: record for record in manifest.processes}
 
-    def add(process: StartedProcess) -> None:
+    def add(process: RunningProcess) -> None:
         started = {"pid": process.pid, "start_unix_ns": process.start_unix_ns}
-        records[process.folder] = records[process.folder].model_copy(update=started)
+        folder = process.spec.folder
+        records[folder] = records[folder].model_copy(update=started)
         stage.write_manifest(manifest.model_copy(update={"processes": list(records.values())}))
 
     try:

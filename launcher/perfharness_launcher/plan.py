@@ -17,7 +17,7 @@ from perfharness_launcher.gpus import choose_gpus, place
 from perfharness_launcher.machine import MachineFacts
 from perfharness_launcher.nsys import CAPTURE_OPTIONS, NVTX_BY_NAME, NsysTracing
 from perfharness_launcher.options import LaunchOptions
-from perfharness_launcher.process import ProcessGroup, ProcessSpec
+from perfharness_launcher.process import ProcessSpec
 from perfharness_launcher.program import Program
 from perfharness_launcher.tracer_choice import TracerChoice, choose_tracer
 
@@ -49,12 +49,6 @@ class LaunchPlan:
     findings: tuple[Finding, ...] = ()
     explaining: bool = False
     measured_s: float | None = None
-
-    @property
-    def group(self) -> ProcessGroup:
-        """The processes to supervise."""
-        barrier_timeout_s = self.options.barrier_timeout_s if self.options.barrier else None
-        return ProcessGroup(self.processes, self.nsys, self.options.timeout_s, barrier_timeout_s)
 
 
 def folders_of(plans: Sequence[LaunchPlan]) -> list[str]:

@@ -23,7 +23,7 @@ from perfharness.model import environment as variables
 from perfharness.model.manifest import GpuRecord
 from perfharness.model.ranks import outer_rank
 from perfharness_launcher import hold
-from perfharness_launcher.barrier import LIMIT_MARGIN_S
+from perfharness_launcher.barrier import LIMIT_MARGIN_S, StartBarrier
 from perfharness_launcher.nsys import TRACER_LOG, NsysTracing, attempts, profile_command
 
 STDOUT_LOG = "stdout.log"
@@ -53,22 +53,6 @@ class ProcessSpec:
     def environment_in(self, run_dir: Path) -> dict[str, str]:
         """The environment, including the folder of the process."""
         return {**self.environment, variables.OUTPUT_DIR: str(run_dir / self.folder)}
-
-
-@dataclass(frozen=True)
-class ProcessGroup:
-    """Processes that are started together.
-
-    Args:
-        nsys: how nsys traces them; None: it does not.
-        timeout_s: for each process, from its start; None: no limit.
-        barrier_timeout_s: longest wait at the start barrier after the first arrival; None: no barrier.
-    """
-
-    processes: tuple[ProcessSpec, ...]
-    nsys: NsysTracing | None = None
-    timeout_s: float | None = None
-    barrier_timeout_s: float | None = None
 
 
 @dataclass
@@ -200,19 +184,19 @@ class RunningProcess:
 
 
 def start(
-    spec: ProcessSpec, group: ProcessGroup, run_dir: Path, run_id: str, own_dir: Path, barrier_dir: Path | None
+    spec: ProcessSpec, nsys: NsysTracing | None, run_dir: Path, own_dir: Path, variables_of_run: Mapping[str, str]
 ) -> RunningProcess:
-    """Start one process of a group.
+    """Start one process.
 
     Args:
         run_dir: where the folder of the process is made.
         own_dir: a new private folder for its FIFOs and the temporary files of its tracer, which hold the environment.
-        barrier_dir: folder of the start barrier.
+        variables_of_run: the same for all processes of the run.
 
     Raises:
         LaunchError: its tracer cannot be started.
     """
-    folder, nsys = run_dir / spec.folder, group.nsys
+    folder = run_dir / spec.folder
     folder.mkdir(parents=True, exist_ok=True)
     own_dir.mkdir(mode=0o700)
     pipes = [own_dir / name for name in ("control", "status")]
@@ -229,7 +213,7 @@ def start(
         "environment": {} if nsys is None else {"TMPDIR": os.environ.get("TMPDIR")},
     }
     argv = [sys.executable, "-I", "-S", hold.__file__, json.dumps(settings), *spec.command]
-    environment = _environment(spec, group, run_dir, run_id, barrier_dir)
+    environment = _environment({**variables_of_run, **spec.environment_in(run_dir)})
     if nsys is not None:
         argv = profile_command(nsys, folder, argv)
         environment["TMPDIR"] = str(own_dir)
@@ -243,21 +227,21 @@ def start(
     return process
 
 
-def _environment(
-    spec: ProcessSpec, group: ProcessGroup, run_dir: Path, run_id: str, barrier_dir: Path | None
-) -> dict[str, str]:
+def variables_of(run_id: str, barrier: StartBarrier | None) -> dict[str, str]:
+    """Environment variables of all processes of a run."""
+    limit_s = 0.0 if barrier is None else barrier.timeout_s
+    return {
+        variables.RUN_ID: run_id,
+        variables.START_BARRIER: "" if barrier is None else str(barrier.folder),
+        variables.START_BARRIER_LIMIT: str(math.ceil(limit_s) + LIMIT_MARGIN_S),
+    }
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """The environment of a process, without settings of a launch around this one."""
     others = (variables.ANNOTATIONS, variables.CAPTURE_BATCHES, variables.EXPLAIN, variables.SAMPLING)
-    environment = {
-        **os.environ,
-        **dict.fromkeys(others, ""),
-        variables.HISTORY: variables.HISTORY_OFF,
-        variables.OUTER_RANK: outer_rank(os.environ),
-        **spec.environment_in(run_dir),
-        variables.RUN_ID: run_id,
-        variables.START_BARRIER: str(barrier_dir or ""),
-        variables.START_BARRIER_LIMIT: str(math.ceil(group.barrier_timeout_s or 0) + LIMIT_MARGIN_S),
-    }
+    outer = {variables.HISTORY: variables.HISTORY_OFF, variables.OUTER_RANK: outer_rank(os.environ)}
+    environment = {**os.environ, **dict.fromkeys(others, ""), **outer, **own}
     is_traced = environment.get(variables.TRACER, "none") != "none"
     if is_traced or environment[variables.ANNOTATIONS] or environment[variables.EXPLAIN]:
         path = environment.get("PYTHONPATH")

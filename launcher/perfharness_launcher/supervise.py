@@ -17,9 +17,10 @@ import psutil
 
 from perfharness.errors import LaunchError
 from perfharness_launcher.barrier import StartBarrier, start_barrier
-from perfharness_launcher.conditions import Run, StartedProcess
+from perfharness_launcher.conditions import Run
 from perfharness_launcher.interrupts import Interrupts
-from perfharness_launcher.process import ProcessGroup, RunningProcess, carries, is_alive, start
+from perfharness_launcher.nsys import NsysTracing
+from perfharness_launcher.process import ProcessSpec, RunningProcess, carries, is_alive, start, variables_of
 
 POLL_S = 0.05
 END_POLL_S = 0.02
@@ -68,10 +69,12 @@ class Observer:
 
 @dataclass
 class Supervisor:
-    """Runs a group of processes.
+    """Runs the processes of a launch.
 
     Args:
         run: holds the folders of the processes, which carry its id. Its conditions are left when they have ended.
+        timeout_s: for each process, from its start; None: no limit.
+        barrier_timeout_s: longest wait at the start barrier after the first arrival; None: no barrier.
 
     Attributes:
         processes: those that were started.
@@ -79,10 +82,13 @@ class Supervisor:
         leftovers: command lines of what still ran at the end and had to be ended.
     """
 
-    group: ProcessGroup
+    specs: Sequence[ProcessSpec]
     run: Run
     interrupts: Interrupts
-    observer: Observer = field(default_factory=Observer)
+    observer: Observer
+    nsys: NsysTracing | None = None
+    timeout_s: float | None = None
+    barrier_timeout_s: float | None = None
     processes: list[RunningProcess] = field(default_factory=list, init=False)
     barrier: StartBarrier | None = field(default=None, init=False)
     leftovers: list[str] = field(default_factory=list, init=False)
@@ -96,12 +102,11 @@ class Supervisor:
     def watch(self) -> list[RunningProcess]:
         """Start, watch and end all processes; return how each ended."""
         with _private_folder() as folder, self._start_barrier(folder / "barrier") as self.barrier:
-            barrier_dir = None if self.barrier is None else self.barrier.folder
+            variables = variables_of(self.run.run_id, self.barrier)
             try:
-                for spec in self.group.processes:
-                    own = folder / str(spec.index)
-                    started = start(spec, self.group, self.run.folder, self.run.run_id, own, barrier_dir)
-                    self.processes.append(started)
+                for spec in self.specs:
+                    own_dir = folder / str(spec.index)
+                    self.processes.append(start(spec, self.nsys, self.run.folder, own_dir, variables))
                 self.observer.started(self.processes)
                 self._wait_for_processes()
                 self.run.leave()
@@ -114,10 +119,9 @@ class Supervisor:
         return self.processes
 
     def _start_barrier(self, folder: Path) -> contextlib.AbstractContextManager[StartBarrier | None]:
-        processes, timeout_s = self.group.processes, self.group.barrier_timeout_s
-        if timeout_s is None or len(processes) < 2:
+        if self.barrier_timeout_s is None or len(self.specs) < 2:
             return contextlib.nullcontext()
-        return start_barrier(folder, {spec.index: spec.folder for spec in processes}, timeout_s)
+        return start_barrier(folder, {spec.index: spec.folder for spec in self.specs}, self.barrier_timeout_s)
 
     def _polls(self) -> Iterator[None]:
         """Read the states and notify the observer, then wait until a helper reports, for `POLL_S` at most."""
@@ -129,10 +133,7 @@ class Supervisor:
                 process.refresh()
                 if process.pid is not None and not process.is_announced:
                     process.is_announced = True
-                    uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
-                    self.run.notify_started(
-                        StartedProcess(process.spec.folder, process.pid, process.start_unix_ns, uuids)
-                    )
+                    self.run.notify_started(process)
             if self.interrupts.count > self._interrupts_reported:
                 self._interrupts_reported = self.interrupts.count
                 self.observer.interrupted(self._interrupts_reported)
@@ -142,7 +143,7 @@ class Supervisor:
 
     def _phase(self, process: RunningProcess) -> Phase:
         if process.is_over:
-            if self.group.nsys is None or not process.is_tracing:
+            if self.nsys is None or not process.is_tracing:
                 return Phase.DONE
             return Phase.WRITING if all(other.is_over for other in self.processes) else Phase.ENDED
         if process.pid is None:
@@ -171,7 +172,7 @@ class Supervisor:
 
     def _end_if_due(self, process: RunningProcess, *, is_done: bool) -> None:
         """Send the next signal to a process that has to end; after the second Ctrl-C it is killed."""
-        now, limit_s = time.monotonic(), self.group.timeout_s
+        now, limit_s = time.monotonic(), self.timeout_s
         age_s = 0.0 if process.pid is None else (time.time_ns() - process.start_unix_ns) / 1e9
         if process.stopped is None:
             if is_done:
@@ -210,7 +211,7 @@ class Supervisor:
             is_idle = now - active > IDLE_TRACER_S
             if is_idle or now - begin > TRACER_S or self.interrupts.count > 1:
                 for process in working:
-                    process.tracer_killed = self.group.nsys is not None
+                    process.tracer_killed = self.nsys is not None
                     process.kill_tracer()
                 return
 

@@ -14,7 +14,8 @@ from perfharness.model.telemetry import TELEMETRY_NAME, SampleLog
 from perfharness.telemetry.processes import FollowedProcess
 from perfharness.telemetry.readings import sampled_metrics, unread_metrics
 from perfharness.telemetry.sampler import SOURCE_FAILED, sampling
-from perfharness_launcher.conditions import Condition, Run, StartedProcess
+from perfharness_launcher.conditions import Condition, Run
+from perfharness_launcher.process import RunningProcess
 
 PERIOD_NS = 50_000_000
 """How often a launch is sampled; sensors are updated every 20 to 200 ms."""
@@ -45,8 +46,9 @@ def sampled(idle_s: float) -> Condition:
         try:
             with sampling(path, PERIOD_NS, uuids, idle_s=idle_s, interrupted=run.interrupted) as sampler:
 
-                def follow(process: StartedProcess) -> None:
-                    sampler.follow(FollowedProcess(process.folder, process.pid, process.gpu_uuids))
+                def follow(process: RunningProcess) -> None:
+                    uuids = tuple(gpu.uuid for gpu in process.spec.gpus)
+                    sampler.follow(FollowedProcess(process.spec.folder, process.pid or 0, uuids))
 
                 run.started.append(follow)
                 yield

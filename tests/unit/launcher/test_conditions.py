@@ -16,9 +16,10 @@ import pytest
 from perfharness.errors import LaunchError, PerfHarnessError, UsageError
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.manifest import RunManifest
-from perfharness_launcher.conditions import Condition, Run, StartedProcess
+from perfharness_launcher.conditions import Condition, Run
 from perfharness_launcher.launch import launch
 from perfharness_launcher.options import LaunchOptions
+from perfharness_launcher.process import RunningProcess
 from perfharness_launcher.supervise import Observer, Phase
 from tests.support.launch_plans import plan_of
 
@@ -43,10 +44,10 @@ class Log:
 
         @contextmanager
         def entered(run: Run) -> Iterator[None]:
-            def process_started(process: StartedProcess) -> None:
-                self.pids.append(process.pid)
+            def process_started(process: RunningProcess) -> None:
+                self.pids.append(process.pid or 0)
                 started()
-                note(f"started {process.folder}")
+                note(f"started {process.spec.folder}")
 
             assert run.folder.is_dir()
             run.started.append(process_started)
@@ -65,11 +66,17 @@ def run(
     command: Sequence[str],
     conditions: Sequence[Condition] = (),
     observer: Observer | None = None,
-    **more: int,
+    num_processes: int = 1,
 ) -> RunManifest:
     """Launch a program into `folder/out`."""
     arguments, output_dir = tuple(command[1:]), folder / "out"
-    options = LaunchOptions(script=command[0], script_arguments=arguments, output_dir=output_dir, tracer="none", **more)
+    options = LaunchOptions(
+        script=command[0],
+        script_arguments=arguments,
+        output_dir=output_dir,
+        tracer="none",
+        num_processes=num_processes,
+    )
     with launch(plan_of(options), ["x"], observer or Observer(), conditions=conditions) as finished:
         finished.put_in_place()
     return finished.manifest
