@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -61,6 +62,14 @@ def _percentile(in_order: Float64, percentile: int) -> float:
     return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
 
 
+def weighted_quantile(value: Float64, weight: Float64, quantile: float) -> float:
+    """The smallest value that is not exceeded for this part of the weight."""
+    order = np.argsort(value, kind="stable")
+    reached = np.cumsum(weight[order])
+    at = int(np.searchsorted(reached, quantile * reached[-1] * (1 - 1e-12)))
+    return float(value[order][min(at, len(value) - 1)])
+
+
 def ratio_of_totals(values: Float64, items: Float64) -> float:
     """Sum of the values over the sum of the items; NaN where there are none, or one of either is not known."""
     total = float(items.sum())
@@ -77,3 +86,20 @@ def student_quantile(share: float, freedom: float) -> float:
     from scipy.special import ndtri, stdtrit  # takes longer to import than most commands to run
 
     return float(ndtri(share) if not math.isfinite(freedom) else stdtrit(freedom, share))
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A change per step, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def trend(values: Float64) -> Slope:
+    """The trend of values that are independent but for it (Theil and Sen)."""
+    from scipy.stats import theilslopes  # takes longer to import than most commands to run
+
+    found = theilslopes(values)
+    return Slope(float(found.slope), float(found.low_slope), float(found.high_slope))
