@@ -11,15 +11,16 @@ from perfharness.analysis.diagnosis.host.cpu_time import CpuTime, cpu_time
 from perfharness.analysis.energy.account import account
 from perfharness.analysis.energy.results import ProcessEnergy, RunEnergy
 from perfharness.analysis.energy.work import Batches, MeasuredProcess, OnGpu, union_window
-from perfharness.analysis.metrics.clocks import Throttling, of_any
-from perfharness.analysis.metrics.results import RunMetrics
-from perfharness.analysis.metrics.summary import (
+from perfharness.analysis.metrics.clocks import (
     RequestedClocks,
-    metric_findings,
-    summarise_metrics,
+    Throttling,
+    of_any,
     throttling_known,
     throttling_of,
 )
+from perfharness.analysis.metrics.findings import metric_findings
+from perfharness.analysis.metrics.results import RunMetrics
+from perfharness.analysis.metrics.summary import summarise_metrics
 from perfharness.errors import ResultError
 from perfharness.files import is_plain
 from perfharness.model.clocks import clocks_of

@@ -67,9 +67,14 @@ def stage_energies(
 
 
 def _stage(
-    sensor: Sensor, name: str, own: BusyLine, others: BusyLine, seconds: float, known: Known,
+    sensor: Sensor,
+    name: str,
+    own: BusyLine,
+    others: BusyLine,
+    seconds: float,
+    known: Known,
     counts: tuple[int, float | None],
-) -> StageEnergy:  # fmt: skip
+) -> StageEnergy:
     busy_s = own.length / NS_PER_S
     shared_s = int(others.within(own.start, own.end).sum()) / NS_PER_S
     pure_j, least_s, most_s = _pure(sensor, own, others)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from perfharness.analysis.energy.sensor import Energy, read_sensor
-from perfharness.analysis.metrics.clocks import Throttling, clock_hold
+from perfharness.analysis.metrics.clocks import clock_hold
 from perfharness.analysis.metrics.figures import Window, window_figures
 from perfharness.bench.spec import TelemetrySettings
 from perfharness.errors import ResultError
@@ -99,7 +99,7 @@ def summarize(
     else:
         low, high = (max(0.0, (energy.joules + sign * energy.error_j) / items) for sign in (-1, 1))
         per_item = Estimate(value=energy.joules / items, low=low, high=high)
-    hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, Throttling(), "", None, window)
+    hold = clock_hold(log.get(uuid, "sm_clock_mhz"), window, 0.0, None, window)
     if hold.drop_percent is None:
         reasons["clock_drop_percent"] = hold.reason or "the clock was not read"
     return TelemetryFigures(

@@ -12,8 +12,12 @@ from perfharness.model.trace import GpuDevice
 from tests.support.made_batches import Batch, diagnosed, gpu_of, stage_of
 from tests.support.trace_builder import H200
 
-COUNTERS = ["SMs Active [Throughput %]", "Tensor Active [Throughput %]", "DRAM Read Bandwidth [Throughput %]",
-            "DRAM Write Bandwidth [Throughput %]"]  # fmt: skip
+COUNTERS = [
+    "SMs Active [Throughput %]",
+    "Tensor Active [Throughput %]",
+    "DRAM Read Bandwidth [Throughput %]",
+    "DRAM Write Bandwidth [Throughput %]",
+]
 PRODUCT, ELEMENTWISE = "ampere_sgemm_128x64_tn", "at::native::vectorized_elementwise_kernel"
 
 
@@ -36,13 +40,15 @@ def limits_of(path: Path, values: tuple[int, ...], kernel: str) -> GpuLimits:
 
 @pytest.mark.parametrize(
     ("values", "kernel", "limit", "basis"),
-    [((100, 91, 10, 13), ELEMENTWISE, GpuLimit.COMPUTE, "counters"),
-     ((100, 5, 50, 35), PRODUCT, GpuLimit.MEMORY, "counters"),
-     ((100, 70, 50, 35), PRODUCT, GpuLimit.MEMORY, "counters"),
-     ((30, 25, 3, 2), PRODUCT, GpuLimit.UNDERFILLED, "counters"),
-     ((100, 0, 3, 1), PRODUCT, GpuLimit.COMPUTE, "names"),
-     ((100, 45, 35, 20), "unknown", GpuLimit.CANNOT_TELL, None)],
-)  # fmt: skip
+    [
+        ((100, 91, 10, 13), ELEMENTWISE, GpuLimit.COMPUTE, "counters"),
+        ((100, 5, 50, 35), PRODUCT, GpuLimit.MEMORY, "counters"),
+        ((100, 70, 50, 35), PRODUCT, GpuLimit.MEMORY, "counters"),
+        ((30, 25, 3, 2), PRODUCT, GpuLimit.UNDERFILLED, "counters"),
+        ((100, 0, 3, 1), PRODUCT, GpuLimit.COMPUTE, "names"),
+        ((100, 45, 35, 20), "unknown", GpuLimit.CANNOT_TELL, None),
+    ],
+)
 def test_the_limit(values: tuple[int, ...], kernel: str, limit: GpuLimit, basis: str | None, tmp_path: Path) -> None:
     """nsys does not count fp32: where nothing that it counts is near a peak, names are left, and that is said."""
     found = limits_of(tmp_path, values, kernel)
@@ -67,9 +73,17 @@ def test_the_roofline_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sms", "mhz", "capability", "tflops"),
-    [(132, 1830, (9, 0), 989.4), (114, 1620, (9, 0), 756.4), (108, 1410, (8, 0), 312.0), (142, 2520, (8, 9), 366.0),
-     (40, 1590, (7, 5), 65.0), (80, 1530, (7, 0), 125.0), (132, 1830, (1, 0), None), (None, 1830, (9, 0), None)],
-)  # fmt: skip
+    [
+        (132, 1830, (9, 0), 989.4),
+        (114, 1620, (9, 0), 756.4),
+        (108, 1410, (8, 0), 312.0),
+        (142, 2520, (8, 9), 366.0),
+        (40, 1590, (7, 5), 65.0),
+        (80, 1530, (7, 0), 125.0),
+        (132, 1830, (1, 0), None),
+        (None, 1830, (9, 0), None),
+    ],
+)
 def test_peaks_are_those_of_the_data_sheets(
     sms: int | None, mhz: int, capability: tuple[int, int], tflops: float | None
 ) -> None:

@@ -138,9 +138,12 @@ def simulated(family: str, seed: int) -> tuple[GpuEnergy, dict[str, float]]:
     }
     begin = edge[:-1][(names == "one") & (np.roll(names, 1) != "one")]
     batches = Batches(
-        begin, np.r_[begin[1:], edge[-1]], np.ones(len(begin)), np.zeros(len(begin), dtype=np.bool_),
+        begin,
+        np.r_[begin[1:], edge[-1]],
+        np.ones(len(begin)),
+        np.zeros(len(begin), dtype=np.bool_),
         ((int(edge[0]), int(edge[-1])),),
-    )  # fmt: skip
+    )
     work = GpuWork(tuple(own), tuple(own.values()))
     process = MeasuredProcess("p", (OnGpu(GPU, GPU, work),), batches, (int(edge[0]), int(edge[-1])))
     energy, _ = account(sampled(sensor, load, draw, int(edge[-1])), [process])
@@ -247,9 +250,13 @@ def gpu_of(
     values = updates * 100 * (150.0 - hidden_w) * (-1 if backwards else 1)
     log = SampleBuilder()
     log.readings(
-        GPU, "energy_total_mj", times.tolist(), values.tolist(), update_period_ns=100 * MS,
+        GPU,
+        "energy_total_mj",
+        times.tolist(),
+        values.tolist(),
+        update_period_ns=100 * MS,
         is_new=np.r_[True, np.diff(updates) > 0].tolist(),
-    )  # fmt: skip
+    )
     start = T0 + np.arange(12_000 // batch_ms, dtype=np.int64) * batch_ms * MS
     batches = Batches.of([loop(start.tolist(), batch_ms * MS, warmup=0)])
     work = GpuWork(("t/batch",), ((start, start + batch_ms * MS // 2),))
@@ -259,9 +266,18 @@ def gpu_of(
 
 @pytest.mark.parametrize(
     ("batch_ms", "known"),
-    [(100, False), (102, False), (98, False), (50, False), (300, False), (303, False), (110, True), (33, True),
-     (1070, True)],
-)  # fmt: skip
+    [
+        (100, False),
+        (102, False),
+        (98, False),
+        (50, False),
+        (300, False),
+        (303, False),
+        (110, True),
+        (33, True),
+        (1070, True),
+    ],
+)
 def test_batches_that_keep_pace_with_the_sensor_have_no_energy(batch_ms: int, known: bool) -> None:
     gpu = gpu_of(batch_ms)
     assert (gpu.energy_j is not None) is known
