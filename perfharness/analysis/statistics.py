@@ -123,18 +123,24 @@ def mean_interval(values: Float64) -> Interval | str:
     return ratio_interval(values, np.ones(len(values)))
 
 
-def ratio_interval(values: Float64, counts: Float64) -> Interval | str:
-    """The interval of the sum of the values over that of the counts, both in their order in time."""
+def ratio_interval(values: Float64, counts: Float64, least: float = MIN_INDEPENDENT) -> Interval | str:
+    """The interval of the sum of the values over that of the counts, both in their order in time.
+
+    Args:
+        least: independent parts that there have to be.
+    """
     total = float(counts.sum())
     ratio = float(values.sum()) / total
-    variance = batch_variance(values - ratio * counts, MEAN_BATCHES)
+    variance = batch_variance(values - ratio * counts, MEAN_BATCHES, least)
     if isinstance(variance, str):
         return variance
     half = student_t(inf) * sqrt(variance) / total
     return ratio - half, ratio + half
 
 
-def batch_variance(residuals: Float64, batches: Sequence[int] = SHARE_BATCHES) -> float | str:
+def batch_variance(
+    residuals: Float64, batches: Sequence[int] = SHARE_BATCHES, least: float = MIN_INDEPENDENT
+) -> float | str:
     """The variance of the sum of residuals, which add up to 0, in their order in time; or why it is not known.
 
     It is widened: 1.96 of its roots are the interval of Student's t.
@@ -143,10 +149,10 @@ def batch_variance(residuals: Float64, batches: Sequence[int] = SHARE_BATCHES) -
     if count < MIN_INDEPENDENT:
         return f"{count} parts in time are too few for an interval; measure {MIN_INDEPENDENT:.0f} or more"
     independent = count * _independence(residuals)
-    if independent < MIN_INDEPENDENT:
+    if independent < least:
         return (
             f"neighbouring values depend on each other: {count} are worth {independent:.0f} independent ones, an "
-            f"interval needs {MIN_INDEPENDENT:.0f}; measure longer"
+            f"interval needs {least:.0f}; measure longer"
         )
     found = []
     for number in (one for one in batches if one <= count):
@@ -190,16 +196,17 @@ def milder(share: float) -> float:
     return max(0.5, 1 - MILDER * (1 - share))
 
 
-def share_inflation(below: Float64, counts: Float64) -> float | str:
+def share_inflation(below: Float64, counts: Float64, least: float = MIN_INDEPENDENT) -> float | str:
     """How many values are worth one independent value, to know the share of those below a threshold; at least 1.
 
     Args:
         below: how many of each block in time are below it.
         counts: how many each block has.
+        least: independent blocks that there have to be.
     """
     total = float(counts.sum())
     share = float(below.sum()) / total
-    variance = batch_variance(below - share * counts)
+    variance = batch_variance(below - share * counts, least=least)
     if isinstance(variance, str):
         return variance
     independent = total * share * (1 - share)

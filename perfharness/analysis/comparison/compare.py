@@ -1,7 +1,7 @@
 """Whether two versions differ: ratios of launch means with intervals, and verdicts at a stated rate of false alarms.
 
 The launch is the unit: one number per launch, as batches of one launch repeat each other and not the next launch. All
-is on the log scale, where a ratio is a difference. docs/internals/comparison.md has how often the verdicts are wrong.
+is on the log scale, where a ratio is a difference. docs/internals/statistics.md has how often the verdicts are wrong.
 """
 
 from __future__ import annotations

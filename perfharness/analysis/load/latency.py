@@ -12,7 +12,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from perfharness.analysis.statistics import milder, ranks_around, ratio_interval, share_inflation
+from perfharness.analysis.statistics import MIN_INDEPENDENT, milder, ranks_around, ratio_interval, share_inflation
 from perfharness.model.load import LEAST_BEYOND
 from perfharness.model.load_judgement import LoadFigure
 
@@ -24,6 +24,9 @@ NEVER_NS = np.iinfo(np.int64).max
 
 WINDOWS = 240
 """Of single requests; a third of them has an interval, too."""
+
+INDEPENDENT_SHARE = 0.25
+"""Of the windows: a queue near its limit looks steadier than it is, as most runs lack its slow episodes."""
 
 NS_PER_MS = 1e6
 
@@ -117,7 +120,7 @@ class Latencies:
         highest = self._counts.high_ns[self._entry(ceil(round(share * self._total, 6)))]
         end = int(np.searchsorted(self._counts.high_ns, highest, side="right"))
         below = np.bincount(self._counts.window[:end], self._counts.count[:end], self._counts.windows)
-        return share_inflation(below.astype(np.float64), self._per_window)
+        return share_inflation(below.astype(np.float64), self._per_window, _least(self._per_window))
 
 
 def ratio_figure(sums: Float64, counts: Float64) -> LoadFigure:
@@ -125,7 +128,11 @@ def ratio_figure(sums: Float64, counts: Float64) -> LoadFigure:
     total = float(counts.sum())
     if total <= 0:
         return LoadFigure(reason="there is none of it")
-    value, found = float(sums.sum()) / total, ratio_interval(sums, counts)
+    value, found = float(sums.sum()) / total, ratio_interval(sums, counts, _least(counts))
     if isinstance(found, str):
         return LoadFigure(value=value, reason=found)
     return LoadFigure(value=value, low=max(found[0], 0.0), high=found[1])
+
+
+def _least(windows: Float64) -> float:
+    return max(MIN_INDEPENDENT, INDEPENDENT_SHARE * len(windows))
