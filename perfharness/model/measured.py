@@ -27,9 +27,6 @@ class RankRecord(_Model):
     source: str
     """Name of the variable."""
 
-    attempt: Int64 = 0
-    """How often its launcher had started the ranks again."""
-
 
 class ProcessFacts(_Model):
     """What a process says of itself, in `recorder.json` or in its trace."""
@@ -74,9 +71,6 @@ class MeasuredProcess(_Model):
     world_size: Int64 | None = None
     rank_source: str | None = None
     """Name of the environment variable that told the rank, such as `RANK`; None: there is no rank."""
-
-    attempt: Int64 | None = None
-    """How often the launcher of the ranks had started them again; None where the environment has no rank."""
 
     started_ns: UnixNs | None = None
     """When its recorder or its log was made, or its first event; UTC."""

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.slowest.results import Slowest
+from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.journal_check import with_checks
 from perfharness.analysis.timeline.activity import ProcessActivity
 from perfharness.errors import ResultError, TraceError, UsageError

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from perfharness.analysis.comparison.verdicts import geometric_mean
+from perfharness.analysis.comparison.compare import geometric_mean
 from perfharness.errors import UsageError
 from perfharness.model.checks import PrintableText
 from perfharness.model.load import PERCENTILES

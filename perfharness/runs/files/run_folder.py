@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import ValidationError
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
-from perfharness.analysis.counters.readings import GpmReadings
 from perfharness.analysis.diagnosis import ALONE, OtherProcesses, diagnose, pool
 from perfharness.analysis.diagnosis.host.cpu_time import CpuTime
 from perfharness.analysis.diagnosis.passes import Pass
@@ -398,7 +397,6 @@ class ProcessAnalyzer:
                 machine=machine_clock(self._manifest),
                 throttling=telemetry.throttling(process),
                 gpu_work_on=None if telemetry.log is None else process.used_gpus,
-                gpm=telemetry.gpm,
                 used_cpu=telemetry.cpu_time(process),
                 visit=partial(self._see, process),
             )
@@ -466,7 +464,6 @@ def analyze_opened(
     machine: ClockTieRecord | None = None,
     throttling: Throttling | None = None,
     gpu_work_on: Sequence[str] | None = None,
-    gpm: Mapping[str, GpmReadings] | None = None,
     used_cpu: CpuTime | None = None,
     visit: Callable[[Analysis], None] | None = None,
 ) -> tuple[ProcessResult, TraceMeta]:
@@ -481,16 +478,13 @@ def analyze_opened(
         machine: UTC against the monotonic clock, as sampled during the run.
         throttling: when the clocks of the process's GPU were throttled; None: not known.
         gpu_work_on: UUIDs of the process's GPUs: when each of them worked is listed, for telemetry; None: it is not.
-        gpm: the GPUs' counters, UTC, by UUID without its prefix; None: not sampled.
         used_cpu: CPU time of the process, UTC; None: not sampled.
         visit: sees the analysis before it is released.
     """
     trace = on_utc(trace, machine)
     analysis = Analysis(trace, options, None if host_probe is None else on_trace_clock(host_probe, trace))
     sharing = others(trace) if callable(others) else others
-    diagnosis = (
-        None if sharing is None else diagnose(analysis, sharing, gpm, used_cpu)
-    )  # first: it takes the most memory
+    diagnosis = None if sharing is None else diagnose(analysis, sharing, used_cpu)  # first: it takes the most memory
     result = tabulate(analysis, throttling)
     checked = with_checks(result.findings, journals.findings(trace))
     result = replace(

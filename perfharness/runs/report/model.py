@@ -13,7 +13,7 @@ from perfharness.analysis.diagnosis.advice import Advice
 from perfharness.analysis.energy.results import RunEnergy
 from perfharness.analysis.metrics.results import RunMetrics
 from perfharness.analysis.ranks.results import RunRanks
-from perfharness.analysis.slowest.results import Slowest
+from perfharness.analysis.slowest import Slowest
 from perfharness.analysis.stages.batch_series import BatchSeries, Histogram
 from perfharness.analysis.stages.batch_timeline import BatchTimeline
 from perfharness.analysis.suites.cost import Cost

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from perfharness.analysis.comparison.compare import Judgement, Pair, Reason, Rule, compare
 from perfharness.analysis.comparison.launches import mean_of_launches
-from perfharness.analysis.comparison.verdicts import ALPHA, Judgement, Pair, Reason, Rule, compare
+from perfharness.analysis.statistics import ALPHA
 from perfharness.errors import UsageError
 from perfharness.files import write_model
 from perfharness.model.checks import MaskedArguments

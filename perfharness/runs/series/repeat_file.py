@@ -98,22 +98,6 @@ class OverLaunches(_Model):
     reason: str | None = None
 
 
-class Levels(_Model):
-    """How far the time of a batch spreads at each level, as sample standard deviations in ms; None: too few."""
-
-    batches: float | None
-    """Of one process, pooled."""
-
-    processes: float | None
-    """Their means in one launch, pooled."""
-
-    launches: float | None
-    """Their means."""
-
-    expected: float | None
-    """Of launches, were independent batches all that differs."""
-
-
 class Repeat(_Model):
     """The file; times in milliseconds."""
 
@@ -141,9 +125,6 @@ class Repeat(_Model):
 
     run: dict[str, OverLaunches]
     """`items_per_second`."""
-
-    levels: dict[str, Levels] = Field(default_factory=dict)
-    """Of the batches of each loop."""
 
     machine: Unsteadiness | None = None
     """What moved on the machine between the launches; None: fewer than two."""

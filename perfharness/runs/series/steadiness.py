@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from perfharness.analysis.comparison.launches import ERROR_RATE, alike_p_value
+from perfharness.analysis.comparison.launches import alike_p_value
+from perfharness.analysis.statistics import ALPHA
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import BENCHMARK_MEAN_NAME
 from perfharness.runs.files.json_files import read_results
@@ -71,7 +72,7 @@ class Unsteadiness(_Model):
         return [
             one
             for one in self.movements
-            if (one.relative is None or one.relative > least) and (one.p_alike is None or one.p_alike < ERROR_RATE)
+            if (one.relative is None or one.relative > least) and (one.p_alike is None or one.p_alike < ALPHA)
         ]
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from perfharness.analysis.suites.latency_statistics import latency_stats
+from perfharness.analysis.suites.latency import latency_stats
 from perfharness.bench.suite.merge import merge_suites
 from perfharness.bench.suite.store import SUITE, SWEEP
 from perfharness.bench.suite.table import bench_table

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from perfharness.analysis.suites.latency_statistics import latency_stats
+from perfharness.analysis.suites.latency import latency_stats
 from perfharness.bench import compare_engines
 from perfharness.bench.engines import compare as engines_compare
 from perfharness.bench.engines.compare import GpuChoice, choose_gpu, engine_result, engine_specs, remarks_of
