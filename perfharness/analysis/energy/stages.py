@@ -93,8 +93,7 @@ def _stage(
         pure_s = (least_s + most_s) / 2
         joules = min(max(pure_j * busy_s / pure_s, low), high)
     else:
-        period_ms = sensor.period_ns / 1e6
-        reason = f"the sensor is too slow for it: one update in {period_ms:.0f} ms; it needs longer stretches of work"
+        reason = f"its GPU work is too short for the sensor, which updates every {sensor.period_ns / 1e6:.0f} ms"
     return StageEnergy(
         stage=name,
         busy_s=figure(busy_s),
