@@ -41,8 +41,9 @@ from perfharness.render.report.rank_section import ranks_section
 from perfharness.render.report.slowest_section import HINT, slowest_section
 from perfharness.render.terminal.advice import advice_text, milliseconds, stage_names
 from perfharness.render.terminal.diagnosis import figure_lines, reason_lines
+from perfharness.render.terminal.findings import finding_sentence
 from perfharness.render.terminal.machine import gpu_name
-from perfharness.render.terminal.results import WHERE_OUTSIDE, finding_sentence, row_names
+from perfharness.render.terminal.results import WHERE_OUTSIDE, row_names
 from perfharness.runs.report.model import RunReport, StageLine
 
 SENTENCES = 3

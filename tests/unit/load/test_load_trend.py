@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from perfharness.analysis.load.proportions import Float64, WindowedCounts
-from perfharness.analysis.load.trends import (
+from perfharness.analysis.load.latency import Float64, WindowedCounts
+from perfharness.analysis.load.trend import (
     TOLERANCE_MB_PER_S,
     drift_of,
     grows,
@@ -61,7 +61,7 @@ def verdicts(made: Made, runs: int = 20) -> list[LeakVerdict]:
 def test_a_leak_is_found_with_its_rate(mb_per_s: float) -> None:
     drawn = np.random.default_rng(1)
     held = 0
-    for _ in range(40):
+    for _ in range(20):
         found = memory_trend("process", TIME, 1e6 * leak(mb_per_s)(drawn), answers_per_s=50.0)
         assert found.verdict == "leaks"
         slope = found.slope_mb_per_s
@@ -70,7 +70,7 @@ def test_a_leak_is_found_with_its_rate(mb_per_s: float) -> None:
         assert slope.high is not None
         held += slope.low <= mb_per_s <= slope.high
         assert found.per_request_bytes == pytest.approx(mb_per_s * 1e6 / 50, rel=0.05)
-    assert held >= 36
+    assert held >= 18
 
 
 @pytest.mark.parametrize("made", [step, warm_up, pool, wandering])
@@ -106,7 +106,7 @@ def slower(factor: float) -> WindowedCounts:
     drawn = np.random.default_rng(2)
     at = np.arange(60_000, dtype=np.int64) * 10_000_000
     taken = drawn.exponential(10e6, len(at)) * np.linspace(1, factor, len(at))
-    return WindowedCounts.of_values(at, taken.astype(np.int64), 90)
+    return WindowedCounts.of_values(at, taken.astype(np.int64))
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "steady"), (1.3, "rises"), (0.7, "falls")])
@@ -141,11 +141,11 @@ def test_a_queue_that_grows_and_one_that_only_varies() -> None:
     drawn = np.random.default_rng(5)
     assert grows(np.cumsum(drawn.normal(3, 2, 60)))
     wrong = 0
-    for _ in range(200):
+    for _ in range(100):
         level, levels = 0.0, []
         for change in drawn.normal(-0.2, 1, 60):
             level = max(level + change, 0)
             levels.append(level)
         wrong += grows(np.asarray(levels)) is True
-    assert wrong <= 6
+    assert wrong <= 3
     assert grows(np.ones(5)) is None
