@@ -14,8 +14,14 @@ import pyarrow.parquet as pq
 
 from perfharness.analysis.load.latency import NEVER_NS, Float64, Int64, Latencies, WindowedCounts
 from perfharness.analysis.load.trend import LEAST_READINGS, MB, grows, latency_drift, memory_trend, rate_drift
-from perfharness.analysis.metrics.clocks import clock_events, clock_hold
-from perfharness.analysis.metrics.summary import NSYS_HOLDS, RequestedClocks, throttling_of
+from perfharness.analysis.metrics.clocks import (
+    LOW_CLOCK,
+    RequestedClocks,
+    clock_events,
+    clock_hold,
+    throttling_of,
+)
+from perfharness.analysis.metrics.findings import NSYS_HOLDS
 from perfharness.errors import ResultError
 from perfharness.files import is_plain
 from perfharness.load.findings import has_own_shape, keeps_up
@@ -347,7 +353,7 @@ def _clocks(part: PhaseFiles) -> Iterator[ClockChange]:
         offset = int(clock.time_unix_ns[0] - clock.time_monotonic_ns[0])
         window = begin + offset, end + offset
         throttling = throttling_of(log, record.subject, RequestedClocks(), window)
-        hold = clock_hold(clock, window, throttling, "sm_clock_low", None, window)
+        hold = clock_hold(clock, window, throttling.within(window).get(LOW_CLOCK, 0.0), None, window)
         events = clock_events(log.get(record.subject, "clock_event_reasons"), window)
         yield ClockChange(
             gpu=record.subject,

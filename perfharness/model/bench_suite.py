@@ -21,7 +21,6 @@ from perfharness.model.bench import (
 from perfharness.model.checks import MaskedArguments
 from perfharness.model.notebook import notebook_html
 
-BENCH_NAME = "bench.json"
 BENCH_TABLE_NAME = "bench.parquet"
 BENCH_VERSION = 1
 SWEEP_NAME = "sweep.json"

@@ -134,7 +134,7 @@ class Limit:
 class LimitResult(BaseModel):
     """What became of a limit."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     limit: PrintableText
     version: PrintableText

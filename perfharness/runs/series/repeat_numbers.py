@@ -19,8 +19,9 @@ from perfharness.model.result import TIMES, Float64, ProcessResult, path_of
 from perfharness.model.rounding import figure
 from perfharness.runs.comparison.launch_figures import Figures, loop_paths, run_figures, stage_figures
 from perfharness.runs.files.run_folder import RunSummary
+from perfharness.runs.series.launch_conditions import LaunchConditions, conditions_of
 from perfharness.runs.series.repeat_file import OverLaunches, Repeat
-from perfharness.runs.series.steadiness import LaunchConditions, conditions_of, movements_of, unsteady_findings
+from perfharness.runs.series.steadiness import movements_of, unsteady_findings
 
 STABLE_METRIC = "cpu_time"
 """Of a batch: what drift is about."""

@@ -20,6 +20,8 @@ from perfharness.model.manifest import RunManifest
 from perfharness.model.result import ProcessResult, path_of, path_text
 from perfharness.runs.analyze import analyze
 from perfharness.runs.comparison.launch_figures import loop_paths, run_figures, stage_figures
+from perfharness.runs.series.folders import repeated_launches
+from perfharness.runs.series.launch_conditions import LaunchConditions
 from perfharness.runs.series.repeat import (
     RepeatCase,
     plan_repeats,
@@ -28,9 +30,8 @@ from perfharness.runs.series.repeat import (
     shuffled_rounds,
     update_repeat,
 )
-from perfharness.runs.series.repeat_file import Repeat, RepeatRow, read_repeat, repeated_launches
+from perfharness.runs.series.repeat_file import Repeat, RepeatRow, read_repeat
 from perfharness.runs.series.repeat_numbers import LaunchNumbers, within_launch
-from perfharness.runs.series.steadiness import LaunchConditions
 from perfharness_launcher.options import LaunchOptions
 from tests.schemas import valid
 from tests.unit.export_runs import two_processes

@@ -24,9 +24,9 @@ META = 1
 """JSON object: `pid`, `interval_ns`, `cpus` (cores that it may run on, 0: not known), and one moment on both clocks,
 `monotonic_ns` and `unix_ns`."""
 DEFINE = 2
-"""JSON object of lists, each going on where that of the last such chunk ended: `frames` ([function, file, line], and 1
-behind them where it may be suspended: of a coroutine or generator), `stacks` (indices of frames, the innermost first)
-and `stages` (paths, the recorder's name first)."""
+"""JSON object of lists, each continuing that of the chunk before: `frames` ([function, file, line], and 1 behind them
+if it may be suspended: of a coroutine or generator), `stacks` (indices of frames, the innermost first) and `stages`
+(paths, the recorder's name first)."""
 SAMPLES = 3
 EVENTS = 4
 MISSING = 5
@@ -35,20 +35,22 @@ END = 10
 """Empty, the last one: nothing is missing behind it."""
 
 SAMPLE = struct.Struct("<qiqqqBiiiiiii")
-"""time, thread, length, on CPU, runnable, state, stack, stage, thread that held the interpreter lock (0: none), and
-since the last one: minor and major page faults, voluntary and involuntary context switches (-1: not known)."""
+"""time, thread, length, on CPU, runnable, state, stack, stage, thread that held the interpreter lock while this one
+was blocked (0: none), and since the last one: minor and major page faults, voluntary and involuntary context switches
+(-1: not known)."""
 EVENT = struct.Struct("<qqiBi")
 """start, end, thread, kind, detail."""
 
+NOT_COUNTED = (-1, -1, -1, -1)
 
-class Spool:
+
+class SampleFile:
     """Writes the file. Rows are kept until `flush`."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         os.write(self._file, MAGIC)
-        self._samples = bytearray()
-        self._events = bytearray()
+        self._samples, self._events = bytearray(), bytearray()
         self._defined: dict[str, list[Any]] = {}
         self._numbers: dict[str, dict[Any, int]] = {"frames": {}, "stacks": {}, "stages": {}}
         self.rows = 0
@@ -62,7 +64,7 @@ class Spool:
             self._defined.setdefault(table, []).append(value)
         return number
 
-    def sample(self, *row: int, counts: Sequence[int] = (-1, -1, -1, -1)) -> None:
+    def sample(self, *row: int, counts: Sequence[int] = NOT_COUNTED) -> None:
         """Add a row of `SAMPLE`, whose last four columns are `counts`."""
         self._samples += SAMPLE.pack(*row, *counts)
         self.rows += 1
