@@ -23,7 +23,7 @@ from perfharness.analysis.diagnosis.passes import Pass
 from perfharness.analysis.energy.work import gpu_work
 from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.analysis.metrics.clocks import Throttling
-from perfharness.analysis.ranks.results import RunRanks
+from perfharness.analysis.ranks import RunRanks
 from perfharness.analysis.stages.combine import combine
 from perfharness.analysis.stages.journal_check import with_checks
 from perfharness.analysis.stages.outside import outside_tree
