@@ -21,8 +21,8 @@ from perfharness.analysis.stages.batch_timeline import BatchTimeline
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import is_plain, read_regular
 from perfharness.model.findings import Finding
-from perfharness.model.load import LOAD_NAME, REQUESTS_NAME, LoadResult
-from perfharness.model.manifest import ProcessRecord, RunManifest
+from perfharness.model.load import REQUESTS_NAME, LoadResult
+from perfharness.model.manifest import LOAD_NAME, ProcessRecord, RunManifest
 from perfharness.model.trace import Bool, Int64
 from perfharness.runs.clocks import machine_clock, on_utc
 from perfharness.runs.telemetry import RunTelemetry

@@ -18,7 +18,7 @@ Verdict = Literal["explained", "unexplained", "usual", "not-compared"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(defer_build=True, frozen=True)
 
 
 class Line(_Model):
