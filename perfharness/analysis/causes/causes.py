@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from perfharness.analysis.causes.cpu_supply import CpuSupply
 from perfharness.analysis.causes.gpu import GpuTime
-from perfharness.analysis.causes.host import WAITS, HostTime
+from perfharness.analysis.causes.host import WAITS, WAITS_FOR_THREADS, HostTime
 from perfharness.analysis.causes.results import Cause, Code, Place
 from perfharness.analysis.causes.steps import STEPS, WAIT_STEPS, cheaper
 from perfharness.analysis.segments.compilers import COMPILERS
@@ -66,6 +66,17 @@ THRESHOLDS = {
 }
 
 
+OF_HOST = (
+    Code.GARBAGE_COLLECTION,
+    Code.GIL_CONTENTION,
+    Code.CPU_CONTENTION,
+    Code.DATA_LOADER,
+    Code.WAITING,
+    Code.CPU_BOUND,
+)
+"""Parts of the threads' time: of these the one that exceeds its threshold by most comes first."""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What is known of a stage. Shares are of its time; `wall_ms` is per batch and of the measured pass.
@@ -84,10 +95,11 @@ class Evidence:
 
     @property
     def others(self) -> float:
-        """The share without a CPU that other processes, none of this launch, have."""
+        """The share that other processes, none of this launch, take: they have the CPUs."""
         if self.supply.siblings_share_cpus:
             return 0.0
-        return self.host.of(Activity.NO_CPU) * (1 - self.host.own_contention)
+        own = self.host.of(Activity.NO_CPU) * (1 - self.host.own_contention)
+        return own + self.host.of(*WAITS_FOR_THREADS) * self.host.others.queued
 
     def saving(self, share: float) -> float:
         """Milliseconds per batch; beside GPU work no more than the GPU is idle for."""
@@ -99,7 +111,10 @@ def find_causes(evidence: Evidence) -> list[Cause]:
     """The causes of a stage: the verdict, then others by what they save. Never empty."""
     own = max(1 - evidence.others, 0.01)
     found = [cause for find in CAUSES if (cause := find(evidence)) is not None]
-    verdict = next((one for one in found if one.share >= _least(one) * own), None) or unknown(evidence)
+    enough = [one for one in found if one.share >= _least(one) * own]
+    of_host = [one for one in enough if one.code in OF_HOST]
+    most = max(of_host, key=lambda one: one.share / _least(one), default=None)
+    verdict = next((one for one in enough if one is most or one.code not in OF_HOST), None) or unknown(evidence)
     rest = [
         one
         for one in found
@@ -205,7 +220,7 @@ def gil_contention(e: Evidence) -> Cause | None:
 def cpu_contention(e: Evidence) -> Cause | None:
     """Ready to run without a CPU, for threads of the process, siblings or a quota have them."""
     no_cpu, supply = e.host.of(Activity.NO_CPU), e.supply
-    own = no_cpu * e.host.own_contention
+    own = no_cpu * e.host.own_contention + e.host.of(*WAITS_FOR_THREADS) * e.host.others.crowded
     if e.throttled >= max(own, WORTH):
         what = f"A CPU quota stops the process {_percent(e.throttled)} of its time."
         return _of_host(e, Code.CPU_CONTENTION, e.throttled, what, "quota", None, "quota")
@@ -215,7 +230,10 @@ def cpu_contention(e: Evidence) -> Cause | None:
             f"use {supply.used or 0:.1f} CPUs each and share {supply.cpus}."
         )
         return _of_host(e, Code.CPU_CONTENTION, no_cpu, what, "siblings", None, "siblings")
-    what = f"It is ready without a free CPU {_percent(own)} of its time: the process has more threads than CPUs."
+    what = (
+        f"It, or a thread that it waits for, is ready without a free CPU {_percent(own)} of its time: the process has "
+        f"more threads than CPUs ({supply.cpus or 'unknown'})."
+    )
     return _of_host(e, Code.CPU_CONTENTION, own, what, "threads", None)
 
 
@@ -232,7 +250,8 @@ def waiting(e: Evidence) -> Cause | None:
         whose = e.gpu.other_stage or "other stages"
         what = f"{_percent(e.gpu.for_stages)} of its time passes while the GPU does the work of {whose}."
         return Cause(Code.WAITING, e.gpu.for_stages, None, what, f"Look at {whose}.", None, "stage")
-    share = host.of(*WAITS) - host.loading
+    without_cpu = host.others.crowded + host.others.queued
+    share = host.of(*WAITS) - host.loading - host.of(*WAITS_FOR_THREADS) * without_cpu
     most = max(WAITS, key=host.of)
     detail = _waits_for(host, most)
     place = host.places.get(most)
@@ -254,9 +273,7 @@ NAMES = {
 
 
 def _waits_for(host: HostTime, most: Activity) -> str:
-    if host.in_collective:
-        return "rank"
-    if most is Activity.LOCK and host.worked >= WORKED:
+    if most is Activity.LOCK and host.others.working >= WORKED:
         return "stage"
     return most.value
 
@@ -265,9 +282,9 @@ def _working(host: HostTime, most: Activity = Activity.LOCK) -> str:
     """What others do meanwhile."""
     if most not in (Activity.LOCK, Activity.PROCESS):
         return ""
-    if host.worker is not None and host.worked >= WORKED:
-        return f", while a worker is in {_at(host.worker)}"
-    if host.samples >= MIN_UNWORKED and host.worked < UNWORKED and most is Activity.LOCK:
+    if host.others.place is not None and host.others.working >= WORKED:
+        return f", while another thread or process is in {_at(host.others.place)}"
+    if host.samples >= MIN_UNWORKED and host.others.working < UNWORKED and most is Activity.LOCK:
         return "; no thread works meanwhile, so it ends by a time-out or a sleep"
     return ""
 

@@ -11,6 +11,7 @@ import numpy as np
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.causes.cpu_supply import own_contention
 from perfharness.analysis.causes.results import Place
+from perfharness.analysis.diagnosis.host.cpu_time import thread_times
 from perfharness.analysis.host_samples.frames import (
     frames_of,
     is_instrument,
@@ -34,7 +35,6 @@ MIN_SAMPLES = 10
 """With fewer samples of a stage, what its unrecorded time was is unknown."""
 DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/python/data/ops/iterator_ops.py": None}
 """Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
-COLLECTIVES: Names = {"torch/distributed/distributed_c10d.py": None, "horovod/torch/mpi_ops.py": None}
 WAITS = (Activity.LOCK, Activity.SLEEP, Activity.FILE, Activity.NETWORK, Activity.PROCESS, Activity.OTHER)
 WAITS_FOR_THREADS = (Activity.LOCK, Activity.PROCESS)
 """Waits that end when another thread or process has done something."""
@@ -51,12 +51,25 @@ class Library:
 
 
 @dataclass(frozen=True)
+class OtherThreads:
+    """What other threads and processes do while the stage waits for them, as shares of these waits.
+
+    `working`: at least one is at work, in `place`, or ready to be; of that they have no CPU since their own process has
+    more threads than CPUs (`crowded`), or other processes have the CPUs (`queued`).
+    """
+
+    working: float = 0.0
+    place: Place | None = None
+    crowded: float = 0.0
+    queued: float = 0.0
+
+
+@dataclass(frozen=True)
 class HostTime:
     """Where the time of a stage goes, as shares of it.
 
-    `activities` add up to 1. `places`: the function and line of most time in an activity. `worked`: of the waits for
-    threads and processes, the part during which one of them was at work; `worker`: where. `own_contention`: of
-    `no-cpu`, the part that is due to the process's own threads.
+    `activities` add up to 1. `places`: the function and line of most time in an activity. `own_contention`: of `no-cpu`,
+    the part that is due to the process's own threads.
     """
 
     activities: Mapping[Activity, float]
@@ -69,11 +82,8 @@ class HostTime:
     lock_holder: Place | None = None
     compiler: int | None = None
     """Place in `COMPILERS`."""
-    worked: float = 0.0
-    worker: Place | None = None
+    others: OtherThreads = field(default_factory=lambda: OtherThreads())
     own_contention: float = 0.0
-    in_collective: bool = False
-    """Most of its waits are in collectives, for other ranks."""
 
     def of(self, *activities: Activity) -> float:
         """The share of these activities together."""
@@ -86,7 +96,8 @@ class HostTimes:
     def __init__(self, analysis: Analysis, kept: Bool) -> None:
         """Divide the time of the ranges in `kept`, a column of the stage table."""
         self._paths = analysis.stages.paths
-        self._thread = np.asarray(analysis.stages.thread)
+        self._stages = analysis.stages
+        self._thread_times = thread_times(analysis.trace)
         self._kept = kept
         segments = paint(analysis)
         self._segments: Segments = segments.where(kept[segments.row])
@@ -109,7 +120,7 @@ class HostTimes:
             return HostTime({Activity.UNKNOWN: 1.0})
         samples = self._samples
         if samples is None or self._stacks is None or self._probe is None:
-            return HostTime(_shares(recorded / whole))
+            return self._read(path, recorded / whole, 0)
         mine = samples.where(inside[samples.stage])
         count, spent = float(mine.count.sum()), recorded.copy()
         if count >= MIN_SAMPLES:
@@ -118,8 +129,25 @@ class HostTimes:
                 spent += recorded[UNKNOWN] * shown / shown.sum()
                 spent[UNKNOWN] -= recorded[UNKNOWN]
         else:
-            return HostTime(_shares(spent / whole), round(count))
+            return self._read(path, recorded / whole, round(count))
         return self._described(path, mine, self._stacks, self._probe, spent / whole)
+
+    def _read(self, path: int, shares: Float64, samples: int) -> HostTime:
+        """Without enough samples: by readings of how long its threads ran and waited for a CPU, at least."""
+        stages = self._stages
+        rows = np.flatnonzero(self._of(path))
+        where = stages.thread[rows], stages.start_ns[rows], stages.end_ns[rows]
+        readings = self._thread_times
+        known = readings.ready.shares(*where)
+        if known is not None:
+            ready, queued = (one.evenly_ns(*where) for one in (readings.ready, readings.queued))
+            without_cpu = known[1] * min(queued / ready, 1.0) if ready else 0.0
+            read = {Activity.OTHER: known[0], Activity.NO_CPU: without_cpu, Activity.COMPUTE: known[1] - without_cpu}
+            shares = shares.copy()
+            for activity, share in read.items():
+                shares[CODES[activity]] += share * shares[UNKNOWN]
+            shares[UNKNOWN] *= max(1 - sum(read.values()), 0.0)
+        return HostTime(_shares(shares), samples)
 
     def _described(
         self, path: int, mine: SampleTimes, stacks: Stacks, probe: HostProbe, shares: Float64
@@ -135,7 +163,7 @@ class HostTimes:
         loads = waits & stacks.in_loader[samples.stack[mine.sample]]
         loading = float(mine.ns[loads].sum()) / total
         for_threads = np.isin(mine.activity, [CODES[one] for one in WAITS_FOR_THREADS])
-        worked, worker = _worker(probe, samples, mine.sample[for_threads], distinct(self._thread[self._of(path)]))
+        own = distinct(self._stages.thread[self._of(path)])
         return HostTime(
             activities=_shares(shares),
             samples=round(float(mine.count.sum())),
@@ -145,10 +173,7 @@ class HostTimes:
             loader=stacks.place(mine, loads, loading),
             lock_holder=_lock_holder(mine, stacks),
             compiler=stacks.compiler(mine),
-            worked=worked,
-            worker=worker,
-            in_collective=float(mine.ns[waits & stacks.in_collective[samples.stack[mine.sample]]].sum()) * 2
-            > float(mine.ns[waits].sum()),
+            others=_other_threads(probe, samples, mine.sample[for_threads], own),
             own_contention=own_contention(probe.events, samples, mine.sample[mine.activity == CODES[Activity.NO_CPU]]),
         )
 
@@ -192,7 +217,6 @@ class Stacks:
         self.frames: Sequence[list[Frame]] = [*frames, []]
         self.own: Sequence[Frame | None] = [*own, None]
         self.in_loader = _with(samples, DATA_LOADERS)
-        self.in_collective = _with(samples, COLLECTIVES)
         self._compilers = compilers_of_stacks(samples.frames, samples.stacks)
 
     def times(self, mine: SampleTimes, chosen: Bool) -> Iterator[tuple[int, float]]:
@@ -286,11 +310,15 @@ def _holder(stacks: Stacks, stack: int) -> Frame | None:
     return own_frame(program_frames(frames)) if frames else None
 
 
-def _worker(probe: HostProbe, waiting: HostSamples, waits: Int64, own: Int64) -> tuple[float, Place | None]:
-    """Of some waits, the part during which another thread or process was at work, and where it worked."""
+def _other_threads(probe: HostProbe, waiting: HostSamples, waits: Int64, own: list[int]) -> OtherThreads:
+    """What others do during some samples of waits.
+
+    Args:
+        own: threads of the stage.
+    """
     if not len(waits):
-        return 0.0, None
-    start, end = waiting.time_ns[waits] - waiting.length_ns[waits], waiting.time_ns[waits]
+        return OtherThreads()
+    line = BusyLine(waiting.time_ns[waits] - waiting.length_ns[waits], waiting.time_ns[waits])
     waiters = {
         (waiting.frames[number].function, waiting.frames[number].file)
         for stack in distinct(waiting.stack[waits])
@@ -298,19 +326,18 @@ def _worker(probe: HostProbe, waiting: HostSamples, waits: Int64, own: Int64) ->
         for number in waiting.stacks[stack]
     }
     samples = probe.everyone
-    others = np.flatnonzero(~np.isin(samples.thread, own) & (samples.stack >= 0) & (samples.state != HostState.LOCK))
-    line = BusyLine(start, end)
-    length = line.within(samples.time_ns[others] - samples.length_ns[others], samples.time_ns[others])
-    others, length = others[length > 0], length[length > 0]
-    works: dict[int, Frame | None] = {
-        stack: _work(samples, stack, waiters) for stack in distinct(samples.stack[others])
-    }
-    at_work = np.asarray([works[stack] is not None for stack in samples.stack[others].tolist()], dtype=np.bool_)
-    others, length = others[at_work], length[at_work]
-    busy = BusyLine(samples.time_ns[others] - samples.length_ns[others], samples.time_ns[others])
-    worked = float(busy.within(line.start, line.end).sum() / max(line.length, 1))
-    spent = zip((works[stack] for stack in samples.stack[others].tolist()), length.tolist(), strict=True)
-    return worked, place_of(spent, worked)
+    at = np.flatnonzero(~np.isin(samples.thread, own) & (samples.stack >= 0) & (samples.state != HostState.LOCK))
+    length = line.within(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
+    works = {stack: _work(samples, stack, waiters) for stack in distinct(samples.stack[at[length > 0]])}
+    chosen = np.asarray([works.get(stack) is not None for stack in samples.stack[at].tolist()], dtype=np.bool_)
+    at, length = at[chosen & (length > 0)], length[chosen & (length > 0)]
+    working = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
+    share = float(working.within(line.start, line.end).sum() / max(line.length, 1))
+    spent = zip((works[stack] for stack in samples.stack[at].tolist()), length.tolist(), strict=True)
+    ran, ready = (float(np.maximum(column[at], 0).sum()) for column in (samples.on_cpu_ns, samples.runnable_ns))
+    without_cpu = share * ready / (ran + ready) if ready else 0.0
+    crowded = without_cpu * own_contention(probe.events, samples, at)
+    return OtherThreads(share, place_of(spent, share), crowded, without_cpu - crowded)
 
 
 def _work(samples: HostSamples, stack: int, waiters: set[tuple[str, str]]) -> Frame | None:

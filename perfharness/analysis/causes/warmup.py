@@ -85,7 +85,7 @@ def find_drift(times_ms: Float64) -> Drift | None:
 def slow_start(times_ms: Float64, batch: Int64, early: Int64) -> float:
     """What a stage took more in early batches than the median of the others, as a share of its time.
 
-    0 where it is noise: half of it is one batch that is not the first.
+    0 where it is noise: half of it is one batch that is not the first, or later batches in a row took half as much more.
 
     Args:
         times_ms: of the stage in each of its batches; `batch`: which these are.
@@ -94,9 +94,12 @@ def slow_start(times_ms: Float64, batch: Int64, early: Int64) -> float:
     is_early = np.isin(batch, early)
     if not is_early.any() or is_early.all():
         return 0.0
-    more = times_ms[is_early] - np.median(times_ms[~is_early])
+    usual = np.median(times_ms[~is_early])
+    more, later = times_ms[is_early] - usual, times_ms[~is_early] - usual
     total = float(more.sum())
     if total <= 0 or float(more[1:].max(initial=0.0)) > total / 2:
+        return 0.0
+    if len(later) >= len(more) and np.convolve(later, np.ones(len(more)), mode="valid").max() > total / 2:
         return 0.0
     return total / float(times_ms.sum())
 
