@@ -81,8 +81,7 @@ OF_HOST = (
 class Evidence:
     """What is known of a stage. Shares are of its time; `wall_ms` is per batch and of the measured pass.
 
-    `throttled`: while a CPU quota made the process stand still. `slow_start`: what batches before the steady state took
-    more. `has_profile`: the samples are those of a profiling pass.
+    `throttled`: while a CPU quota made the process stand still. `has_profile`: the samples are those of a profiling pass.
     """
 
     wall_ms: float
@@ -90,7 +89,6 @@ class Evidence:
     gpu: GpuTime | None = None
     supply: CpuSupply = CpuSupply()
     throttled: float = 0.0
-    slow_start: float = 0.0
     has_profile: bool = False
 
     @property
@@ -140,18 +138,11 @@ def compilation(e: Evidence) -> Cause | None:
     compiler = None if host.compiler is None or place is None else COMPILERS[host.compiler]
     if compiler is not None:
         reason = compiler.name
-    if e.slow_start > max(share, SLOW_START):
-        what = f"The first batches add {_percent(e.slow_start)} to its time."
-        return Cause(Code.COMPILATION, e.slow_start, e.saving(e.slow_start), what, STEPS["slow start"], place)
     if not share:
         return None
     what = f"Compiling and loading take {_percent(share)} of its time ({reason})."
     step = STEPS["compilation"] if compiler is None else compiler.step
     return Cause(Code.COMPILATION, share, e.saving(share), what, step, place)
-
-
-SLOW_START = 0.33
-"""Of a stage's time: a slow beginning that takes less is a finding about the warm-up only."""
 
 
 def gpu_bound(e: Evidence) -> Cause | None:
@@ -255,11 +246,14 @@ def waiting(e: Evidence) -> Cause | None:
     most = max(WAITS, key=host.of)
     detail = _waits_for(host, most)
     place = host.places.get(most)
+    if most is Activity.OTHER and place is None and share < MOSTLY:
+        return None  # no sample shows it
     what = f"It is blocked {_percent(share)} of its time, most of it {NAMES[detail]}{_working(host, most)}."
     return _of_host(e, Code.WAITING, share, what, WAIT_STEPS[detail], place, detail)
 
 
 FOR_STAGES = 0.40
+MOSTLY = 0.5
 NAMES = {
     "lock": "in locks or queues",
     "sleep": "in sleeps",

@@ -13,7 +13,7 @@ from perfharness.analysis.causes.cpu_supply import CpuSupply, cpu_supply
 from perfharness.analysis.causes.gpu import GpuTime, gpu_time
 from perfharness.analysis.causes.host import HostTime, HostTimes
 from perfharness.analysis.causes.results import Causes, StageCauses
-from perfharness.analysis.causes.warmup import judge_warmup, slow_start, warmup_findings
+from perfharness.analysis.causes.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
     OtherProcesses,
     StageRows,
@@ -22,7 +22,7 @@ from perfharness.analysis.diagnosis.workload import (
     stage_events,
     stage_rows,
 )
-from perfharness.model.diagnosis import Path, WarmupDiagnosis
+from perfharness.model.diagnosis import Path
 from perfharness.model.trace import Bool, Int64
 
 NS_PER_MS = 1e6
@@ -98,20 +98,6 @@ class Pass:
         within = BusyLine(*self.quota).within(stages.start_ns[stage.rows], stages.end_ns[stage.rows])
         return float(within.sum() / self._length(stage).sum())
 
-    def slow_start(self, stage: StageRows, loops: list[WarmupDiagnosis]) -> float:
-        """Of a stage's time, what batches before the steady state took more."""
-        times = self.analysis.stage_times
-        early = [
-            rows[: loop.steady_from]
-            for rows, loop in zip(times.rows_of_loops, loops, strict=True)
-            if loop.steady_from and loop.state == "too-short"
-        ]
-        if not early:
-            return 0.0
-        batches, of_row = np.unique(times.outer_batch[stage.rows], return_inverse=True)
-        spent = np.bincount(of_row, weights=self._length(stage))
-        return slow_start(spent, batches, np.concatenate(early))
-
     def _length(self, stage: StageRows) -> Int64:
         stages = self.analysis.stages
         return np.asarray(stages.end_ns[stage.rows] - stages.start_ns[stage.rows])
@@ -131,14 +117,12 @@ def diagnose(measured: Pass, profiling: Pass | None = None) -> Causes:
     longest = sorted(measured.stages.values(), key=lambda one: -measured.wall_ms(one) * one.batches)[:MAX_STAGES]
     shown = {one.path for one in longest}
     stages = [
-        _diagnose_stage(measured, profiling, stage, loops) for path, stage in measured.stages.items() if path in shown
+        _diagnose_stage(measured, profiling, stage) for path, stage in measured.stages.items() if path in shown
     ]
     return Causes(_marked(stages), loops, warmup_findings(loops))
 
 
-def _diagnose_stage(
-    measured: Pass, profiling: Pass | None, stage: StageRows, loops: list[WarmupDiagnosis]
-) -> StageCauses:
+def _diagnose_stage(measured: Pass, profiling: Pass | None, stage: StageRows) -> StageCauses:
     wall_ms = measured.wall_ms(stage)
     again = None if profiling is None else profiling.stages.get(stage.path)
     source, seen = (measured, stage) if profiling is None or again is None else (profiling, again)
@@ -150,7 +134,6 @@ def _diagnose_stage(
         gpu=gpu,
         supply=source.supply,
         throttled=measured.throttled(stage),
-        slow_start=measured.slow_start(stage, loops),
         has_profile=source is profiling,
     )
     return StageCauses(

@@ -33,6 +33,8 @@ from perfharness.model.trace import Bool, Int64
 
 MIN_SAMPLES = 10
 """With fewer samples of a stage, what its unrecorded time was is unknown."""
+MIN_OF_ACTIVITY = 3
+"""Samples of an activity; what fewer show stays unknown."""
 DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/python/data/ops/iterator_ops.py": None}
 """Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
 WAITS = (Activity.LOCK, Activity.SLEEP, Activity.FILE, Activity.NETWORK, Activity.PROCESS, Activity.OTHER)
@@ -125,9 +127,11 @@ class HostTimes:
         count, spent = float(mine.count.sum()), recorded.copy()
         if count >= MIN_SAMPLES:
             shown = _sums(mine.activity, np.where(mine.is_recorded, 0.0, mine.ns))
+            seen = _sums(mine.activity, mine.count) >= MIN_OF_ACTIVITY
             if shown.sum():
-                spent += recorded[UNKNOWN] * shown / shown.sum()
-                spent[UNKNOWN] -= recorded[UNKNOWN]
+                share = np.where(seen, shown, 0.0) / shown.sum()
+                spent += recorded[UNKNOWN] * share
+                spent[UNKNOWN] -= recorded[UNKNOWN] * share.sum()
         else:
             return self._read(path, recorded / whole, round(count))
         return self._described(path, mine, self._stacks, self._probe, spent / whole)
@@ -142,7 +146,14 @@ class HostTimes:
         if known is not None:
             ready, queued = (one.evenly_ns(*where) for one in (readings.ready, readings.queued))
             without_cpu = known[1] * min(queued / ready, 1.0) if ready else 0.0
-            read = {Activity.OTHER: known[0], Activity.NO_CPU: without_cpu, Activity.COMPUTE: known[1] - without_cpu}
+            compiling = readings.compiling.shares(*where)
+            compiles = 0.0 if compiling is None else min(compiling[1], known[1] - without_cpu)
+            read = {
+                Activity.OTHER: known[0],
+                Activity.NO_CPU: without_cpu,
+                Activity.COMPILE: compiles,
+                Activity.COMPUTE: known[1] - without_cpu - compiles,
+            }
             shares = shares.copy()
             for activity, share in read.items():
                 shares[CODES[activity]] += share * shares[UNKNOWN]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 STEPS = {
     "compilation": "Compile and load once, before the loop; pad inputs to few shapes, and keep what was compiled.",
-    "slow start": "Drop more batches (-w), or run each shape once before the first batch.",
     "gpu compute": "Compute less or cheaper in its top kernels: smaller types (bf16, fp8), tensor cores, TF32.",
     "gpu memory": "Move fewer bytes: smaller types, fused kernels (torch.compile).",
     "gpu underfilled": "Give the GPU more work: larger batches, or independent stages on streams of their own.",

@@ -13,7 +13,6 @@ import numpy as np
 from perfharness.model.diagnosis import Path, WarmupDiagnosis
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import Float64, path_text
-from perfharness.model.trace import Int64
 
 MIN_BATCHES = 12
 DEVIATIONS = 3.0
@@ -80,28 +79,6 @@ def find_drift(times_ms: Float64) -> Drift | None:
     if not is_one_way or abs(levels[-1] - levels[1]) < least / 2 or abs(levels[-1] - levels[0]) < least:
         return None
     return Drift(float(levels[0]), float(levels[-1]))
-
-
-def slow_start(times_ms: Float64, batch: Int64, early: Int64) -> float:
-    """What a stage took more in early batches than the median of the others, as a share of its time.
-
-    0 where it is noise: half of it is one batch that is not the first, or later batches in a row took half as much more.
-
-    Args:
-        times_ms: of the stage in each of its batches; `batch`: which these are.
-        early: batches before the steady state.
-    """
-    is_early = np.isin(batch, early)
-    if not is_early.any() or is_early.all():
-        return 0.0
-    usual = np.median(times_ms[~is_early])
-    more, later = times_ms[is_early] - usual, times_ms[~is_early] - usual
-    total = float(more.sum())
-    if total <= 0 or float(more[1:].max(initial=0.0)) > total / 2:
-        return 0.0
-    if len(later) >= len(more) and np.convolve(later, np.ones(len(more)), mode="valid").max() > total / 2:
-        return 0.0
-    return total / float(times_ms.sum())
 
 
 def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:

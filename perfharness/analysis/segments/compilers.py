@@ -118,6 +118,11 @@ COMPILERS = (
         _all_of("cupy/cuda/compiler.py"),
     ),
     Compiler(
+        "import",
+        "Import at the top of the module, before the first batch.",
+        {"<frozen importlib._bootstrap_external>": frozenset({"exec_module"})},
+    ),
+    Compiler(
         "re",
         "Compile patterns once, with re.compile outside of the loop; the cache of re holds few of them.",
         _all_of("re/_compiler.py", "re/_parser.py", "sre_compile.py", "sre_parse.py", "regex/_regex_core.py"),
