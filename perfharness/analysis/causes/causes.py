@@ -242,8 +242,11 @@ def waiting(e: Evidence) -> Cause | None:
         what = f"{_percent(e.gpu.for_stages)} of its time passes while the GPU does the work of {whose}."
         return Cause(Code.WAITING, e.gpu.for_stages, None, what, f"Look at {whose}.", None, "stage")
     without_cpu = host.others.crowded + host.others.queued
-    share = host.of(*WAITS) - host.loading - host.of(*WAITS_FOR_THREADS) * without_cpu
-    most = max(WAITS, key=host.of)
+    if e.gpu is not None and e.gpu.shared >= SHARED:
+        what = f"{_percent(e.gpu.shared)} of its time another process is at work on the same GPU."
+        return Cause(Code.WAITING, e.gpu.shared, None, what, WAIT_STEPS["gpu"], None, "process")
+    share = sum(map(host.blocked, WAITS)) - host.loading - host.of(*WAITS_FOR_THREADS) * without_cpu
+    most = max(WAITS, key=host.blocked)
     detail = _waits_for(host, most)
     place = host.places.get(most)
     if most is Activity.OTHER and place is None and share < MOSTLY:
@@ -252,7 +255,7 @@ def waiting(e: Evidence) -> Cause | None:
     return _of_host(e, Code.WAITING, share, what, WAIT_STEPS[detail], place, detail)
 
 
-FOR_STAGES = 0.40
+FOR_STAGES, SHARED = 0.40, 0.30
 MOSTLY = 0.5
 NAMES = {
     "lock": "in locks or queues",

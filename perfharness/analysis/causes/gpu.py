@@ -13,6 +13,7 @@ from perfharness.analysis.diagnosis.host.host_side import working_stage
 from perfharness.analysis.diagnosis.host.issuing import issuing
 from perfharness.analysis.diagnosis.host.recompiling import find_recompiling
 from perfharness.analysis.diagnosis.workload import StageEvents
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import GpuLimits
 from perfharness.model.trace import GpuOperationKind
 
@@ -57,6 +58,7 @@ class GpuTime:
     blocking_idle: float = 0.0
     for_stages: float = 0.0
     other_stage: str | None = None
+    shared: float = 0.0
     recompiling: float = 0.0
     headroom: float | None = None
     made: Issued = field(default_factory=Issued)
@@ -85,12 +87,24 @@ def gpu_time(events: StageEvents) -> GpuTime:
         blocking_idle=float(workload.calls.own_idle_ns[blocking].sum()) / wall,
         for_stages=for_stages / wall,
         other_stage=other,
+        shared=_shared(events) / wall,
         recompiling=0.0 if recompiling is None else recompiling.lost_ns / wall,
         headroom=_headroom(limits),
         made=_issued(events, wall),
         has_all_calls=workload.api_is_complete,
         is_used=bool(len(workload.trace.api) or len(operations)),
     )
+
+
+def _shared(events: StageEvents) -> float:
+    """Own GPU work beside that of other processes, and waits while only theirs was at work, ns; 0: not known."""
+    workload, others, shared = events.workload, events.workload.others.busy, events.shared_ns
+    if others is None or shared is None or not others.length:
+        return 0.0
+    blocking = events.call[events.blocking]
+    start, end = workload.calls.start_ns[blocking], workload.calls.end_ns[blocking]
+    either = BusyLine(np.r_[workload.busy.start, others.start], np.r_[workload.busy.end, others.end])
+    return shared + float((either.within(start, end) - workload.busy.within(start, end)).sum())
 
 
 def _issued(events: StageEvents, wall: float) -> Issued:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -84,12 +84,18 @@ class HostTime:
     lock_holder: Place | None = None
     compiler: int | None = None
     """Place in `COMPILERS`."""
+    other_calls: float = 0.0
+    """Of `other`: CUDA calls; the rest is blocked in something."""
     others: OtherThreads = field(default_factory=lambda: OtherThreads())
     own_contention: float = 0.0
 
     def of(self, *activities: Activity) -> float:
         """The share of these activities together."""
         return sum(self.activities.get(one, 0.0) for one in activities)
+
+    def blocked(self, kind: Activity) -> float:
+        """The share of a kind of `WAITS`."""
+        return self.of(kind) - (self.other_calls if kind is Activity.OTHER else 0.0)
 
 
 class HostTimes:
@@ -120,9 +126,10 @@ class HostTimes:
         whole = float(recorded.sum())
         if not whole:
             return HostTime({Activity.UNKNOWN: 1.0})
+        other_calls = float(recorded[CODES[Activity.OTHER]]) / whole
         samples = self._samples
         if samples is None or self._stacks is None or self._probe is None:
-            return self._read(path, recorded / whole, 0)
+            return replace(self._read(path, recorded / whole, 0), other_calls=other_calls)
         mine = samples.where(inside[samples.stage])
         count, spent = float(mine.count.sum()), recorded.copy()
         if count >= MIN_SAMPLES:
@@ -133,8 +140,9 @@ class HostTimes:
                 spent += recorded[UNKNOWN] * share
                 spent[UNKNOWN] -= recorded[UNKNOWN] * share.sum()
         else:
-            return self._read(path, recorded / whole, round(count))
-        return self._described(path, mine, self._stacks, self._probe, spent / whole)
+            return replace(self._read(path, recorded / whole, round(count)), other_calls=other_calls)
+        described = self._described(path, mine, self._stacks, self._probe, spent / whole)
+        return replace(described, other_calls=other_calls)
 
     def _read(self, path: int, shares: Float64, samples: int) -> HostTime:
         """Without enough samples: by readings of how long its threads ran and waited for a CPU, at least."""

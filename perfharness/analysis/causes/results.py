@@ -109,14 +109,3 @@ class Causes:
             "warmup": rounded([asdict(one) for one in self.warmup]),
             "findings": [one.to_json() for one in self.findings],
         }
-
-
-@dataclass(frozen=True)
-class Advice:
-    """One step, and the stages that it mends; times are milliseconds per batch of `process`."""
-
-    process: str
-    processes: int
-    paths: list[Path]
-    cause: Cause
-    batch_ms: float | None

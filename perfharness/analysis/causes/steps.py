@@ -41,6 +41,7 @@ WAIT_STEPS = {
     "file": "Read ahead or write behind in another thread, in larger pieces; no fsync for each batch.",
     "network": "Ask ahead, for several items at a time, over a connection that stays open.",
     "process": "Make the other process faster, ask before the result is needed, or exchange less.",
+    "gpu": "Run fewer processes on this GPU (-np), or share it with MPS; compare the throughput of both.",
     "rank": "Look at the rank that comes last: give it less work, or as much as the others.",
     "other": "Look at the line: what it waits for is not shown by the system.",
 }

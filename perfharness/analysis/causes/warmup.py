@@ -18,8 +18,6 @@ MIN_BATCHES = 12
 DEVIATIONS = 3.0
 MAD_TO_SIGMA = 1.4826
 """Makes a median absolute deviation comparable with a standard deviation, for normal values."""
-MEDIAN_ERROR = 1.2533
-"""Standard error of a median of n normal values, by sigma and the root of n."""
 MIN_TOLERANCE = 0.10
 """Of the level: a GPU under load changes its clock by 5 % from one second to the next."""
 STEADY_RUN = 3
@@ -34,10 +32,9 @@ class Drift:
     first_ms: float
     last_ms: float
 
-    @property
-    def is_slower(self) -> bool:
-        """Whether they get slower."""
-        return self.last_ms > self.first_ms
+    def __str__(self) -> str:
+        how = "slower" if self.last_ms > self.first_ms else "faster"
+        return f"batches get {how} all along, from {self.first_ms:.3g} to {self.last_ms:.3g} ms"
 
 
 def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDiagnosis:
@@ -55,8 +52,7 @@ def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDi
     reference = times_ms[count // 2 : count - min(warmup_batches, count // 4)]
     level, tolerance = _level(reference)
     if (drift := find_drift(times_ms)) is not None:
-        reason = f"batches change from {drift.first_ms:.3g} to {drift.last_ms:.3g} ms"
-        return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, reason)
+        return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, str(drift))
     start = _first_steady(times_ms <= level + tolerance)
     if start is None or start > count * LATEST_START:
         reason = f"no {STEADY_RUN} batches in a row of the first half are within {tolerance:.3f} ms of {level:.3f} ms"
@@ -66,19 +62,24 @@ def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDi
 
 
 def find_drift(times_ms: Float64) -> Drift | None:
-    """The change of batches that get slower, or faster, from quarter to quarter, by more than chance; None: they do not."""
+    """The change of batches that get slower, or faster, all along; None: they do not.
+
+    Spearman's rank correlation of times and positions, without the first quarter, which may be a slow beginning.
+    """
     if len(times_ms) < MIN_BATCHES:
         return None
-    quarters = np.array_split(times_ms, 4)
-    levels = np.asarray([float(np.median(one)) for one in quarters])
-    errors = [_sigma(one) * MEDIAN_ERROR / np.sqrt(len(one)) for one in quarters]
-    least = max(DEVIATIONS * float(np.hypot(errors[0], errors[-1])), MIN_TOLERANCE * float(levels.mean()))
-    steps = np.diff(levels)
-    goes_on = np.all(steps[1:] > 0) or np.all(steps[1:] < 0)  # a slow beginning is over after the first quarter
-    is_one_way = goes_on and np.sign(steps[0]) == np.sign(steps[1])
-    if not is_one_way or abs(levels[-1] - levels[1]) < least / 2 or abs(levels[-1] - levels[0]) < least:
+    quarters = [float(np.median(one)) for one in np.array_split(times_ms, 4)]
+    later = times_ms[len(times_ms) // 4 :]
+    if np.ptp(later) <= MIN_TOLERANCE * quarters[1]:
         return None
-    return Drift(float(levels[0]), float(levels[-1]))
+    ranks = np.argsort(np.argsort(later, kind="stable"), kind="stable")
+    correlation = float(np.corrcoef(ranks, np.arange(len(later)))[0, 1])
+    change = quarters[3] - quarters[1]
+    is_sure = abs(correlation) * np.sqrt(len(later) - 1) >= DEVIATIONS
+    is_one_way = change * (quarters[1] - quarters[0]) > 0
+    if not is_sure or not is_one_way or abs(change) <= MIN_TOLERANCE * quarters[1]:
+        return None
+    return Drift(quarters[0], quarters[3])
 
 
 def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
@@ -94,7 +95,7 @@ def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
             hint = f"Analyze again with -w {loop.steady_from}."
             findings.append(Finding("warmup-too-short", Severity.WARNING, message, hint))
         elif loop.state == "never-steady":
-            message = f"{name}: the run never becomes steady: {loop.reason}."
+            message = f"{name} never becomes steady: {loop.reason}."
             hint = "Look at what grows or changes: caches, memory, clocks, other processes, the input."
             findings.append(Finding("never-steady", Severity.WARNING, message, hint))
     return findings
@@ -110,5 +111,10 @@ def _sigma(values: Float64) -> float:
 
 
 def _first_steady(is_steady: np.typing.NDArray[np.bool_]) -> int | None:
+    """Index of the batch that begins a run of steady ones; a single slow batch before it, but the first, is none."""
     runs = np.lib.stride_tricks.sliding_window_view(is_steady, STEADY_RUN).all(axis=1)
-    return int(np.argmax(runs)) if runs.any() else None
+    if not runs.any():
+        return None
+    start = int(np.argmax(runs))
+    slow = np.flatnonzero(~is_steady[:start])
+    return 0 if len(slow) == 1 and slow[0] > 0 else start
