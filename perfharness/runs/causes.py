@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.causes import Causes, Pass, diagnose
+from perfharness.analysis.causes import Causes, CpuSupply, Pass, diagnose
 from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.errors import TraceError
 from perfharness.model.manifest import ProcessRecord, RunManifest
@@ -68,6 +68,20 @@ class _Passes:
         return Pass(
             Analysis(trace, self._options, None if probe is None else on_trace_clock(probe, trace)),
             others(trace),
-            len(self._manifest.processes),
+            self._supply(process),
             None if quota is None else (quota.start_ns, quota.end_ns),
         )
+
+    def _supply(self, process: ProcessRecord) -> CpuSupply:
+        """The CPUs of a process, and the launched processes that were given the same ones."""
+        every = {one.folder: one for one in self._manifest.processes}
+        launched = every.get(process.launched_folder)
+        if launched is None:
+            return CpuSupply()
+        mine = [one for one in every.values() if _cpus(one) == _cpus(launched)]
+        threads = [one.runnable_threads for one in mine if one.runnable_threads is not None]
+        return CpuSupply(launched.cpus_allowed, len(mine), sum(threads) if len(threads) == len(mine) else None)
+
+
+def _cpus(process: ProcessRecord) -> str | None:
+    return None if process.placement is None else process.placement.cpus

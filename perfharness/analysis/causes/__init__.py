@@ -3,6 +3,7 @@
 from perfharness.analysis.causes.advice import Advice as Advice
 from perfharness.analysis.causes.advice import advise as advise
 from perfharness.analysis.causes.advice import unexplained as unexplained
+from perfharness.analysis.causes.cpu_supply import CpuSupply as CpuSupply
 from perfharness.analysis.causes.diagnose import Pass as Pass
 from perfharness.analysis.causes.diagnose import diagnose as diagnose
 from perfharness.analysis.causes.results import Causes as Causes

@@ -94,7 +94,7 @@ class Evidence:
     @property
     def others(self) -> float:
         """The share that other processes, none of this launch, take: they have the CPUs."""
-        if self.supply.siblings_share_cpus:
+        if self.supply.is_contended:
             return 0.0
         own = self.host.of(Activity.NO_CPU) * (1 - self.host.own_contention)
         return own + self.host.of(*WAITS_FOR_THREADS) * self.host.others.queued
@@ -215,15 +215,15 @@ def cpu_contention(e: Evidence) -> Cause | None:
     if e.throttled >= max(own, WORTH):
         what = f"A CPU quota stops the process {_percent(e.throttled)} of its time."
         return _of_host(e, Code.CPU_CONTENTION, e.throttled, what, "quota", None, "quota")
-    if supply.siblings_share_cpus and no_cpu - own > own:
+    if supply.is_contended and no_cpu - own > own:
         what = (
             f"It is ready without a free CPU {_percent(no_cpu)} of its time: {supply.processes} processes of this launch "
-            f"use {supply.used or 0:.1f} CPUs each and share {supply.cpus}."
+            f"have {supply.threads or 0:.0f} threads on {supply.cpus} CPUs."
         )
         return _of_host(e, Code.CPU_CONTENTION, no_cpu, what, "siblings", None, "siblings")
     what = (
         f"It, or a thread that it waits for, is ready without a free CPU {_percent(own)} of its time: the process has "
-        f"more threads than CPUs ({supply.cpus or 'unknown'})."
+        "more threads than CPUs."
     )
     return _of_host(e, Code.CPU_CONTENTION, own, what, "threads", None)
 

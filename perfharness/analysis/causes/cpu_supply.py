@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.model.host_samples import HostEventKind, HostEvents, HostProbe, HostSamples
+from perfharness.model.host_samples import HostEventKind, HostEvents, HostSamples
 from perfharness.model.result import Float64
 from perfharness.model.trace import Int64
 
 NS_PER_US = 1e3
-FULL_SHARE = 0.7
-"""Of the CPUs: processes of one launch that use so much of them together take them from each other."""
+TOLERANCE = 0.25
+"""By how much the number of threads of a process may exceed a whole number."""
 
 
 def own_contention(events: HostEvents, samples: HostSamples, rows: Int64) -> float:
@@ -48,37 +48,18 @@ def cpus_used(events: HostEvents, start: Int64, end: Int64) -> Float64:
 
 @dataclass(frozen=True)
 class CpuSupply:
-    """The CPUs of a process: how many it may use, how many it used on average, and how many processes share them.
+    """The CPUs that a process shares with its siblings, processes of the same launch.
 
-    `quota_share`: of a stage's time, while a CPU quota made the process stand still; `quota_cpus`: of how many CPUs.
+    `threads`: how many threads of all these processes run, or are ready to, at once; None: not known.
     """
 
     cpus: int | None = None
-    used: float | None = None
     processes: int = 1
+    threads: float | None = None
 
     @property
-    def siblings_share_cpus(self) -> bool:
-        """Whether processes of the same launch use all CPUs together."""
-        if self.cpus is None or self.used is None or self.processes < 2:
+    def is_contended(self) -> bool:
+        """Whether several processes have more threads than CPUs together."""
+        if self.cpus is None or self.threads is None or self.processes < 2:
             return False
-        return self.processes * self.used >= FULL_SHARE * self.cpus
-
-
-def cpu_supply(probe: HostProbe | None, start_ns: int, end_ns: int, processes: int) -> CpuSupply:
-    """Of a process between two moments.
-
-    Args:
-        processes: how many processes were launched together on these CPUs.
-    """
-    if probe is None:
-        return CpuSupply(processes=processes)
-    has_readings = bool((probe.events.kind == HostEventKind.CPU_TIME).any())
-    used = cpus_used(probe.events, np.asarray([start_ns]), np.asarray([end_ns]))[0] if has_readings else None
-    return CpuSupply(_cpus(probe), None if used is None else float(used), processes)
-
-
-def _cpus(probe: HostProbe) -> int | None:
-    """CPUs that the process may use at the end; fewer than at first where something bound it to some."""
-    changes = np.flatnonzero(probe.events.kind == HostEventKind.CPUS)
-    return int(probe.events.detail[changes[-1]]) or None if len(changes) else probe.cpus
+        return self.threads > self.cpus + TOLERANCE * self.processes

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.causes.causes import Evidence, find_causes
-from perfharness.analysis.causes.cpu_supply import CpuSupply, cpu_supply
+from perfharness.analysis.causes.cpu_supply import CpuSupply
 from perfharness.analysis.causes.gpu import GpuTime, gpu_time
 from perfharness.analysis.causes.host import HostTime, HostTimes
 from perfharness.analysis.causes.results import Causes, StageCauses
@@ -37,13 +37,13 @@ ALONE = OtherProcesses(None, 0)
 class Pass:
     """One launch of the program.
 
-    `processes`: how many were launched together on these CPUs. `quota`: starts and ends of the times in which a CPU
-    quota made the process stand still, on the trace's clock.
+    `supply`: the CPUs that it shares. `quota`: starts and ends of the times in which a CPU quota made the process stand
+    still, on the trace's clock.
     """
 
     analysis: Analysis
     others: OtherProcesses = ALONE
-    processes: int = 1
+    supply: CpuSupply = CpuSupply()
     quota: tuple[Int64, Int64] | None = None
 
     @cached_property
@@ -72,17 +72,19 @@ class Pass:
         uses_gpu = bool(len(trace.api) or len(trace.operations))
         return build_workload(self.analysis, self.others) if uses_gpu else None
 
-    @cached_property
-    def supply(self) -> CpuSupply:
-        """Its CPUs."""
-        rows = np.flatnonzero(self.kept)
-        stages = self.analysis.stages
-        first, last = int(stages.start_ns[rows].min()), int(stages.end_ns[rows].max())
-        return cpu_supply(self.analysis.host_probe, first, last, self.processes)
-
     def wall_ms(self, stage: StageRows) -> float:
-        """Of a stage per batch."""
-        return float(self._length(stage).sum()) / NS_PER_MS / stage.batches
+        """Of a stage per batch, over all batches of its loop, also those without the stage."""
+        return float(self._length(stage).sum()) / NS_PER_MS / self.batches_around(stage)
+
+    def batches_around(self, stage: StageRows) -> int:
+        """Batches of the loop that a stage is in; where it is in none, its own occurrences."""
+        batches = (self.stages.get(stage.path[:length]) for length in range(1, len(stage.path) + 1))
+        outermost = next((one for one in batches if one is not None and self._is_batch[one.number]), stage)
+        return outermost.batches
+
+    @cached_property
+    def _is_batch(self) -> Bool:
+        return np.asarray(self.analysis.stages.paths.is_batch)
 
     def gpu_time(self, stage: StageRows) -> GpuTime | None:
         """Of a stage."""
@@ -114,7 +116,7 @@ def diagnose(measured: Pass, profiling: Pass | None = None) -> Causes:
         )
         for rows in times.rows_of_loops
     ]
-    longest = sorted(measured.stages.values(), key=lambda one: -measured.wall_ms(one) * one.batches)[:MAX_STAGES]
+    longest = sorted(measured.stages.values(), key=lambda one: -measured.wall_ms(one))[:MAX_STAGES]
     shown = {one.path for one in longest}
     stages = [
         _diagnose_stage(measured, profiling, stage) for path, stage in measured.stages.items() if path in shown
@@ -138,7 +140,7 @@ def _diagnose_stage(measured: Pass, profiling: Pass | None, stage: StageRows) ->
     )
     return StageCauses(
         path=stage.path,
-        batches=stage.batches,
+        batches=measured.batches_around(stage),
         wall_ms=wall_ms,
         gpu_busy_ms=None if gpu is None else gpu.busy * wall_ms,
         activities=host.activities,

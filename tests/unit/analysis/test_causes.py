@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfharness.analysis.analysis import Analysis
-from perfharness.analysis.causes import Causes, Code, Pass, StageCauses, advise, diagnose, unexplained
+from perfharness.analysis.causes import Causes, Code, CpuSupply, Pass, StageCauses, advise, diagnose, unexplained
 from perfharness.analysis.diagnosis import OtherProcesses
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.host_samples import HostEventKind, HostState
@@ -18,7 +18,6 @@ from perfharness.trace import open_trace
 from tests.support.made_batches import (
     BATCH,
     DEVICE_SYNCHRONIZE,
-    SAMPLE,
     SYNCHRONIZE,
     US,
     WORKER,
@@ -26,7 +25,6 @@ from tests.support.made_batches import (
     Content,
     made_analysis,
 )
-from tests.support.probe_builder import ProbeBuilder
 from tests.support.trace_builder import TraceBuilder
 
 APP = "/app/main.py"
@@ -262,17 +260,26 @@ def test_few_samples_say_nothing_of_a_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("processes", "used", "detail"), [(2, 1.0, "siblings"), (1, 1.0, None), (2, 0.5, None)], ids=["two", "one", "idle"]
+    ("processes", "threads", "detail"), [(2, 4.0, "siblings"), (1, 4.0, None), (2, 2.3, None), (2, None, None)]
 )
-def test_processes_of_a_launch_share_the_cpus(processes: int, used: float, detail: str | None, tmp_path: Path) -> None:
-    def content(batch: Batch) -> None:
-        states((500, HostState.RUNNABLE))(batch)
-        batch.event(HostEventKind.CPU_TIME, -500, 1500, round(2000 * used))
-
-    analysis = made(tmp_path, content, probe=ProbeBuilder(SAMPLE, cpus=2))
-    verdict = stage_of(diagnose(Pass(analysis, processes=processes))).verdict
+def test_processes_of_a_launch_share_the_cpus(
+    processes: int, threads: float | None, detail: str | None, tmp_path: Path
+) -> None:
+    analysis = made(tmp_path, states((500, HostState.RUNNABLE)))
+    verdict = stage_of(diagnose(Pass(analysis, supply=CpuSupply(2, processes, threads)))).verdict
     assert verdict.detail == detail
     assert verdict.code is (Code.CPU_BOUND if detail is None else Code.CPU_CONTENTION)
+
+
+def test_a_rare_stage_is_counted_over_all_batches(tmp_path: Path) -> None:
+    """Case c47: 1500 ms once in 98 batches of 26 ms."""
+
+    def content(batch: Batch) -> None:
+        if batch.index == 5:
+            batch.range("reload", 0, 600)
+
+    stage = causes_of(tmp_path, content, "reload", stages={})
+    assert (stage.batches, stage.wall_ms) == (12, pytest.approx(0.05))
 
 
 def test_times_are_of_the_measured_pass_and_shares_of_the_profiling_pass(tmp_path: Path) -> None:
