@@ -18,8 +18,8 @@ LEAST = 0.01
 class Advice:
     """A stage that something can be done about. `cause` is its verdict, `further` what else was found in it.
 
-    Times are milliseconds per batch of `process`, which the cause costs most of the `processes` that have it; `batch_ms`
-    is None where the stage is in no batch.
+    Times are milliseconds per batch of `process`; of the `processes` that have the cause it costs that one most.
+    `batch_ms` is None where the stage is in no batch.
     """
 
     path: Path

@@ -1,44 +1,22 @@
 """The fourteen causes: each a function of the evidence, and a row of thresholds.
 
-The verdict of a stage is the first cause of `CAUSES` that takes its threshold of the stage's time. The order says which
-cause makes sense first: a wait in the middle of launches prevents a CUDA graph, a compiler hides the steady state.
+The verdict of a stage is the first cause that takes its threshold of the stage's time. What comes first makes the rest
+meaningless (a compiler hides the steady state) or prevents what would help against it (a wait between launches prevents
+a CUDA graph). Of the parts of the threads' time the one that exceeds its threshold by most comes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from perfharness.analysis.causes.cpu_supply import CpuSupply
 from perfharness.analysis.causes.gpu import GpuTime
 from perfharness.analysis.causes.host import WAITS, WAITS_FOR_THREADS, HostTime
 from perfharness.analysis.causes.results import Cause, Code, Place
 from perfharness.analysis.causes.steps import STEPS, WAIT_STEPS, cheaper
-from perfharness.analysis.segments.compilers import COMPILERS
 from perfharness.model.activity import Activity
 from perfharness.model.diagnosis import GpuLimit
-
-WORTH = 0.05
-"""Of a stage's time: a further cause takes so much, and half of its threshold."""
-WORKED = 0.5
-"""Of a wait for another thread: with so much of it spent by a thread at work, it is a wait for that work."""
-UNWORKED, MIN_UNWORKED = 0.2, 20
-"""Of a wait of so many samples: with less, nobody works meanwhile."""
-MANY_COPIES, MANY_WAITS, MANY_LAUNCHES = 10, 3, 20
-"""Per batch."""
-CLOSE_WAITS = 20
-"""With at most so many launches to each wait, host and GPU take turns."""
-CLOSE_SHARE, TURNS_SHARE = 0.1, 0.2
-SMALL_COPY = 0.5
-"""Of a copy's host time: with less of it on the GPU, its cost does not depend on its size."""
-PAGEABLE = 0.5
-"""Of the copies' time."""
-PRICE_IN_CALLS = 10
-"""An operation and what leads to it take at most so many launching calls."""
-IDLE = 0.3
-"""Of a stage's time: a GPU that is idle for less does not wait for launches."""
-BUSY = 0.1
-"""Of a stage's time: waits for a GPU that is idle for less lose nothing."""
 
 
 @dataclass(frozen=True)
@@ -50,44 +28,59 @@ class Threshold:
 
 
 THRESHOLDS = {
-    Code.COMPILATION: Threshold(0.10, ("torch_recompiles", "session_each_request", "lazy_import")),
-    Code.GPU_BOUND: Threshold(0.60, ("fp32_product", "cache_cat", "g04_kv_cat")),
-    Code.SMALL_COPIES: Threshold(0.30, ("feature_dict", "anchor_tensors")),
-    Code.COPY_BOUND: Threshold(0.40, ("copy_not_overlapped", "unpinned_copy")),
-    Code.GARBAGE_COLLECTION: Threshold(0.15, ("gc_pauses", "collect_each_image")),
-    Code.GIL_CONTENTION: Threshold(0.20, ("gil_contention", "metrics_export")),
-    Code.CPU_CONTENTION: Threshold(0.20, ("oversubscription", "pinned_cpu", "c46_torch_np2")),
-    Code.DATA_LOADER: Threshold(0.30, ("loader_starved", "loader_workers")),
-    Code.WAITING: Threshold(0.30, ("fsync_records", "hub_round_trip", "lock_handover", "polling")),
-    Code.ALLOCATOR_CHURN: Threshold(0.30, ("empty_cache", "cupy_without_pool")),
-    Code.SYNCHRONIZATION: Threshold(0.30, ("value_per_map", "synchronize_per_layer")),
-    Code.LAUNCH_BOUND: Threshold(0.50, ("small_transformer", "decode_loop")),
-    Code.CPU_BOUND: Threshold(0.50, ("json_masks", "jpeg_on_cpu")),
+    "compilation": Threshold(0.10, ("torch_recompiles", "session_each_request", "lazy_import")),
+    "gpu-bound": Threshold(0.60, ("fp32_product", "cache_cat", "g04_kv_cat")),
+    "small-copies": Threshold(0.30, ("feature_dict", "anchor_tensors")),
+    "copy-bound": Threshold(0.40, ("copy_not_overlapped",)),
+    "copy-bound, pageable": Threshold(0.30, ("unpinned_copy", "offload_each_step")),
+    "garbage-collection": Threshold(0.15, ("gc_pauses", "collect_each_image")),
+    "gil-contention": Threshold(0.20, ("gil_contention", "metrics_export")),
+    "cpu-contention": Threshold(0.20, ("oversubscription", "pinned_cpu", "cpu_quota", "c46_torch_np2")),
+    "data-loader": Threshold(0.30, ("loader_starved", "loader_workers")),
+    "waiting": Threshold(0.30, ("fsync_records", "hub_round_trip", "lock_handover", "polling")),
+    "waiting, not sampled": Threshold(0.50, ("semaphore_of_one",)),
+    "waiting, GPU work of other stages": Threshold(0.40, ("jax_new_function",)),
+    "waiting, shared GPU": Threshold(0.30, ("shared_gpu",)),
+    "allocator-churn": Threshold(0.30, ("empty_cache", "cupy_without_pool")),
+    "synchronization": Threshold(0.30, ("g02_tolist_per_request",)),
+    "synchronization, many waits": Threshold(0.20, ("value_per_map", "boolean_mask")),
+    "synchronization, many waits close together": Threshold(0.10, ("synchronize_per_layer", "nonzero_per_image")),
+    "launch-bound": Threshold(0.50, ("small_transformer", "decode_loop")),
+    "cpu-bound": Threshold(0.50, ("json_masks", "jpeg_on_cpu")),
 }
-
-
-OF_HOST = (
-    Code.GARBAGE_COLLECTION,
-    Code.GIL_CONTENTION,
-    Code.CPU_CONTENTION,
-    Code.DATA_LOADER,
-    Code.WAITING,
-    Code.CPU_BOUND,
-)
-"""Parts of the threads' time: of these the one that exceeds its threshold by most comes first."""
+"""Shares of a stage's time, without what other processes take of it."""
+WORTH = 0.05
+"""Of a stage's time: a further cause takes so much, and half of its threshold."""
+MANY_COPIES, MANY_WAITS, MANY_LAUNCHES = 10, 3, 20
+"""Per batch."""
+CLOSE_WAITS = 20
+"""With at most so many launches to each wait, host and GPU take turns."""
+SMALL_COPY = 0.5
+"""Of a copy's host time: with less of it on the GPU, its cost does not depend on its size."""
+PAGEABLE = 0.5
+"""Of the copies' time."""
+PRICE_IN_CALLS = 10
+"""An operation and what leads to it take at most so many launching calls."""
+IDLE_FOR_LAUNCHES, IDLE_FOR_WAITS = 0.3, 0.1
+"""Of a stage's time: with a GPU that is idle for less, launching and waiting lose nothing."""
+WORKED, UNWORKED, MIN_UNWORKED = 0.5, 0.2, 20
+"""Of a wait for another thread, the part during which one works: it is a wait for that work; nobody works (of so many
+samples)."""
+UNRECORDED = 0.5
+"""Of a stage's time."""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What is known of a stage. Shares are of its time; `wall_ms` is per batch and of the measured pass.
 
-    `throttled`: while a CPU quota made the process stand still. `has_profile`: the samples are those of a profiling pass.
+    `throttled`: while a CPU quota stopped the process. `has_profile`: the samples are those of a profiling pass.
     """
 
     wall_ms: float
     host: HostTime
     gpu: GpuTime | None = None
-    supply: CpuSupply = CpuSupply()
+    supply: CpuSupply = field(default_factory=CpuSupply)
     throttled: float = 0.0
     has_profile: bool = False
 
@@ -99,50 +92,61 @@ class Evidence:
         own = self.host.of(Activity.NO_CPU) * (1 - self.host.own_contention)
         return own + self.host.of(*WAITS_FOR_THREADS) * self.host.others.queued
 
-    def saving(self, share: float) -> float:
-        """Milliseconds per batch; beside GPU work no more than the GPU is idle for."""
-        most = share if self.gpu is None or not self.gpu.is_used else min(share, self.gpu.idle)
-        return most * self.wall_ms
-
 
 def find_causes(evidence: Evidence) -> list[Cause]:
     """The causes of a stage: the verdict, then others by what they save. Never empty."""
+    parts = sorted(_found(PARTS, evidence), key=lambda one: -one.share / one.least)
+    named = [one for one in parts[:1] if one.code is not Code.CPU_BOUND]
+    every = [*_found(FIRST, evidence), *named, *_found(CALLS, evidence), *parts]
     own = max(1 - evidence.others, 0.01)
-    found = [cause for find in CAUSES if (cause := find(evidence)) is not None]
-    enough = [one for one in found if one.share >= _least(one) * own]
-    of_host = [one for one in enough if one.code in OF_HOST]
-    most = max(of_host, key=lambda one: one.share / _least(one), default=None)
-    verdict = next((one for one in enough if one is most or one.code not in OF_HOST), None) or unknown(evidence)
-    rest = [
-        one
-        for one in found
-        if one.code is not verdict.code and one.share >= max(WORTH, _least(one) / 2 * own)
-    ]
-    return [verdict, *sorted(rest, key=lambda one: -(one.saves_ms or 0.0))]
+    verdict = next((one for one in every if one.share >= one.least * own), None) or unknown(evidence)
+    further = [one for one in every if one.share >= max(WORTH, one.least / 2 * own)]
+    by_code = {one.code: one for one in reversed(further) if one.code is not verdict.code}
+    return [verdict, *sorted(by_code.values(), key=lambda one: -(one.saves_ms or 0.0))]
 
 
-def _least(cause: Cause) -> float:
-    return cause.least if cause.least is not None else THRESHOLDS[cause.code].least
+def _found(causes: tuple[Callable[[Evidence], Cause | None], ...], evidence: Evidence) -> Iterator[Cause]:
+    yield from (cause for find in causes if (cause := find(evidence)) is not None and cause.share > 0)
+
+
+def _cause(
+    e: Evidence,
+    code: Code,
+    share: float,
+    what: str,
+    step: str,
+    place: Place | None = None,
+    detail: str | None = None,
+    variant: str = "",
+) -> Cause:
+    """A cause that saves all of its share, beside GPU work no more than the GPU is idle for.
+
+    Args:
+        variant: of its thresholds.
+    """
+    most = share if e.gpu is None else min(share, e.gpu.idle)
+    least = THRESHOLDS[f"{code.value}{variant}"].least
+    return Cause(code, share, most * e.wall_ms, what, STEPS.get(step, step), least, place, detail)
 
 
 def compilation(e: Evidence) -> Cause | None:
     """A compiler works, or modules are loaded, in measured batches."""
-    host, gpu = e.host, e.gpu
-    shares = {
-        "compilers at work": host.of(Activity.COMPILE),
-        "kernels that had not run before": 0.0 if gpu is None else gpu.recompiling,
-    }
-    reason = max(shares, key=lambda one: shares[one])
-    share = shares[reason]
-    place = host.places.get(Activity.COMPILE)
-    compiler = None if host.compiler is None or place is None else COMPILERS[host.compiler]
-    if compiler is not None:
-        reason = compiler.name
-    if not share:
+    share, place = e.host.of(Activity.COMPILE), e.host.places.get(Activity.COMPILE)
+    compiler = e.host.compiler if place is not None else None
+    by = "" if compiler is None else f" ({compiler.name})"
+    if e.gpu is not None and e.gpu.recompiling > share:
+        share, by = e.gpu.recompiling, " (kernels are loaded, tuned, or run for the first time)"
+    what = f"Compiling and loading take {_percent(share)} of its time{by}."
+    return _cause(e, Code.COMPILATION, share, what, "compilation" if compiler is None else compiler.step, place)
+
+
+def shared_gpu(e: Evidence) -> Cause | None:
+    """Another process of the run is at work on the GPU."""
+    if e.gpu is None:
         return None
-    what = f"Compiling and loading take {_percent(share)} of its time ({reason})."
-    step = STEPS["compilation"] if compiler is None else compiler.step
-    return Cause(Code.COMPILATION, share, e.saving(share), what, step, place)
+    what = f"{_percent(e.gpu.shared)} of its time another process is at work on the same GPU."
+    cause = _cause(e, Code.WAITING, e.gpu.shared, what, WAIT_STEPS["gpu"], None, "process", ", shared GPU")
+    return replace(cause, saves_ms=None)
 
 
 def gpu_bound(e: Evidence) -> Cause | None:
@@ -151,11 +155,11 @@ def gpu_bound(e: Evidence) -> Cause | None:
     if gpu is None or not gpu.busy or gpu.copy_only >= gpu.busy / 2:
         return None
     share = gpu.busy / max(gpu.busy, 1.0)
-    limit = gpu.limits.limit
-    detail = "unknown" if limit is GpuLimit.CANNOT_TELL else limit.value
+    limit = "unknown" if gpu.limits.limit is GpuLimit.CANNOT_TELL else gpu.limits.limit.value
     what = " ".join([f"The GPU works on it {_percent(share)} of the time.", *gpu.limits.evidence])
-    headroom = None if gpu.headroom is None else gpu.headroom * gpu.busy * e.wall_ms
-    return Cause(Code.GPU_BOUND, share, headroom, what, STEPS[f"gpu {detail}"], e.host.places.get(Activity.LAUNCH), detail)
+    place = e.host.places.get(Activity.LAUNCH)
+    cause = _cause(e, Code.GPU_BOUND, share, what, f"gpu {limit}", place, limit)
+    return replace(cause, saves_ms=None if gpu.headroom is None else gpu.headroom * gpu.busy * e.wall_ms)
 
 
 def small_copies(e: Evidence) -> Cause | None:
@@ -164,40 +168,43 @@ def small_copies(e: Evidence) -> Cause | None:
     if made is None or made.copies < MANY_COPIES or made.copies_gpu >= SMALL_COPY * made.copying:
         return None
     what = f"{made.copies:.0f} small copies to the GPU per batch take {_percent(made.copying)} of its time."
-    place = e.host.places.get(Activity.COPY)
-    return Cause(Code.SMALL_COPIES, made.copying, e.saving(made.copying), what, STEPS["small copies"], place)
+    return _cause(e, Code.SMALL_COPIES, made.copying, what, "small copies", e.host.places.get(Activity.COPY))
 
 
 def copy_bound(e: Evidence) -> Cause | None:
     """Copies between host and GPU, or between GPUs, without a kernel beside them."""
-    gpu = e.gpu
+    gpu, place = e.gpu, e.host.places.get(Activity.COPY)
     if gpu is None:
         return None
-    made, place = gpu.made, e.host.places.get(Activity.COPY)
+    made = gpu.made
     is_pageable = bool(made.copies) and made.pageable >= PAGEABLE * made.copies_gpu
-    if is_pageable and made.copying >= max(gpu.copy_only, THRESHOLDS[Code.COPY_BOUND].least / 2):
-        what = (
-            f"{made.copies:.0f} copies per batch from pageable memory, for which the host waits, take "
-            f"{_percent(made.copying)} of its time."
-        )
-        cause = Cause(Code.COPY_BOUND, made.copying, made.copying * e.wall_ms, what, STEPS["pageable copies"], place)
-        return replace(cause, detail="pageable", least=PAGEABLE_COPIES)
-    if not gpu.copy_only:
-        return None
+    step, detail = ("pageable copies", "pageable") if is_pageable else ("copies", None)
+    if is_pageable and made.copying > gpu.copy_only:
+        what = f"{made.copies:.0f} copies per batch from pageable memory take {_percent(made.copying)} of its time."
+        cause = _cause(e, Code.COPY_BOUND, made.copying, what, step, place, detail, ", pageable")
+        return replace(cause, saves_ms=made.copying * e.wall_ms)
     share = gpu.copy_only / max(gpu.busy, 1.0)
     what = f"Copies without a kernel beside them take {_percent(share)} of its time."
-    step = STEPS["pageable copies"] if is_pageable else STEPS["copies"]
-    return Cause(Code.COPY_BOUND, share, gpu.copy_only * e.wall_ms, what, step, place)
+    cause = _cause(e, Code.COPY_BOUND, share, what, step, place, detail)
+    return replace(cause, saves_ms=gpu.copy_only * e.wall_ms)
 
 
-PAGEABLE_COPIES = 0.30
+def work_of_others(e: Evidence) -> Cause | None:
+    """Waiting while the GPU does what other stages have started."""
+    if e.gpu is None:
+        return None
+    whose = e.gpu.other_stage or "other stages"
+    what = f"{_percent(e.gpu.for_stages)} of its time passes while the GPU does the work of {whose}."
+    variant = ", GPU work of other stages"
+    cause = _cause(e, Code.WAITING, e.gpu.for_stages, what, f"Look at {whose}.", None, "stage", variant)
+    return replace(cause, saves_ms=None)
 
 
 def garbage_collection(e: Evidence) -> Cause | None:
     """Python's garbage collector runs inside the stage."""
     share = e.host.of(Activity.GC)
     what = f"The garbage collector runs {_percent(share)} of its time."
-    return _of_host(e, Code.GARBAGE_COLLECTION, share, what, "gc", e.host.places.get(Activity.GC))
+    return _cause(e, Code.GARBAGE_COLLECTION, share, what, "gc", e.host.places.get(Activity.GC))
 
 
 def gil_contention(e: Evidence) -> Cause | None:
@@ -205,124 +212,106 @@ def gil_contention(e: Evidence) -> Cause | None:
     share, holder = e.host.of(Activity.GIL), e.host.lock_holder
     by = "" if holder is None else f", held mostly in {_at(holder)}"
     what = f"It waits {_percent(share)} of its time for the interpreter lock{by}."
-    return _of_host(e, Code.GIL_CONTENTION, share, what, "gil", holder)
+    return _cause(e, Code.GIL_CONTENTION, share, what, "gil", holder)
 
 
 def cpu_contention(e: Evidence) -> Cause | None:
-    """Ready to run without a CPU, for threads of the process, siblings or a quota have them."""
+    """Ready to run without a CPU: threads of the process or its siblings have them, or a quota stops the process."""
     no_cpu, supply = e.host.of(Activity.NO_CPU), e.supply
     own = no_cpu * e.host.own_contention + e.host.of(*WAITS_FOR_THREADS) * e.host.others.crowded
     if e.throttled >= max(own, WORTH):
         what = f"A CPU quota stops the process {_percent(e.throttled)} of its time."
-        return _of_host(e, Code.CPU_CONTENTION, e.throttled, what, "quota", None, "quota")
-    if supply.is_contended and no_cpu - own > own:
+        return _cause(e, Code.CPU_CONTENTION, e.throttled, what, "quota", None, "quota")
+    if supply.is_contended and no_cpu > 2 * own:
         what = (
-            f"It is ready without a free CPU {_percent(no_cpu)} of its time: {supply.processes} processes of this launch "
-            f"have {supply.threads or 0:.0f} threads on {supply.cpus} CPUs."
+            f"It is ready without a free CPU {_percent(no_cpu)} of its time: {supply.processes} processes of this "
+            f"launch have {supply.threads:.0f} threads on {supply.cpus} CPUs."
         )
-        return _of_host(e, Code.CPU_CONTENTION, no_cpu, what, "siblings", None, "siblings")
+        return _cause(e, Code.CPU_CONTENTION, no_cpu, what, "siblings", None, "siblings")
     what = (
         f"It, or a thread that it waits for, is ready without a free CPU {_percent(own)} of its time: the process has "
         "more threads than CPUs."
     )
-    return _of_host(e, Code.CPU_CONTENTION, own, what, "threads", None)
+    return _cause(e, Code.CPU_CONTENTION, own, what, "threads")
 
 
 def data_loader(e: Evidence) -> Cause | None:
     """Waiting in a data loader for its workers."""
-    what = f"It waits in a data loader {_percent(e.host.loading)} of its time{_working(e.host)}."
-    return _of_host(e, Code.DATA_LOADER, e.host.loading, what, "data loader", e.host.loader)
+    what = f"It waits in a data loader {_percent(e.host.loading)} of its time{_meanwhile(e.host, Activity.LOCK)}."
+    return _cause(e, Code.DATA_LOADER, e.host.loading, what, "data loader", e.host.loader)
 
 
 def waiting(e: Evidence) -> Cause | None:
-    """Blocked: in a lock, a sleep, a file, the network, for another process or stage, or for the GPU work of others."""
+    """Blocked: in a lock, a sleep, a file, the network, or for another process or thread."""
     host = e.host
-    if e.gpu is not None and e.gpu.for_stages >= FOR_STAGES:
-        whose = e.gpu.other_stage or "other stages"
-        what = f"{_percent(e.gpu.for_stages)} of its time passes while the GPU does the work of {whose}."
-        return Cause(Code.WAITING, e.gpu.for_stages, None, what, f"Look at {whose}.", None, "stage")
-    without_cpu = host.others.crowded + host.others.queued
-    if e.gpu is not None and e.gpu.shared >= SHARED:
-        what = f"{_percent(e.gpu.shared)} of its time another process is at work on the same GPU."
-        return Cause(Code.WAITING, e.gpu.shared, None, what, WAIT_STEPS["gpu"], None, "process")
-    share = sum(map(host.blocked, WAITS)) - host.loading - host.of(*WAITS_FOR_THREADS) * without_cpu
+    without_cpu = host.of(*WAITS_FOR_THREADS) * (host.others.crowded + host.others.queued)
+    share = sum(map(host.blocked, WAITS)) - host.loading - without_cpu
     most = max(WAITS, key=host.blocked)
-    detail = _waits_for(host, most)
-    place = host.places.get(most)
-    if most is Activity.OTHER and place is None and share < MOSTLY:
-        return None  # no sample shows it
-    what = f"It is blocked {_percent(share)} of its time, most of it {NAMES[detail]}{_working(host, most)}."
-    return _of_host(e, Code.WAITING, share, what, WAIT_STEPS[detail], place, detail)
+    is_work = most is Activity.LOCK and host.others.working >= WORKED
+    detail, place = "stage" if is_work else most.value, host.places.get(most)
+    variant = ", not sampled" if most is Activity.OTHER and place is None else ""
+    if variant and share < THRESHOLDS["waiting, not sampled"].least:
+        return None
+    what = f"It is blocked {_percent(share)} of its time, most of it {WAITS_FOR[detail]}{_meanwhile(host, most)}."
+    return _cause(e, Code.WAITING, share, what, WAIT_STEPS[detail], place, detail, variant)
 
 
-FOR_STAGES, SHARED = 0.40, 0.30
-MOSTLY = 0.5
-NAMES = {
+WAITS_FOR = {
     "lock": "in locks or queues",
     "sleep": "in sleeps",
     "file": "for files",
     "network": "for the network",
     "process": "for another process",
     "stage": "for another thread",
-    "rank": "for other ranks",
-    "other": "in the operating system",
+    "other": "for something that is not known",
 }
 
 
-def _waits_for(host: HostTime, most: Activity) -> str:
-    if most is Activity.LOCK and host.others.working >= WORKED:
-        return "stage"
-    return most.value
-
-
-def _working(host: HostTime, most: Activity = Activity.LOCK) -> str:
-    """What others do meanwhile."""
-    if most not in (Activity.LOCK, Activity.PROCESS):
-        return ""
-    if host.others.place is not None and host.others.working >= WORKED:
+def _meanwhile(host: HostTime, kind: Activity) -> str:
+    """What others do during these waits."""
+    if kind in WAITS_FOR_THREADS and host.others.place is not None and host.others.working >= WORKED:
         return f", while another thread or process is in {_at(host.others.place)}"
-    if host.samples >= MIN_UNWORKED and host.others.working < UNWORKED and most is Activity.LOCK:
+    if kind is Activity.LOCK and host.samples >= MIN_UNWORKED and host.others.working < UNWORKED:
         return "; no thread works meanwhile, so it ends by a time-out or a sleep"
     return ""
 
 
 def allocator_churn(e: Evidence) -> Cause | None:
     """Memory of the GPU, or pinned memory, is allocated and freed in every batch."""
-    if e.gpu is None or e.gpu.made.allocations < 1:
+    made = None if e.gpu is None else e.gpu.made
+    if made is None or made.allocations < 1 or made.allocating < made.reading + made.synchronizing:
         return None
-    made, share = e.gpu.made, e.gpu.made.allocating
-    if share < made.reading + made.synchronizing:
-        return None
+    share = made.allocating
     what = f"{made.allocations:.0f} calls per batch allocate or free memory and take {_percent(share)} of its time."
-    place = e.host.places.get(Activity.ALLOC)
-    return Cause(Code.ALLOCATOR_CHURN, share, share * e.wall_ms, what, STEPS["allocator"], place)
+    cause = _cause(e, Code.ALLOCATOR_CHURN, share, what, "allocator", e.host.places.get(Activity.ALLOC))
+    return replace(cause, saves_ms=share * e.wall_ms)
 
 
 def synchronization(e: Evidence) -> Cause | None:
     """Waits for the GPU: values that are read back, and waits that the program asks for."""
-    gpu = e.gpu
-    if gpu is None or gpu.idle < BUSY:
+    gpu, variant = e.gpu, ""
+    if gpu is None or gpu.idle < IDLE_FOR_WAITS:
         return None
-    made = gpu.made
-    count, share, least = made.read_backs + made.waits, made.reading + made.synchronizing, None
+    made, least = gpu.made, THRESHOLDS["synchronization"].least
+    count, share = made.read_backs + made.waits, made.reading + made.synchronizing
     if count >= MANY_WAITS:
         is_close = gpu.has_all_calls and 0 < made.launches <= CLOSE_WAITS * count
         share += made.turning if is_close else 0.0
-        least = CLOSE_SHARE if is_close else TURNS_SHARE
-    elif min(gpu.blocking_idle, share) < THRESHOLDS[Code.SYNCHRONIZATION].least:
+        variant = ", many waits close together" if is_close else ", many waits"
+    elif min(gpu.blocking_idle, share) < least:
         return None
     is_read = made.read_backs > 0 and made.reading >= made.synchronizing
     named = f"{made.read_backs:.0f} values read from the GPU" if is_read else f"{count:.0f} waits for the GPU"
     what = f"{named} per batch take {_percent(share)} of its time; the GPU is idle {_percent(gpu.idle)} of it."
-    step = STEPS["read back" if is_read else "synchronize"]
     place = e.host.places.get(Activity.SYNC) or e.host.places.get(Activity.COPY)
-    return Cause(Code.SYNCHRONIZATION, share, e.saving(share), what, step, place, least=least)
+    step = "read back" if is_read else "synchronize"
+    return _cause(e, Code.SYNCHRONIZATION, share, what, step, place, variant=variant)
 
 
 def launch_bound(e: Evidence) -> Cause | None:
     """The host cannot launch as fast as the GPU works."""
     gpu = e.gpu
-    if gpu is None or not gpu.made.launches or gpu.idle < IDLE:
+    if gpu is None or not gpu.made.launches or gpu.idle < IDLE_FOR_LAUNCHES:
         return None
     made = gpu.made
     is_price = made.launching <= PRICE_IN_CALLS * made.launch_calls
@@ -330,66 +319,47 @@ def launch_bound(e: Evidence) -> Cause | None:
         return None
     each_us = made.launching * e.wall_ms * 1e3 / made.launches
     what = (
-        f"{made.launches:.0f} operations per batch take {_percent(made.launching)} of its time to launch, {each_us:.1f} "
-        f"us each; the GPU is idle {_percent(gpu.idle)} of it."
+        f"{made.launches:.0f} operations per batch take {_percent(made.launching)} of its time to launch, "
+        f"{each_us:.1f} us each; the GPU is idle {_percent(gpu.idle)} of it."
     )
-    saves = e.saving(made.launching - made.issued_gpu)
-    return Cause(Code.LAUNCH_BOUND, made.launching, saves, what, STEPS["launches"], e.host.places.get(Activity.LAUNCH))
+    cause = _cause(e, Code.LAUNCH_BOUND, made.launching, what, "launches", e.host.places.get(Activity.LAUNCH))
+    return replace(cause, saves_ms=min(made.launching - made.issued_gpu, gpu.idle) * e.wall_ms)
 
 
 def cpu_bound(e: Evidence) -> Cause | None:
     """The stage's threads compute."""
-    host = e.host
-    launching = 0.0
-    if e.gpu is not None and (launch := launch_bound(e)) is not None and launch.share >= _least(launch):
-        launching = max(e.gpu.made.launching - e.gpu.made.launch_calls, 0.0)
-    share = max(host.of(Activity.COMPUTE) - launching, 0.0)
+    host, launch = e.host, launch_bound(e)
+    share = host.of(Activity.COMPUTE)
+    if e.gpu is not None and launch is not None and launch.share >= launch.least:
+        share -= e.gpu.made.launching - e.gpu.made.launch_calls  # what leads to launches
     place, library = host.places.get(Activity.COMPUTE), host.library
-    at = "" if place is None else f", {_percent(place.function_share)} in {_at(place)}"
-    inside = "" if library is None else f", most of that in {library.name}'s {library.function}"
+    at = "" if place is None else f", {_percent(place.function_share)} in {place.function}"
+    inside = "" if library is None else f", most of that in {library.function} of {library.name}"
     what = f"It computes {_percent(share)} of its time{at}{inside} ({host.samples} samples)."
-    step = cheaper(place.function if place else None, None if library is None else (library.name, library.function))
-    return _of_host(e, Code.CPU_BOUND, share, what, step, place)
+    return _cause(e, Code.CPU_BOUND, share, what, cheaper(place.function if place else None, library), place)
 
 
 def unknown(e: Evidence) -> Cause:
     """No cause takes enough, or its time was not recorded."""
     missing = e.host.of(Activity.UNKNOWN)
-    if missing >= WORKED:
+    if missing >= UNRECORDED:
         what = f"What {_percent(missing)} of its time is spent on was not recorded ({e.host.samples} samples)."
-        return Cause(Code.UNKNOWN, missing, None, what, STEPS["more samples" if e.has_profile else "explain"])
+        step = "more samples" if e.has_profile else "explain"
+        return Cause(Code.UNKNOWN, missing, None, what, STEPS[step], UNRECORDED)
     parts = sorted(e.host.activities.items(), key=lambda one: -one[1])[:3]
     named = ", ".join(f"{one.value} {_percent(share)}" for one, share in parts)
-    return Cause(Code.UNKNOWN, 1.0, None, f"No cause takes most of its time: {named}.", STEPS["smaller stages"])
+    return Cause(Code.UNKNOWN, 1.0, None, f"No cause takes most of its time: {named}.", STEPS["smaller stages"], 1.0)
 
 
-CAUSES: tuple[Callable[[Evidence], Cause | None], ...] = (
-    compilation,
-    gpu_bound,
-    small_copies,
-    copy_bound,
-    garbage_collection,
-    gil_contention,
-    cpu_contention,
-    data_loader,
-    waiting,
-    allocator_churn,
-    synchronization,
-    launch_bound,
-    cpu_bound,
-)
-
-
-def _of_host(
-    e: Evidence, code: Code, share: float, what: str, step: str, place: Place | None, detail: str | None = None
-) -> Cause | None:
-    if share <= 0:
-        return None
-    return Cause(code, share, e.saving(share), what, STEPS.get(step, step), place, detail)
+FIRST = (compilation, shared_gpu, gpu_bound, small_copies, copy_bound, work_of_others)
+PARTS = (garbage_collection, gil_contention, cpu_contention, data_loader, waiting, cpu_bound)
+"""Of the threads' time."""
+CALLS = (allocator_churn, synchronization, launch_bound)
+"""Before `cpu_bound`, which holds what leads to calls, too."""
 
 
 def _at(place: Place) -> str:
-    return f"{place.function} ({place.file}:{place.line})"
+    return f"{place.function} ({place.file.rpartition('/')[2]}:{place.line})"
 
 
 def _percent(share: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.causes.causes import Evidence, find_causes
 from perfharness.analysis.causes.cpu_supply import CpuSupply
 from perfharness.analysis.causes.gpu import GpuTime, gpu_time
-from perfharness.analysis.causes.host import HostTime, HostTimes
+from perfharness.analysis.causes.host import HostTimes
 from perfharness.analysis.causes.results import Causes, StageCauses
 from perfharness.analysis.causes.warmup import judge_warmup, warmup_findings
 from perfharness.analysis.diagnosis.workload import (
@@ -22,6 +22,7 @@ from perfharness.analysis.diagnosis.workload import (
     stage_events,
     stage_rows,
 )
+from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.model.diagnosis import Path
 from perfharness.model.trace import Bool, Int64
 
@@ -43,7 +44,7 @@ class Pass:
 
     analysis: Analysis
     others: OtherProcesses = ALONE
-    supply: CpuSupply = CpuSupply()
+    supply: CpuSupply = field(default_factory=CpuSupply)
     quota: tuple[Int64, Int64] | None = None
 
     @cached_property
@@ -94,8 +95,6 @@ class Pass:
         """Of a stage's time, while a quota made the process stand still."""
         if self.quota is None or not len(self.quota[0]):
             return 0.0
-        from perfharness.analysis.timeline.busy import BusyLine
-
         stages = self.analysis.stages
         within = BusyLine(*self.quota).within(stages.start_ns[stage.rows], stages.end_ns[stage.rows])
         return float(within.sum() / self._length(stage).sum())
@@ -118,9 +117,7 @@ def diagnose(measured: Pass, profiling: Pass | None = None) -> Causes:
     ]
     longest = sorted(measured.stages.values(), key=lambda one: -measured.wall_ms(one))[:MAX_STAGES]
     shown = {one.path for one in longest}
-    stages = [
-        _diagnose_stage(measured, profiling, stage) for path, stage in measured.stages.items() if path in shown
-    ]
+    stages = [_diagnose_stage(measured, profiling, stage) for path, stage in measured.stages.items() if path in shown]
     return Causes(_marked(stages), loops, warmup_findings(loops))
 
 
@@ -172,7 +169,9 @@ def _marked(stages: list[StageCauses]) -> list[StageCauses]:
     slowdowns = {one.path: one.slowdown for one in stages}
     found = []
     for stage in stages:
-        around = next((slow for length in range(1, len(stage.path)) if (slow := slowdowns.get(stage.path[:length]))), None)
+        around = next(
+            (slow for length in range(1, len(stage.path)) if (slow := slowdowns.get(stage.path[:length]))), None
+        )
         changed = False
         if around is not None and stage.slowdown is not None:
             changed = not 1 / MAX_CHANGE <= stage.slowdown / around <= MAX_CHANGE

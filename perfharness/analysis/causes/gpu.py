@@ -47,8 +47,8 @@ class Issued:
 class GpuTime:
     """Of a stage in one pass; shares of its time.
 
-    `busy` may exceed 1: the GPU works longer than the host. `headroom`: of `busy`, what it would save at the GPU's peak,
-    None: not known. `has_all_calls`: calls that start no GPU work were recorded, too.
+    `busy` may exceed 1: the GPU works longer than the host. `headroom`: what of `busy` its peak would save, None: not
+    known. `has_all_calls`: calls that start no GPU work were recorded, too.
     """
 
     limits: GpuLimits
@@ -63,7 +63,6 @@ class GpuTime:
     headroom: float | None = None
     made: Issued = field(default_factory=Issued)
     has_all_calls: bool = False
-    is_used: bool = True
 
 
 def gpu_time(events: StageEvents) -> GpuTime:
@@ -92,7 +91,6 @@ def gpu_time(events: StageEvents) -> GpuTime:
         headroom=_headroom(limits),
         made=_issued(events, wall),
         has_all_calls=workload.api_is_complete,
-        is_used=bool(len(workload.trace.api) or len(operations)),
     )
 
 
@@ -130,9 +128,7 @@ def _issued(events: StageEvents, wall: float) -> Issued:
 
 def _headroom(limits: GpuLimits) -> float | None:
     """The part of the busy time that is above what its bytes and operations need at the peak."""
-    reached = [
-        point.flop_per_s / point.ceiling_flop_per_s for point in limits.roofline if point.ceiling_flop_per_s > 0
-    ]
+    reached = [point.flop_per_s / point.ceiling_flop_per_s for point in limits.roofline if point.ceiling_flop_per_s > 0]
     return None if not reached else 1 - min(max(reached), 1.0)
 
 

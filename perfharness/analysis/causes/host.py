@@ -1,8 +1,8 @@
-"""What a stage's threads do, and where: from the division of time and the samples."""
+"""What the threads of a stage do, and where: the division of time, with the samples that it rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,23 +11,14 @@ import numpy as np
 from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.causes.cpu_supply import own_contention
 from perfharness.analysis.causes.results import Place
+from perfharness.analysis.causes.stacks import Library, Stacks, place_of
 from perfharness.analysis.diagnosis.host.cpu_time import thread_times
-from perfharness.analysis.host_samples.frames import (
-    frames_of,
-    is_instrument,
-    is_library,
-    is_recording,
-    library_of,
-    own_frame,
-    program_frames,
-)
-from perfharness.analysis.host_samples.host_profile import nearest_samples
-from perfharness.analysis.segments import SampleTimes, Segments, paint, sample_times
-from perfharness.analysis.segments.compilers import COMPILERS, Names, compilers_of_stacks, frames_named
+from perfharness.analysis.segments import SampleTimes, paint, sample_times
+from perfharness.analysis.segments.compilers import Compiler
 from perfharness.analysis.timeline.busy import BusyLine
 from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import ACTIVITIES, CODES, Activity
-from perfharness.model.host_samples import Frame, HostProbe, HostSamples, HostState
+from perfharness.model.host_samples import HostState
 from perfharness.model.result import Float64
 from perfharness.model.trace import Bool, Int64
 
@@ -35,21 +26,12 @@ MIN_SAMPLES = 10
 """With fewer samples of a stage, what its unrecorded time was is unknown."""
 MIN_OF_ACTIVITY = 3
 """Samples of an activity; what fewer show stays unknown."""
-DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/python/data/ops/iterator_ops.py": None}
-"""Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
+WORTH = 0.05
+"""Of a stage's time: waits for threads that take less are not looked into."""
 WAITS = (Activity.LOCK, Activity.SLEEP, Activity.FILE, Activity.NETWORK, Activity.PROCESS, Activity.OTHER)
 WAITS_FOR_THREADS = (Activity.LOCK, Activity.PROCESS)
 """Waits that end when another thread or process has done something."""
 UNKNOWN = CODES[Activity.UNKNOWN]
-
-
-@dataclass(frozen=True)
-class Library:
-    """Most of the computing is in this library; `function`: the one that is called there."""
-
-    name: str
-    function: str
-    share: float
 
 
 @dataclass(frozen=True)
@@ -70,23 +52,21 @@ class OtherThreads:
 class HostTime:
     """Where the time of a stage goes, as shares of it.
 
-    `activities` add up to 1. `places`: the function and line of most time in an activity. `own_contention`: of `no-cpu`,
-    the part that is due to the process's own threads.
+    `activities` add up to 1; `places` are the function and line of most time in each. `loading`: waits in a data
+    loader. `other_calls`: of `other`, CUDA calls; the rest is blocked in something. `own_contention`: of `no-cpu`, the
+    part that is due to the process's own threads.
     """
 
     activities: Mapping[Activity, float]
     samples: int = 0
     places: Mapping[Activity, Place] = field(default_factory=dict)
     library: Library | None = None
+    compiler: Compiler | None = None
     loading: float = 0.0
-    """Waits in a data loader."""
     loader: Place | None = None
     lock_holder: Place | None = None
-    compiler: int | None = None
-    """Place in `COMPILERS`."""
     other_calls: float = 0.0
-    """Of `other`: CUDA calls; the rest is blocked in something."""
-    others: OtherThreads = field(default_factory=lambda: OtherThreads())
+    others: OtherThreads = OtherThreads()
     own_contention: float = 0.0
 
     def of(self, *activities: Activity) -> float:
@@ -99,269 +79,150 @@ class HostTime:
 
 
 class HostTimes:
-    """The time of all stages of a process."""
+    """The time of the stages of a process."""
 
     def __init__(self, analysis: Analysis, kept: Bool) -> None:
         """Divide the time of the ranges in `kept`, a column of the stage table."""
-        self._paths = analysis.stages.paths
-        self._stages = analysis.stages
+        self._stages, self._kept, self._probe = analysis.stages, kept, analysis.host_probe
         self._thread_times = thread_times(analysis.trace)
-        self._kept = kept
         segments = paint(analysis)
-        self._segments: Segments = segments.where(kept[segments.row])
         samples = sample_times(analysis, segments)
-        self._probe = analysis.host_probe
         self._samples = None if samples is None else samples.where(kept[samples.row])
-        self._stacks = None if samples is None else Stacks(samples.samples)
-        self._recorded = self._by_activity(self._segments.stage, self._segments.activity, self._lengths)
-
-    @cached_property
-    def _lengths(self) -> Float64:
-        return (self._segments.end_ns - self._segments.start_ns).astype(np.float64)
+        mine = segments.where(kept[segments.row])
+        self._recorded = self._with_inner(mine.stage, mine.activity, mine.end_ns - mine.start_ns)
 
     def of_stage(self, path: int) -> HostTime:
         """Of the stage with this path, with all stages inside it."""
-        inside = self._inside[path]
-        recorded = self._recorded[inside].sum(axis=0)
+        recorded = self._recorded[path]
         whole = float(recorded.sum())
         if not whole:
             return HostTime({Activity.UNKNOWN: 1.0})
-        other_calls = float(recorded[CODES[Activity.OTHER]]) / whole
-        samples = self._samples
-        if samples is None or self._stacks is None or self._probe is None:
-            return replace(self._read(path, recorded / whole, 0), other_calls=other_calls)
-        mine = samples.where(inside[samples.stage])
-        count, spent = float(mine.count.sum()), recorded.copy()
-        if count >= MIN_SAMPLES:
-            shown = _sums(mine.activity, np.where(mine.is_recorded, 0.0, mine.ns))
-            seen = _sums(mine.activity, mine.count) >= MIN_OF_ACTIVITY
-            if shown.sum():
-                share = np.where(seen, shown, 0.0) / shown.sum()
-                spent += recorded[UNKNOWN] * share
-                spent[UNKNOWN] -= recorded[UNKNOWN] * share.sum()
-        else:
-            return replace(self._read(path, recorded / whole, round(count)), other_calls=other_calls)
-        described = self._described(path, mine, self._stacks, self._probe, spent / whole)
-        return replace(described, other_calls=other_calls)
+        other_calls, samples = float(recorded[CODES[Activity.OTHER]]) / whole, self._samples
+        mine = None if samples is None else samples.where(self._is_inside(path)[samples.stage])
+        count = 0.0 if mine is None else float(mine.count.sum())
+        if mine is None or count < MIN_SAMPLES:
+            shares = self._with_readings(path, recorded / whole)
+            return HostTime(_by_activity(shares), round(count), other_calls=other_calls)
+        shown = _sums(mine.activity, np.where(mine.is_recorded, 0.0, mine.ns))
+        is_seen = _sums(mine.activity, mine.count) >= MIN_OF_ACTIVITY
+        share = np.where(is_seen, shown, 0.0) / max(float(shown.sum()), 1.0)
+        spent = recorded + recorded[UNKNOWN] * share
+        spent[UNKNOWN] -= recorded[UNKNOWN] * float(share.sum())
+        return replace(self._described(path, mine, spent / whole), samples=round(count), other_calls=other_calls)
 
-    def _read(self, path: int, shares: Float64, samples: int) -> HostTime:
-        """Without enough samples: by readings of how long its threads ran and waited for a CPU, at least."""
-        stages = self._stages
-        rows = np.flatnonzero(self._of(path))
+    def _with_readings(self, path: int, shares: Float64) -> Float64:
+        """Divide the unknown time by readings of how long its threads ran and waited for a CPU, at least."""
+        stages, rows = self._stages, np.flatnonzero(self._rows(path))
         where = stages.thread[rows], stages.start_ns[rows], stages.end_ns[rows]
         readings = self._thread_times
         known = readings.ready.shares(*where)
-        if known is not None:
-            ready, queued = (one.evenly_ns(*where) for one in (readings.ready, readings.queued))
-            without_cpu = known[1] * min(queued / ready, 1.0) if ready else 0.0
-            compiling = readings.compiling.shares(*where)
-            compiles = 0.0 if compiling is None else min(compiling[1], known[1] - without_cpu)
-            read = {
-                Activity.OTHER: known[0],
-                Activity.NO_CPU: without_cpu,
-                Activity.COMPILE: compiles,
-                Activity.COMPUTE: known[1] - without_cpu - compiles,
-            }
-            shares = shares.copy()
-            for activity, share in read.items():
-                shares[CODES[activity]] += share * shares[UNKNOWN]
-            shares[UNKNOWN] *= max(1 - sum(read.values()), 0.0)
-        return HostTime(_shares(shares), samples)
+        if known is None:
+            return shares
+        waited, ready = known
+        ready_ns, queued_ns = (one.evenly_ns(*where) for one in (readings.ready, readings.queued))
+        without_cpu = ready * min(queued_ns / ready_ns, 1.0) if ready_ns else 0.0
+        compiling = readings.compiling.shares(*where)
+        compiles = 0.0 if compiling is None else min(compiling[1], ready - without_cpu)
+        read = {
+            Activity.OTHER: waited,
+            Activity.NO_CPU: without_cpu,
+            Activity.COMPILE: compiles,
+            Activity.COMPUTE: ready - without_cpu - compiles,
+        }
+        found = shares.copy()
+        for activity, share in read.items():
+            found[CODES[activity]] += share * shares[UNKNOWN]
+        found[UNKNOWN] *= max(1 - sum(read.values()), 0.0)
+        return found
 
-    def _described(
-        self, path: int, mine: SampleTimes, stacks: Stacks, probe: HostProbe, shares: Float64
-    ) -> HostTime:
-        samples, total = mine.samples, float(mine.ns.sum())
+    def _described(self, path: int, mine: SampleTimes, shares: Float64) -> HostTime:
+        assert self._probe is not None, "there are samples"
+        stacks, samples = self._stacks, mine.samples
+        in_activity = [mine.activity == code for code in range(len(ACTIVITIES))]
         places = {
             activity: place
-            for code, activity in enumerate(ACTIVITIES)
-            if shares[code] > 0
-            and (place := stacks.place(mine, mine.activity == code, float(shares[code]))) is not None
+            for activity, chosen, share in zip(ACTIVITIES, in_activity, shares.tolist(), strict=True)
+            if share > 0 and (place := stacks.place(mine, chosen, share)) is not None
         }
-        waits = np.isin(mine.activity, [CODES[one] for one in WAITS])
-        loads = waits & stacks.in_loader[samples.stack[mine.sample]]
-        loading = float(mine.ns[loads].sum()) / total
-        for_threads = np.isin(mine.activity, [CODES[one] for one in WAITS_FOR_THREADS])
-        own = distinct(self._stages.thread[self._of(path)])
+        loads = np.isin(mine.activity, [CODES[one] for one in WAITS]) & stacks.in_loader[samples.stack[mine.sample]]
+        loading = float(mine.ns[loads].sum() / mine.ns.sum())
+        no_cpu, gil, compute = (CODES[one] for one in (Activity.NO_CPU, Activity.GIL, Activity.COMPUTE))
         return HostTime(
-            activities=_shares(shares),
-            samples=round(float(mine.count.sum())),
+            activities=_by_activity(shares),
             places=places,
-            library=stacks.library(mine, places.get(Activity.COMPUTE)),
+            library=stacks.library(mine, in_activity[compute], places.get(Activity.COMPUTE)),
+            compiler=stacks.compiler(mine),
             loading=loading,
             loader=stacks.place(mine, loads, loading),
-            lock_holder=_lock_holder(mine, stacks),
-            compiler=stacks.compiler(mine),
-            others=_other_threads(probe, samples, mine.sample[for_threads], own),
-            own_contention=own_contention(probe.events, samples, mine.sample[mine.activity == CODES[Activity.NO_CPU]]),
+            lock_holder=stacks.lock_holder(mine, in_activity[gil], float(shares[gil])),
+            others=self._others(path, mine),
+            own_contention=own_contention(self._probe.events, samples, mine.sample[in_activity[no_cpu]]),
         )
 
-    def _of(self, path: int) -> Bool:
-        return np.asarray(self._kept & (np.asarray(self._paths.code) == path), dtype=np.bool_)
+    def _others(self, path: int, mine: SampleTimes) -> OtherThreads:
+        """What others do while the stage waits for threads or processes."""
+        assert self._probe is not None, "there are samples"
+        chosen = np.isin(mine.activity, [CODES[one] for one in WAITS_FOR_THREADS])
+        if mine.ns[chosen].sum() < WORTH * mine.ns.sum() or not chosen.any():
+            return OtherThreads()
+        waiting, waits = mine.samples, mine.sample[chosen]
+        line = BusyLine(waiting.time_ns[waits] - waiting.length_ns[waits], waiting.time_ns[waits])
+        stacks = [waiting.stacks[stack] for stack in distinct(waiting.stack[waits]) if stack >= 0]
+        waiters = {(waiting.frames[one].function, waiting.frames[one].file) for stack in stacks for one in stack}
+        works = [
+            user is not None and (user.function, user.file) not in waiters for user in self._stacks_of_everyone.user
+        ]
+        samples = self._probe.everyone
+        is_other = ~np.isin(samples.thread, distinct(self._stages.thread[self._rows(path)]))
+        is_other &= np.asarray(works)[samples.stack] & (samples.state != HostState.LOCK)
+        at = np.flatnonzero(is_other)
+        length = line.within(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
+        at, length = at[length > 0], length[length > 0]
+        working = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
+        share = float(working.within(line.start, line.end).sum() / max(line.length, 1))
+        ran, ready = (float(np.maximum(column[at], 0).sum()) for column in (samples.on_cpu_ns, samples.runnable_ns))
+        without_cpu = share * ready / (ran + ready) if ready else 0.0
+        crowded = without_cpu * own_contention(self._probe.events, samples, at)
+        users = (self._stacks_of_everyone.user[stack] for stack in samples.stack[at].tolist())
+        place = place_of(zip(users, length.tolist(), strict=True), share)
+        return OtherThreads(share, place, crowded, without_cpu - crowded)
 
     @cached_property
-    def _inside(self) -> Bool:
-        """Of each path (rows), which paths are it or lie inside it (columns)."""
-        count = len(self._paths)
-        inside = np.eye(count, dtype=np.bool_)
-        for path in range(count):
-            above = int(self._paths.parent[path])
-            while above >= 0:
-                inside[above, path] = True
-                above = int(self._paths.parent[above])
-        return inside
+    def _stacks(self) -> Stacks:
+        assert self._samples is not None, "there are samples"
+        return Stacks(self._samples.samples)
 
-    def _by_activity(self, stage: Int64, activity: Int64, ns: Float64) -> Float64:
-        """Time by path and activity."""
-        size = len(ACTIVITIES)
-        key = np.asarray(stage, dtype=np.int64) * size + activity
-        return np.bincount(key, weights=ns, minlength=len(self._paths) * size).reshape(-1, size)
+    @cached_property
+    def _stacks_of_everyone(self) -> Stacks:
+        assert self._probe is not None, "there are samples"
+        return self._stacks if self._probe.together is None else Stacks(self._probe.together)
+
+    def _rows(self, path: int) -> Bool:
+        return np.asarray(self._kept & (np.asarray(self._stages.paths.code) == path), dtype=np.bool_)
+
+    def _is_inside(self, path: int) -> Bool:
+        """Which paths are this one or lie inside it. A path stands behind the one around it."""
+        inside = [False] * len(self._stages.paths)
+        inside[path] = True
+        for one, around in enumerate(self._stages.paths.parent.tolist()):
+            inside[one] = inside[one] or (around >= 0 and inside[around])
+        return np.asarray(inside, dtype=np.bool_)
+
+    def _with_inner(self, path: Int64, activity: Int64, ns: Int64) -> Float64:
+        """Time by path, with that of the paths inside it, and activity."""
+        size, count = len(ACTIVITIES), len(self._stages.paths)
+        key = np.asarray(path, dtype=np.int64) * size + activity
+        table = np.bincount(key, weights=ns, minlength=count * size).reshape(-1, size).astype(np.float64)
+        around = self._stages.paths.parent.tolist()
+        for one in range(count - 1, -1, -1):
+            if around[one] >= 0:
+                table[around[one]] += table[one]
+        return table
 
 
 def _sums(activity: Int64, ns: Float64) -> Float64:
     return np.bincount(activity, weights=ns, minlength=len(ACTIVITIES)).astype(np.float64)
 
 
-def _shares(values: Float64) -> dict[Activity, float]:
-    return {activity: float(value) for activity, value in zip(ACTIVITIES, values, strict=True) if value > 0}
-
-
-class Stacks:
-    """The sampled stacks of a process; a last entry is for samples without a stack."""
-
-    def __init__(self, samples: HostSamples) -> None:
-        self.samples = samples
-        frames = [frames_of(samples, stack) for stack in range(len(samples.stacks))]
-        own = [_own(one) for one in frames]
-        self.frames: Sequence[list[Frame]] = [*frames, []]
-        self.own: Sequence[Frame | None] = [*own, None]
-        self.in_loader = _with(samples, DATA_LOADERS)
-        self._compilers = compilers_of_stacks(samples.frames, samples.stacks)
-
-    def times(self, mine: SampleTimes, chosen: Bool) -> Iterator[tuple[int, float]]:
-        """Each stack of the chosen samples and their time, ns."""
-        stack = mine.samples.stack[mine.sample[chosen]]
-        spent = np.bincount(stack[stack >= 0], weights=mine.ns[chosen][stack >= 0], minlength=1)
-        yield from ((int(one), float(spent[one])) for one in np.flatnonzero(spent))
-
-    def place(self, mine: SampleTimes, chosen: Bool, share: float) -> Place | None:
-        """The user's function, and line, of most of the chosen samples' time, which is this share of the stage's."""
-        return place_of(((self.own[stack], ns) for stack, ns in self.times(mine, chosen)), share)
-
-    def library(self, mine: SampleTimes, place: Place | None) -> Library | None:
-        """The library that takes half or more of the time of the function that computes most."""
-        if place is None:
-            return None
-        spent: dict[tuple[str, str], float] = {}
-        whole = 0.0
-        for stack, ns in self.times(mine, mine.activity == CODES[Activity.COMPUTE]):
-            own = self.own[stack]
-            if own is None or (own.function, own.file) != (place.function, place.file):
-                continue
-            whole += ns
-            frames = program_frames(self.frames[stack])
-            at = frames.index(own)
-            name = library_of(frames[0].file) if at else None
-            if name is not None:
-                key = name, frames[at - 1].function
-                spent[key] = spent.get(key, 0.0) + ns
-        by_name: dict[str, float] = {}
-        for (name, _), ns in spent.items():
-            by_name[name] = by_name.get(name, 0.0) + ns
-        name = max(by_name, key=lambda one: by_name[one], default="")
-        if not whole or by_name.get(name, 0.0) < whole / 2:
-            return None
-        _, function = max((key for key in spent if key[0] == name), key=lambda key: spent[key])
-        return Library(name, function, by_name[name] / whole * place.function_share)
-
-    def compiler(self, mine: SampleTimes) -> int | None:
-        """The compiler that takes most of the time."""
-        on_stack = self._compilers[mine.samples.stack[mine.sample]]
-        spent = np.bincount(on_stack[on_stack >= 0], weights=mine.ns[on_stack >= 0], minlength=len(COMPILERS))
-        return int(spent.argmax()) if spent.any() else None
-
-
-def _with(samples: HostSamples, names: Names) -> Bool:
-    """Which stacks have one of these functions."""
-    chosen = set(frames_named(samples.frames, names))
-    found = [not chosen.isdisjoint(stack) for stack in samples.stacks]
-    return np.asarray([*found, False], dtype=np.bool_)
-
-
-def _own(frames: list[Frame]) -> Frame | None:
-    return own_frame(frames) if frames and not is_recording(frames) else None
-
-
-def place_of(spent: Iterator[tuple[Frame | None, float]], share: float) -> Place | None:
-    """The function and line of most of the time; that is this share of the stage's time."""
-    functions: dict[tuple[str, str], dict[int, float]] = {}
-    whole = 0.0
-    for frame, ns in spent:
-        whole += ns
-        if frame is not None:
-            lines = functions.setdefault((frame.function, frame.file), {})
-            lines[frame.line] = lines.get(frame.line, 0.0) + ns
-    if not functions or not whole:
-        return None
-    (function, file), lines = max(functions.items(), key=lambda one: sum(one[1].values()))
-    line = max(lines, key=lambda one: lines[one])
-    return Place(function, file, line, sum(lines.values()) / whole * share, lines[line] / whole * share)
-
-
-def _lock_holder(mine: SampleTimes, stacks: Stacks) -> Place | None:
-    """Where the thread was that held the interpreter lock while the stage waited for it."""
-    samples = mine.samples
-    waits = mine.activity == CODES[Activity.GIL]
-    waits &= samples.gil_holder[mine.sample] > 0
-    spent: list[tuple[Frame | None, float]] = []
-    for thread in distinct(samples.gil_holder[mine.sample[waits]]):
-        chosen = waits & (samples.gil_holder[mine.sample] == thread)
-        near = nearest_samples(samples, int(thread), samples.time_ns[mine.sample[chosen]])
-        known = near >= 0
-        pairs = zip(samples.stack[near[known]].tolist(), mine.ns[chosen][known].tolist(), strict=True)
-        spent += [(_holder(stacks, stack), ns) for stack, ns in pairs]
-    share = float(mine.ns[waits].sum() / mine.ns.sum()) if len(mine) else 0.0
-    return place_of(iter(spent), share)
-
-
-def _holder(stacks: Stacks, stack: int) -> Frame | None:
-    frames = stacks.frames[stack]
-    return own_frame(program_frames(frames)) if frames else None
-
-
-def _other_threads(probe: HostProbe, waiting: HostSamples, waits: Int64, own: list[int]) -> OtherThreads:
-    """What others do during some samples of waits.
-
-    Args:
-        own: threads of the stage.
-    """
-    if not len(waits):
-        return OtherThreads()
-    line = BusyLine(waiting.time_ns[waits] - waiting.length_ns[waits], waiting.time_ns[waits])
-    waiters = {
-        (waiting.frames[number].function, waiting.frames[number].file)
-        for stack in distinct(waiting.stack[waits])
-        if stack >= 0
-        for number in waiting.stacks[stack]
-    }
-    samples = probe.everyone
-    at = np.flatnonzero(~np.isin(samples.thread, own) & (samples.stack >= 0) & (samples.state != HostState.LOCK))
-    length = line.within(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
-    works = {stack: _work(samples, stack, waiters) for stack in distinct(samples.stack[at[length > 0]])}
-    chosen = np.asarray([works.get(stack) is not None for stack in samples.stack[at].tolist()], dtype=np.bool_)
-    at, length = at[chosen & (length > 0)], length[chosen & (length > 0)]
-    working = BusyLine(samples.time_ns[at] - samples.length_ns[at], samples.time_ns[at])
-    share = float(working.within(line.start, line.end).sum() / max(line.length, 1))
-    spent = zip((works[stack] for stack in samples.stack[at].tolist()), length.tolist(), strict=True)
-    ran, ready = (float(np.maximum(column[at], 0).sum()) for column in (samples.on_cpu_ns, samples.runnable_ns))
-    without_cpu = share * ready / (ran + ready) if ready else 0.0
-    crowded = without_cpu * own_contention(probe.events, samples, at)
-    return OtherThreads(share, place_of(spent, share), crowded, without_cpu - crowded)
-
-
-def _work(samples: HostSamples, stack: int, waiters: set[tuple[str, str]]) -> Frame | None:
-    """The user's function that a thread is in; None: none, or one that is on the stack of who waits, too."""
-    frames = frames_of(samples, stack)
-    frame = next((one for one in frames if not is_library(one.file) and not is_instrument(one.file)), None)
-    return None if frame is None or (frame.function, frame.file) in waiters else frame
-
+def _by_activity(shares: Float64) -> dict[Activity, float]:
+    return {activity: share for activity, share in zip(ACTIVITIES, shares.tolist(), strict=True) if share > 0}

@@ -58,19 +58,20 @@ class Cause:
     saves_ms: float | None
     what: str
     step: str
+    least: float
+    """The share that makes it the verdict."""
     place: Place | None = None
     detail: str | None = None
-    least: float | None = None
-    """The share that makes it the verdict; None: that of its code."""
 
 
 @dataclass(frozen=True)
 class StageCauses:
     """Why a stage takes its time. `causes[0]` is the verdict; there is always one.
 
-    `wall_ms` is per batch and of the measured pass, over all batches; `activities` are shares of the stage's time in the
-    pass whose samples they are from, `samples` how many these are. `slowdown`: the stage's time in the profiling pass by
-    that in the measured pass, None with one pass; `is_changed`: its part of the batch is another one there.
+    `wall_ms` is per batch and of the measured pass, over all batches. `activities` are shares of the stage's time in
+    the profiling pass, or with one pass in that one, `samples` how many they rest on. `slowdown`: the stage's time in
+    the profiling pass by that in the measured pass, None with one pass. `is_changed`: its part of the batch is another
+    one there.
     """
 
     path: Path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from perfharness.analysis.causes.stacks import Library
+
 STEPS = {
     "compilation": "Compile and load once, before the loop; pad inputs to few shapes, and keep what was compiled.",
     "gpu compute": "Compute less or cheaper in its top kernels: smaller types (bf16, fp8), tensor cores, TF32.",
@@ -43,7 +45,7 @@ WAIT_STEPS = {
     "process": "Make the other process faster, ask before the result is needed, or exchange less.",
     "gpu": "Run fewer processes on this GPU (-np), or share it with MPS; compare the throughput of both.",
     "rank": "Look at the rank that comes last: give it less work, or as much as the others.",
-    "other": "Look at the line: what it waits for is not shown by the system.",
+    "other": "Add --explain to see the line that waits, and what for.",
 }
 
 THREADS = {
@@ -65,18 +67,12 @@ LESS = {
 """How a caller gives a library less to do."""
 
 
-def cheaper(function: str | None, library: tuple[str, str] | None) -> str:
-    """What to try where computing takes the time.
-
-    Args:
-        function: that computes.
-        library: that it calls most, and the function of it.
-    """
+def cheaper(function: str | None, library: Library | None) -> str:
+    """What to try where this function computes, most of it in this library."""
     if function is None:
         return STEPS["explain"]
     if library is None:
         return f"Make {function} cheaper, or spread its work over processes."
-    name, called = library
-    less = LESS.get(name, "smaller inputs, cheaper options")
-    threads = f", or more threads ({THREADS[name]})" if name in THREADS else ""
-    return f"Call {called} of {name} less, or give it less to do ({less}){threads}."
+    less = LESS.get(library.name, "smaller inputs, cheaper options")
+    threads = f", or more threads ({THREADS[library.name]})" if library.name in THREADS else ""
+    return f"Call {library.function} of {library.name} less, or give it less to do ({less}){threads}."

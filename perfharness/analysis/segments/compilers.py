@@ -46,6 +46,11 @@ COMPILERS = (
         },
     ),
     Compiler(
+        "capture of a CUDA graph",
+        "Capture the graph once, before the loop, and replay it.",
+        {"torch/cuda/graphs.py": frozenset({"__enter__", "__exit__", "capture_begin", "capture_end"})},
+    ),
+    Compiler(
         "torch.jit",
         "Script or trace the module once, before the loop, and keep it.",
         {
