@@ -63,9 +63,8 @@ PRICE_IN_CALLS = 10
 """An operation and what leads to it take at most so many launching calls."""
 IDLE_FOR_LAUNCHES, IDLE_FOR_WAITS = 0.3, 0.1
 """Of a stage's time: with a GPU that is idle for less, launching and waiting lose nothing."""
-WORKED, UNWORKED, MIN_UNWORKED = 0.5, 0.2, 20
-"""Of a wait for another thread, the part during which one works: it is a wait for that work; nobody works (of so many
-samples)."""
+WORKED, UNWORKED, MIN_UNWORKED = 0.5, 0.8, 20
+"""Of a wait for another thread: one works, so it is a wait for that work; none works (of so many samples)."""
 UNRECORDED = 0.5
 """Of a stage's time."""
 
@@ -247,7 +246,7 @@ def waiting(e: Evidence) -> Cause | None:
     without_cpu = host.of(*WAITS_FOR_THREADS) * (host.others.crowded + host.others.queued)
     share = sum(map(host.blocked, WAITS)) - host.loading - without_cpu
     most = max(WAITS, key=host.blocked)
-    is_work = most is Activity.LOCK and host.others.working >= WORKED
+    is_work = most is Activity.LOCK and max(host.others.working, host.others.asked) >= WORKED
     detail, place = "stage" if is_work else most.value, host.places.get(most)
     variant = ", not sampled" if most is Activity.OTHER and place is None else ""
     if variant and share < THRESHOLDS["waiting, not sampled"].least:
@@ -271,7 +270,8 @@ def _meanwhile(host: HostTime, kind: Activity) -> str:
     """What others do during these waits."""
     if kind in WAITS_FOR_THREADS and host.others.place is not None and host.others.working >= WORKED:
         return f", while another thread or process is in {_at(host.others.place)}"
-    if kind is Activity.LOCK and host.samples >= MIN_UNWORKED and host.others.working < UNWORKED:
+    idle = 1 - max(host.others.working, host.others.asked)
+    if kind is Activity.LOCK and host.samples >= MIN_UNWORKED and idle >= UNWORKED:
         return "; no thread works meanwhile, so it ends by a time-out or a sleep"
     return ""
 

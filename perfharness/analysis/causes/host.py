@@ -39,10 +39,12 @@ class OtherThreads:
     """What other threads and processes do while the stage waits for them, as shares of these waits.
 
     `working`: at least one is at work, in `place`, or ready to be; of that they have no CPU since their own process has
-    more threads than CPUs (`crowded`), or other processes have the CPUs (`queued`).
+    more threads than CPUs (`crowded`), or other processes have the CPUs (`queued`). `asked`: the stage waits for work
+    that it has handed to a pool.
     """
 
     working: float = 0.0
+    asked: float = 0.0
     place: Place | None = None
     crowded: float = 0.0
     queued: float = 0.0
@@ -129,7 +131,7 @@ class HostTimes:
             Activity.COMPILE: compiles,
             Activity.COMPUTE: ready - without_cpu - compiles,
         }
-        found = shares.copy()
+        found: Float64 = shares.copy()
         for activity, share in read.items():
             found[CODES[activity]] += share * shares[UNKNOWN]
         found[UNKNOWN] *= max(1 - sum(read.values()), 0.0)
@@ -185,7 +187,8 @@ class HostTimes:
         crowded = without_cpu * own_contention(self._probe.events, samples, at)
         users = (self._stacks_of_everyone.user[stack] for stack in samples.stack[at].tolist())
         place = place_of(zip(users, length.tolist(), strict=True), share)
-        return OtherThreads(share, place, crowded, without_cpu - crowded)
+        asked = float(mine.ns[chosen][self._stacks.in_pool[waiting.stack[waits]]].sum() / mine.ns[chosen].sum())
+        return OtherThreads(share, asked, place, crowded, without_cpu - crowded)
 
     @cached_property
     def _stacks(self) -> Stacks:

@@ -26,6 +26,8 @@ from perfharness.model.trace import Bool
 
 DATA_LOADERS: Names = {"torch/utils/data/dataloader.py": None, "tensorflow/python/data/ops/iterator_ops.py": None}
 """Functions, by the ends of their files, that wait for workers which prepare batches ahead."""
+POOLS: Names = {"concurrent/futures/_base.py": None, "multiprocessing/pool.py": None}
+"""The same that wait for work which was handed to a pool of threads or processes."""
 MOST = 0.5
 """Of a function's computing: in a library that takes so much of it."""
 
@@ -42,7 +44,8 @@ class Stacks:
     """The sampled stacks of threads. The columns have a last entry for samples without a stack.
 
     `own`: the innermost frame outside of libraries, or, where there is none, the innermost; None while perfharness
-    itself was at work. `user`: the innermost outside of libraries. `in_loader`: a data loader is on the stack.
+    itself was at work. `user`: the innermost outside of libraries. `in_loader`, `in_pool`: a data loader, or a pool of
+    threads or processes, is on the stack.
     """
 
     def __init__(self, samples: HostSamples) -> None:
@@ -51,9 +54,7 @@ class Stacks:
         self.frames: Sequence[list[Frame]] = [*frames, []]
         self.own = [own_frame(one) if one and not is_recording(one) else None for one in self.frames]
         self.user = [next((frame for frame in one if not _is_foreign(frame)), None) for one in self.frames]
-        loaders = set(frames_named(samples.frames, DATA_LOADERS))
-        in_loader = [not loaders.isdisjoint(stack) for stack in samples.stacks]
-        self.in_loader = np.asarray([*in_loader, False], dtype=np.bool_)
+        self.in_loader, self.in_pool = (_with(samples, names) for names in (DATA_LOADERS, POOLS))
         self._compiler = compilers_of_stacks(samples.frames, samples.stacks)
 
     def place(self, mine: SampleTimes, chosen: Bool, share: float) -> Place | None:
@@ -115,6 +116,12 @@ def place_of(spent: Iterable[tuple[Frame | None, float]], share: float) -> Place
     (function, file), lines = max(functions.items(), key=lambda one: sum(one[1].values()))
     line = max(lines, key=lambda one: lines[one])
     return Place(function, file, line, sum(lines.values()) / whole * share, lines[line] / whole * share)
+
+
+def _with(samples: HostSamples, names: Names) -> Bool:
+    """Which stacks have one of these functions."""
+    chosen = set(frames_named(samples.frames, names))
+    return np.asarray([*(not chosen.isdisjoint(stack) for stack in samples.stacks), False], dtype=np.bool_)
 
 
 def _is_foreign(frame: Frame) -> bool:

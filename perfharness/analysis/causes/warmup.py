@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfharness.model.diagnosis import Path, WarmupDiagnosis
+from perfharness.model.diagnosis import Path, WarmupDiagnosis, WarmupState
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import Float64, path_text
 
@@ -57,7 +57,7 @@ def judge_warmup(loop: Path, times_ms: Float64, warmup_batches: int) -> WarmupDi
     if start is None or start > count * LATEST_START:
         reason = f"no {STEADY_RUN} batches in a row of the first half are within {tolerance:.3f} ms of {level:.3f} ms"
         return WarmupDiagnosis(loop, count, warmup_batches, None, "never-steady", level, tolerance, reason)
-    state = "enough" if start <= warmup_batches else "too-short"
+    state: WarmupState = "enough" if start <= warmup_batches else "too-short"
     return WarmupDiagnosis(loop, count, warmup_batches, start, state, level, tolerance, None)
 
 

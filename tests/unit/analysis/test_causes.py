@@ -39,7 +39,8 @@ def causes_of(path: Path, content: Content, stage: str = "stage", **more: Any) -
 
 
 def made(path: Path, content: Content, **more: Any) -> Analysis:
-    return made_analysis(path, content, **({"batch": (-100.0, 1000.0), "apart": 2} | more))
+    facts: dict[str, Any] = {"batch": (-100.0, 1000.0), "apart": 2} | more
+    return made_analysis(path, content, **facts)
 
 
 def stage_of(causes: Causes, name: str = "stage") -> StageCauses:
@@ -98,7 +99,10 @@ def values(count: int, each: float) -> Content:
 
 
 def one_call(name: str, last: float) -> Content:
-    return lambda batch: batch.call(name, 0, last) and None
+    def content(batch: Batch) -> None:
+        batch.call(name, 0, last)
+
+    return content
 
 
 def system(name: str, last: float) -> Content:
@@ -230,7 +234,8 @@ def test_every_cause_has_a_row() -> None:
 def test_a_short_host_part_is_judged_by_its_gpu_work(tmp_path: Path) -> None:
     """Case g04: 1.6 ms on the host, 9 ms on the GPU, behind other work."""
     stage = causes_of(tmp_path, outlasting(900), "issue", stages={})
-    assert (stage.verdict.code, stage.verdict.share) == (Code.GPU_BOUND, pytest.approx(1.0))
+    assert stage.verdict.code is Code.GPU_BOUND
+    assert stage.verdict.share == pytest.approx(1.0)
     assert stage.gpu_busy_ms == pytest.approx(0.4)
     assert causes_of(tmp_path, outlasting(559), "issue", stages={}).verdict.code is not Code.GPU_BOUND
 
@@ -239,7 +244,8 @@ def test_another_process_on_the_gpu(tmp_path: Path) -> None:
     begins = 2 * np.arange(1, 13) * BATCH
     others = OtherProcesses(BusyLine(begins - 500 * US, begins + 320 * US), 1)
     verdict = stage_of(diagnose(Pass(made(tmp_path, gpu(500)), others))).verdict
-    assert (verdict.code, verdict.detail, verdict.share) == (Code.WAITING, "process", pytest.approx(0.3))
+    assert (verdict.code, verdict.detail) == (Code.WAITING, "process")
+    assert verdict.share == pytest.approx(0.3)
 
 
 def test_activities_add_up_and_further_causes_follow(tmp_path: Path) -> None:
@@ -279,15 +285,16 @@ def test_a_rare_stage_is_counted_over_all_batches(tmp_path: Path) -> None:
             batch.range("reload", 0, 600)
 
     stage = causes_of(tmp_path, content, "reload", stages={})
-    assert (stage.batches, stage.wall_ms) == (12, pytest.approx(0.05))
+    assert stage.batches == 12
+    assert stage.wall_ms == pytest.approx(0.05)
 
 
 def test_times_are_of_the_measured_pass_and_shares_of_the_profiling_pass(tmp_path: Path) -> None:
     measured, profiling = made(tmp_path, gpu(30)), made(tmp_path, slower, batch=(-100.0, 1800.0), stages={})
     stage = stage_of(diagnose(Pass(measured), Pass(profiling)))
     assert (stage.wall_ms, stage.slowdown) == pytest.approx((1.0, 1.5))
-    assert (stage.verdict.code, stage.verdict.share) == (Code.WAITING, pytest.approx(2 / 3, abs=0.02))
-    assert stage.verdict.saves_ms == pytest.approx(2 / 3, abs=0.02)
+    assert stage.verdict.code is Code.WAITING
+    assert (stage.verdict.share, stage.verdict.saves_ms) == pytest.approx((2 / 3, 2 / 3), abs=0.02)
     assert not stage.is_changed
 
 
