@@ -7,8 +7,9 @@ to its duration. Moments without an event are `unknown`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +19,14 @@ from perfharness.analysis.segments.events import NO_NAME, Events
 from perfharness.analysis.segments.waits import collections, lock_waits, os_waits
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.busy import expand
-from perfharness.analysis.timeline.grouping import distinct, group_rows
+from perfharness.analysis.timeline.grouping import distinct, group_rows, unique
+from perfharness.analysis.timeline.intervals import outer_first
 from perfharness.model.activity import CODES, Activity
 from perfharness.model.result import Float64
 from perfharness.model.trace import PROCESS_MASK, Bool, Int64, Integers
 
-NOTHING = -1
-WAITS_FOR_GPU = (Activity.SYNC, Activity.COPY, Activity.UNKNOWN)
-"""In these, what the GPU does meanwhile says more."""
+WAITS_FOR_GPU = (Activity.SYNC, Activity.COPY)
+"""What the GPU does meanwhile says more. The same holds for unknown time of a trace without calls that only wait."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Segments:
         keys = {column: value[groups.first] for column, value in zip(columns, values, strict=True)}
         return Sums(keys, total.astype(np.float64), np.full(len(groups), np.nan))
 
-    def where(self, chosen: Bool) -> Segments:
+    def where(self, chosen: Bool | Int64) -> Segments:
         """The chosen rows."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in COLUMNS})
 
@@ -91,39 +92,65 @@ def paint(analysis: Analysis, rows: Int64 | None = None) -> Segments:
     """
     stages = analysis.stages
     rows = np.flatnonzero(np.asarray(stages.parent) < 0) if rows is None else rows
-    line, calls = Line(stages, rows), Calls(analysis)
-    inner = line.ranges_inside()
+    line, calls = Line(stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]), Calls(analysis)
+    inner, place = _ranges_inside(stages, rows)
+    own = line.spans(place, stages.start_ns[inner], stages.end_ns[inner])
     events = list(_events(analysis, calls))
     spans = [line.lay(one.thread, one.start_ns, one.end_ns) for one in events]
-    gpu, operation = _gpu_spans(analysis, line, calls)
-    own = line.spans(line.place[inner], stages.start_ns[inner], stages.end_ns[inner])
-    ends = [line.begin, line.stop, *(end for one in (own, *spans, gpu) for end in (one.begin, one.stop))]
-    bounds = np.unique(np.concatenate(ends))
-    row = inner[_topmost(bounds, [own])]
-    code = np.append(np.concatenate([one.activity[at.event] for one, at in zip(events, spans, strict=True)]), NOTHING)
-    name = np.append(np.concatenate([one.name[at.event] for one, at in zip(events, spans, strict=True)]), NO_NAME)
-    top = _topmost(bounds, spans)
-    activity = np.where(top >= 0, code[top], CODES[Activity.UNKNOWN])
-    is_waiting = np.isin(activity, [CODES[one] for one in WAITS_FOR_GPU])
-    on_gpu = np.where(is_waiting, np.append(operation, NO_NAME)[_topmost(bounds, [gpu])], NO_NAME)
-    place = np.searchsorted(line.begin, bounds[:-1], side="right") - 1
-    columns = (place, row, activity, name[top], on_gpu)
-    first = np.flatnonzero(_differs(columns))
-    start = (bounds[:-1] - line.begin[place] + stages.start_ns[rows[place]])[first]
-    length = np.diff(np.append(bounds[first], bounds[-1:]))
-    _, row, activity, called, on_gpu = (column[first] for column in columns)
-    return Segments(
+    pieces = Pieces(line, [own, *spans])
+    row = inner[pieces.topmost([own])]
+    top = pieces.topmost(spans)
+    activity, name = (
+        np.append(np.concatenate([column[at.event] for column, at in zip(columns, spans, strict=True)]), default)[top]
+        for columns, default in (
+            ([one.activity for one in events], CODES[Activity.UNKNOWN]),
+            ([one.name for one in events], NO_NAME),
+        )
+    )
+    first = pieces.changes(row, activity, name)
+    start, end = pieces.times(first)
+    row = row[first]
+    segments = Segments(
         start_ns=start,
-        end_ns=start + length,
+        end_ns=end,
         thread=stages.thread[row],
         row=row,
         stage=stages.paths.code[row],
         batch=np.asarray(analysis.stage_times.outer_batch)[row],
-        activity=activity,
-        name=called,
-        gpu=on_gpu,
+        activity=activity[first],
+        name=name[first],
+        gpu=np.full(len(row), NO_NAME),
         names=calls.names,
     )
+    return _with_gpu(segments, analysis, calls)
+
+
+def _with_gpu(segments: Segments, analysis: Analysis, calls: Calls) -> Segments:
+    """Split segments that wait for the GPU by what it did for the process: at last, what their own thread started."""
+    waiting = WAITS_FOR_GPU if analysis.trace.meta.has_all_calls else (*WAITS_FOR_GPU, Activity.UNKNOWN)
+    at = np.flatnonzero(np.isin(segments.activity, [CODES[one] for one in waiting]))
+    work = analysis.trace.operations
+    if not len(at) or not len(work):
+        return segments
+    line = Line(segments.start_ns[at], segments.end_ns[at], segments.thread[at] & PROCESS_MASK)
+    spans = line.lay(work.process, work.start_ns, work.end_ns)
+    segment = at[spans.place]
+    thread, called_ns = (column[spans.event] for column in calls.started)
+    batch_ns = np.append(analysis.stages.start_ns, np.iinfo(np.int64).min)[segments.batch[segment]]
+    is_own = (thread == segments.thread[segment]) & (called_ns >= batch_ns)
+    pieces = Pieces(line, [spans])
+    others, own = pieces.topmost([spans.where(~is_own)]), pieces.topmost([spans.where(is_own)])
+    name = np.append(calls.operation[spans.event[is_own]], NO_NAME)[own]
+    name = np.where((own < 0) & (others >= 0), calls.others, name)
+    first = pieces.changes(name)
+    start, end = pieces.times(first)
+    parts, rest = segments.where(at[pieces.place[first]]), np.delete(np.arange(len(segments)), at)
+    parts = replace(parts, start_ns=start, end_ns=end, gpu=name[first])
+    order = np.argsort(np.concatenate([rest, at[pieces.place[first]]]), kind="stable")
+    both: dict[str, Any] = {
+        column: np.concatenate([getattr(segments, column)[rest], getattr(parts, column)])[order] for column in COLUMNS
+    }
+    return replace(segments, **both)
 
 
 def _events(analysis: Analysis, calls: Calls) -> Iterator[Events]:
@@ -136,103 +163,93 @@ def _events(analysis: Analysis, calls: Calls) -> Iterator[Events]:
 
 @dataclass(frozen=True)
 class Spans:
-    """Parts of events on a `Line`: which event, from where to where."""
+    """Parts of events on a `Line`: which event, in which of its stretches, from where to where."""
 
     event: Integers
+    place: Integers
     begin: Int64
     stop: Int64
 
+    def where(self, chosen: Bool) -> Spans:
+        """The chosen ones."""
+        return Spans(self.event[chosen], self.place[chosen], self.begin[chosen], self.stop[chosen])
+
 
 class Line:
-    """Ranges of threads, one behind the other on a line of time."""
+    """Stretches of threads, one behind the other on a line of time."""
 
-    def __init__(self, stages: StageTable, rows: Int64) -> None:
-        self._stages, self.rows = stages, rows
-        self.start_ns, self.end_ns, self.thread = stages.start_ns[rows], stages.end_ns[rows], stages.thread[rows]
-        length = self.end_ns - self.start_ns
+    def __init__(self, start_ns: Int64, end_ns: Int64, thread: Int64) -> None:
+        self.start_ns, self.end_ns, self.thread = start_ns, end_ns, thread
+        length = end_ns - start_ns
         self.begin = np.cumsum(length) - length
         self.stop = self.begin + length
-        self.place = _places(stages, rows)
-        """Of each row of the stage table: which of the ranges it is in; -1: none."""
-
-    def ranges_inside(self) -> Int64:
-        """The ranges and those inside them, outer ones first."""
-        inside = np.flatnonzero(self.place >= 0)
-        return inside[np.lexsort((self._stages.start_ns[inside], self._stages.level[inside]))]
 
     def lay(self, thread: Int64, start_ns: Int64, end_ns: Int64) -> Spans:
-        """Where events of threads lie, in order of start, an outer one before those inside it."""
-        event, place = events_inside(self, thread, start_ns, end_ns)
-        spans = self.spans(place, start_ns[event], end_ns[event])
-        return Spans(event, spans.begin, spans.stop)
+        """The parts of events in stretches of their thread, in order of start, an outer one before those inside it."""
+        order = outer_first(start_ns, end_ns, thread)
+        in_order = thread[order]
+        events, places = [order[:0]], [order[:0]]
+        for one in distinct(self.thread):
+            first, last = np.searchsorted(in_order, [one, one + 1]).tolist()
+            if first == last:
+                continue
+            mine, of_thread = np.flatnonzero(self.thread == one), order[first:last]
+            begin = np.searchsorted(np.maximum.accumulate(end_ns[of_thread]), self.start_ns[mine], side="right")
+            stop = np.searchsorted(start_ns[of_thread], self.end_ns[mine], side="left")
+            member, which = expand(begin.astype(np.int64), np.maximum(stop, begin).astype(np.int64))
+            event, place = of_thread[member], mine[which]
+            overlaps = end_ns[event] > self.start_ns[place]
+            events.append(event[overlaps])
+            places.append(place[overlaps])
+        event, place = np.concatenate(events), np.concatenate(places)
+        return replace(self.spans(place, start_ns[event], end_ns[event]), event=event)
 
-    def spans(self, place: Int64, start_ns: Int64, end_ns: Int64) -> Spans:
-        """Where stretches lie, clipped to the range that each is in."""
+    def spans(self, place: Integers, start_ns: Int64, end_ns: Int64) -> Spans:
+        """Where events lie, clipped to the stretch that each is in."""
         first, last = self.start_ns[place], self.end_ns[place]
         shift = self.begin[place] - first
-        event = np.arange(len(place))
-        return Spans(event, np.clip(start_ns, first, last) + shift, np.clip(end_ns, first, last) + shift)
+        begin, stop = np.clip(start_ns, first, last) + shift, np.clip(end_ns, first, last) + shift
+        return Spans(np.arange(len(place)), place, begin, stop)
 
 
-def events_inside(
-    line: Line, thread: Int64, start_ns: Int64, end_ns: Int64, *, mask: int = NOTHING
-) -> tuple[Integers, Integers]:
-    """Events that overlap ranges of their thread: the event and the place of the range, one row for each pair.
+class Pieces:
+    """A line cut at the ends of spans: `place` is the stretch that each piece is in."""
 
-    Args:
-        mask: which part of the threads has to be equal.
-    """
-    order = np.lexsort((-end_ns, start_ns, thread))
-    in_order, of_line = thread[order], line.thread & mask
-    events, places = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for one in distinct(of_line):
-        first, last = np.searchsorted(in_order, [one, one + 1]).tolist()
-        if first == last:
-            continue
-        mine, of_thread = np.flatnonzero(of_line == one), order[first:last]
-        begin = np.searchsorted(np.maximum.accumulate(end_ns[of_thread]), line.start_ns[mine], side="right")
-        stop = np.searchsorted(start_ns[of_thread], line.end_ns[mine], side="left")
-        member, which = expand(begin.astype(np.int64), np.maximum(stop, begin).astype(np.int64))
-        event, place = of_thread[member], mine[which]
-        overlaps = end_ns[event] > line.start_ns[place]
-        events.append(event[overlaps])
-        places.append(place[overlaps])
-    return np.concatenate(events), np.concatenate(places)
+    def __init__(self, line: Line, layers: Sequence[Spans]) -> None:
+        ends = [end for one in layers for end in (one.begin, one.stop)]
+        self._line, self._bounds = line, unique(np.concatenate([line.begin, line.stop, *ends]))
+        self.place = np.searchsorted(line.begin, self._bounds[:-1], side="right") - 1
 
+    def topmost(self, layers: Sequence[Spans]) -> Int64:
+        """For each piece the last of the spans, numbered through all layers, that covers it; -1: none."""
+        begin, stop = (np.concatenate(ends) for ends in zip(*((one.begin, one.stop) for one in layers), strict=True))
+        piece, span = expand(np.searchsorted(self._bounds, begin), np.searchsorted(self._bounds, stop))
+        top = np.full(len(self.place), -1, dtype=span.dtype)
+        np.maximum.at(top, piece, span)
+        return top.astype(np.int64)
 
-def _gpu_spans(analysis: Analysis, line: Line, calls: Calls) -> tuple[Spans, Int64]:
-    """GPU work of the process, and its names: last, what the range's own thread started in it."""
-    work = analysis.trace.operations
-    event, place = events_inside(line, work.process, work.start_ns, work.end_ns, mask=PROCESS_MASK)
-    thread, called_ns = (column[event] for column in calls.started)
-    is_own = (thread == line.thread[place]) & (called_ns >= line.start_ns[place]) & (called_ns < line.end_ns[place])
-    order = np.argsort(is_own, kind="stable")
-    spans = line.spans(place[order], work.start_ns[event[order]], work.end_ns[event[order]])
-    return spans, np.where(is_own, calls.operation[event], calls.others)[order]
+    def changes(self, *columns: Integers) -> Int64:
+        """The pieces that differ from the one before them, or begin a stretch."""
+        found = np.zeros(len(self.place), dtype=np.bool_)
+        found[:1] = True
+        for column in (self.place, *columns):
+            found[1:] |= column[1:] != column[:-1]
+        return np.flatnonzero(found)
+
+    def times(self, first: Int64) -> tuple[Int64, Int64]:
+        """Start and end of the pieces from each of these to the next of them."""
+        place = self.place[first]
+        length = np.diff(np.append(self._bounds[first], self._bounds[-1:]))
+        start = self._bounds[first] - self._line.begin[place] + self._line.start_ns[place]
+        return start, start + length
 
 
-def _places(stages: StageTable, rows: Int64) -> Int64:
+def _ranges_inside(stages: StageTable, rows: Int64) -> tuple[Int64, Int64]:
+    """The ranges `rows` and those inside them, outer ones first; and which of `rows` each is in."""
     place = np.full(len(stages) + 1, -1, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     for at in stages.rows_of_levels:
-        around = place[stages.parent[at]]
-        place[at] = np.where(place[at] >= 0, place[at], around)
-    return place[:-1]
-
-
-def _topmost(bounds: Int64, layers: list[Spans]) -> Int64:
-    """For each piece between two bounds, the last of the spans of all layers that covers it; -1: none."""
-    begin, stop = (np.concatenate(ends) for ends in zip(*((one.begin, one.stop) for one in layers), strict=True))
-    piece, span = expand(np.searchsorted(bounds, begin), np.searchsorted(bounds, stop))
-    top = np.full(max(len(bounds) - 1, 0), NOTHING, dtype=span.dtype)
-    np.maximum.at(top, piece, span)
-    return top.astype(np.int64)
-
-
-def _differs(columns: tuple[Integers, ...]) -> Bool:
-    """Whether each row differs from the one before it."""
-    found = np.zeros(len(columns[0]), dtype=np.bool_)
-    found[:1] = True
-    for column in columns:
-        found[1:] |= column[1:] != column[:-1]
-    return found
+        place[at] = np.where(place[at] >= 0, place[at], place[stages.parent[at]])
+    inside = np.flatnonzero(place[:-1] >= 0)
+    inside = inside[np.lexsort((stages.start_ns[inside], stages.level[inside]))]
+    return inside, place[inside]

@@ -17,7 +17,7 @@ from perfharness.analysis.host_samples.frames import frames_of, own_frame
 from perfharness.analysis.host_samples.host_profile import without_suffixes
 from perfharness.analysis.segments.compilers import compilers_of_stacks
 from perfharness.analysis.segments.events import activities
-from perfharness.analysis.segments.paint import NOTHING, Segments, Sums
+from perfharness.analysis.segments.paint import Segments, Sums
 from perfharness.analysis.stages.roles import StageTable
 from perfharness.analysis.timeline.grouping import distinct, group_rows
 from perfharness.model.activity import CODES, Activity
@@ -168,7 +168,7 @@ def _around(segments: Segments, key: Int64, asked: Int64, time_ns: Int64) -> Int
     found = np.empty(len(keys), dtype=np.int64)
     found[order] = np.where(last >= 0, order[last], -1)
     found = found[count:]
-    is_there = (np.append(key, NOTHING)[found] == asked) & (np.append(segments.end_ns, 0)[found] > time_ns)
+    is_there = (np.append(key, -1)[found] == asked) & (np.append(segments.end_ns, 0)[found] > time_ns)
     return np.where(is_there & (found >= 0), found, -1)
 
 

@@ -108,6 +108,11 @@ def waits_for_others_work(made: Made) -> None:
     made.cuda("cudaStreamSynchronize_v3020", 50, 80)
 
 
+def without_calls_that_wait(made: Made) -> None:
+    made.row(schema.TABLE_PERFHARNESS, name=schema.META_CUDA_TRACED, value="yes")
+    made.kernel_at(41, 45, 70)
+
+
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [
@@ -133,8 +138,15 @@ def waits_for_others_work(made: Made) -> None:
         (
             waits_for_own_kernel,
             {
-                "decode unknown": 40, "infer unknown": 14, "infer launch": 1, "infer unknown gemm": 5,
+                "decode unknown": 40, "infer unknown": 19, "infer launch": 1,
                 "infer sync gemm": 20, "infer sync": 10, "batch unknown": 10,
+            },
+        ),
+        (
+            without_calls_that_wait,
+            {
+                "decode unknown": 40, "infer unknown": 24, "infer launch": 1, "infer unknown gemm": 25,
+                "batch unknown": 10,
             },
         ),
         (
