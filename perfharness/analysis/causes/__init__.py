@@ -9,3 +9,4 @@ from perfharness.analysis.causes.diagnose import diagnose as diagnose
 from perfharness.analysis.causes.results import Causes as Causes
 from perfharness.analysis.causes.results import Code as Code
 from perfharness.analysis.causes.results import StageCauses as StageCauses
+from perfharness.analysis.causes.warmup import drift_findings as drift_findings

@@ -20,7 +20,7 @@ from perfharness.analysis.timeline.grouping import distinct
 from perfharness.model.activity import ACTIVITIES, CODES, Activity
 from perfharness.model.host_samples import HostState
 from perfharness.model.result import Float64
-from perfharness.model.trace import Bool, Int64
+from perfharness.model.trace import Bool, Int64, Integers
 
 MIN_SAMPLES = 10
 """With fewer samples of a stage, what its unrecorded time was is unknown."""
@@ -90,8 +90,8 @@ class HostTimes:
         segments = paint(analysis)
         samples = sample_times(analysis, segments)
         self._samples = None if samples is None else samples.where(kept[samples.row])
-        mine = segments.where(kept[segments.row])
-        self._recorded = self._with_inner(mine.stage, mine.activity, mine.end_ns - mine.start_ns)
+        length = np.where(kept[segments.row], segments.end_ns - segments.start_ns, 0)
+        self._recorded = self._with_inner(segments.stage, segments.activity, length)
 
     def of_stage(self, path: int) -> HostTime:
         """Of the stage with this path, with all stages inside it."""
@@ -211,7 +211,7 @@ class HostTimes:
             inside[one] = inside[one] or (around >= 0 and inside[around])
         return np.asarray(inside, dtype=np.bool_)
 
-    def _with_inner(self, path: Int64, activity: Int64, ns: Int64) -> Float64:
+    def _with_inner(self, path: Integers, activity: Integers, ns: Int64) -> Float64:
         """Time by path, with that of the paths inside it, and activity."""
         size, count = len(ACTIVITIES), len(self._stages.paths)
         key = np.asarray(path, dtype=np.int64) * size + activity

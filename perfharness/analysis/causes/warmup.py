@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfharness.analysis.analysis import Analysis
 from perfharness.model.diagnosis import Path, WarmupDiagnosis, WarmupState
 from perfharness.model.findings import Finding, Severity
 from perfharness.model.result import Float64, path_text
@@ -20,6 +21,8 @@ MAD_TO_SIGMA = 1.4826
 """Makes a median absolute deviation comparable with a standard deviation, for normal values."""
 MIN_TOLERANCE = 0.10
 """Of the level: a GPU under load changes its clock by 5 % from one second to the next."""
+TOO_SHORT, NEVER_STEADY, DRIFT = "warmup-too-short", "never-steady", "drift"
+DRIFT_HINT = "Means and throughput are of no steady state. Look at what changes: caches, memory, clocks, the input"
 STEADY_RUN = 3
 LATEST_START = 0.5
 """Of the loop: one that becomes steady later has no steady reference."""
@@ -74,16 +77,15 @@ def find_drift(times_ms: Float64) -> Drift | None:
         return None
     ranks = np.argsort(np.argsort(later, kind="stable"), kind="stable")
     correlation = float(np.corrcoef(ranks, np.arange(len(later)))[0, 1])
-    change = quarters[3] - quarters[1]
     is_sure = abs(correlation) * np.sqrt(len(later) - 1) >= DEVIATIONS
-    is_one_way = change * (quarters[1] - quarters[0]) > 0
-    if not is_sure or not is_one_way or abs(change) <= MIN_TOLERANCE * quarters[1]:
+    change, steps = quarters[3] - quarters[1], np.diff(quarters[1:])
+    if not is_sure or abs(change) <= MIN_TOLERANCE * quarters[1] or (steps * change < change**2 / 4).any():
         return None
     return Drift(quarters[0], quarters[3])
 
 
 def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
-    """What the user should know of the loops."""
+    """A warning for each loop whose cut is too short, or that never becomes steady."""
     findings = []
     for loop in judged:
         name = path_text(loop.loop)
@@ -92,13 +94,20 @@ def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
                 f"{name}: the first {loop.steady_from} of {loop.batches} batches are slower; -w {loop.warmup_batches} "
                 f"drops {loop.warmup_batches}."
             )
-            hint = f"Analyze again with -w {loop.steady_from}."
-            findings.append(Finding("warmup-too-short", Severity.WARNING, message, hint))
+            findings.append(Finding(TOO_SHORT, Severity.WARNING, message, f"Analyze again with -w {loop.steady_from}."))
         elif loop.state == "never-steady":
-            message = f"{name} never becomes steady: {loop.reason}."
-            hint = "Look at what grows or changes: caches, memory, clocks, other processes, the input."
-            findings.append(Finding("never-steady", Severity.WARNING, message, hint))
+            findings.append(Finding(NEVER_STEADY, Severity.WARNING, f"{name}: {loop.reason}.", DRIFT_HINT))
     return findings
+
+
+def drift_findings(analysis: Analysis) -> list[Finding]:
+    """A warning for each loop whose batches get slower, or faster, all along."""
+    found = {}
+    for rows in analysis.stage_times.rows_of_loops:
+        drift = find_drift(analysis.stage_times.times["cpu_time"][rows])
+        if drift is not None:
+            found.setdefault(path_text(analysis.stages.paths.of_row(int(rows[0]))), drift)
+    return [Finding(DRIFT, Severity.WARNING, f"{name}: {drift}.", DRIFT_HINT) for name, drift in found.items()]
 
 
 def _level(reference: Float64) -> tuple[float, float]:
