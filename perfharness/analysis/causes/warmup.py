@@ -102,7 +102,7 @@ def warmup_findings(judged: list[WarmupDiagnosis]) -> list[Finding]:
 
 def drift_findings(analysis: Analysis) -> list[Finding]:
     """A warning for each loop whose batches get slower, or faster, all along."""
-    found = {}
+    found: dict[str, Drift] = {}
     for rows in analysis.stage_times.rows_of_loops:
         drift = find_drift(analysis.stage_times.times["cpu_time"][rows])
         if drift is not None:
