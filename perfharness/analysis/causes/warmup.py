@@ -21,7 +21,7 @@ MAD_TO_SIGMA = 1.4826
 """Makes a median absolute deviation comparable with a standard deviation, for normal values."""
 MIN_TOLERANCE = 0.10
 """Of the level: a GPU under load changes its clock by 5 % from one second to the next."""
-TOO_SHORT, NEVER_STEADY, DRIFT = "warmup-too-short", "never-steady", "drift"
+TOO_SHORT, NEVER_STEADY, DRIFT = "warmup-too-short", "never-steady", "batches-drift"
 DRIFT_HINT = "Means and throughput are of no steady state. Look at what changes: caches, memory, clocks, the input"
 STEADY_RUN = 3
 LATEST_START = 0.5

@@ -75,6 +75,18 @@ class Segments:
         keys = {column: value[groups.first] for column, value in zip(columns, values, strict=True)}
         return Sums(keys, total.astype(np.float64), np.full(len(groups), np.nan))
 
+    def at(self, column: str, values: Int64, time_ns: Int64) -> Int64:
+        """The segment with each of these values of a column (a thread, a range) at each moment; -1: none."""
+        key, count = np.asarray(getattr(self, column), dtype=np.int64), len(self)
+        keys, times = np.concatenate([key, values]), np.concatenate([self.start_ns, time_ns])
+        order = np.lexsort((np.arange(len(keys)), times, keys))
+        last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
+        found = np.empty(len(keys), dtype=np.int64)
+        found[order] = np.where(last >= 0, order[last], -1)
+        found = found[count:]
+        is_there = (np.append(key, -1)[found] == values) & (np.append(self.end_ns, 0)[found] > time_ns)
+        return np.where(is_there & (found >= 0), found, -1)
+
     def where(self, chosen: Bool | Int64) -> Segments:
         """The chosen rows."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in COLUMNS})

@@ -95,7 +95,7 @@ def sample_times(analysis: Analysis, segments: Segments) -> SampleTimes | None:
     row = _innermost_ranges(samples, stages, segments)
     found = np.flatnonzero(np.isin(row, segments.row))
     row = row[found]
-    segment = _around(segments, np.asarray(segments.row, dtype=np.int64), row, samples.time_ns[found])
+    segment = segments.at("row", row, samples.time_ns[found])
     recorded = np.append(segments.activity, UNKNOWN)[segment]
     is_recorded = recorded != UNKNOWN
     shown = activities(samples.state, OF_STATE)
@@ -148,7 +148,7 @@ def _innermost_ranges(samples: HostSamples, stages: StageTable, segments: Segmen
     The recorder's own stack, read with the sample, decides which stage it is in; the clock only in which of its ranges.
     Where no stack of a recorder was read, the clock alone decides.
     """
-    by_clock = _around(segments, segments.thread, samples.thread, samples.time_ns)
+    by_clock = segments.at("thread", samples.thread, samples.time_ns)
     row = np.append(np.asarray(segments.row, dtype=np.int64), -1)[by_clock]
     path = np.append(_paths_of_stacks(samples, stages), -1)[samples.stage]
     for code in distinct(path[path >= 0]):
@@ -157,19 +157,6 @@ def _innermost_ranges(samples: HostSamples, stages: StageTable, segments: Segmen
             chosen = np.flatnonzero((path == code) & (samples.thread == thread))
             row[chosen] = _nearest_range(stages, rows[stages.thread[rows] == thread], samples.time_ns[chosen])
     return row
-
-
-def _around(segments: Segments, key: Int64, asked: Int64, time_ns: Int64) -> Int64:
-    """The segment with the asked key (its thread, its range) at each moment; -1: none."""
-    count = len(segments)
-    keys, times = np.concatenate([key, asked]), np.concatenate([segments.start_ns, time_ns])
-    order = np.lexsort((np.arange(len(keys)), times, keys))
-    last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
-    found = np.empty(len(keys), dtype=np.int64)
-    found[order] = np.where(last >= 0, order[last], -1)
-    found = found[count:]
-    is_there = (np.append(key, -1)[found] == asked) & (np.append(segments.end_ns, 0)[found] > time_ns)
-    return np.where(is_there & (found >= 0), found, -1)
 
 
 def _paths_of_stacks(samples: HostSamples, stages: StageTable) -> Int64:
