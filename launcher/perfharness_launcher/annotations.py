@@ -59,7 +59,7 @@ def _index(text: str) -> str:
 Name = Annotated[StrictStr, Field(pattern=r"^[^\x00]+$")]
 
 
-class _Range(BaseModel, extra="forbid"):
+class _Range(BaseModel, extra="forbid", defer_build=True):
     function: Annotated[StrictStr, AfterValidator(_function)]
     name: Name | None = None
 

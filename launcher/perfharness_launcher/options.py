@@ -40,7 +40,7 @@ TABLE = "launch"
 class LaunchOptions(BaseModel):
     """Settings of a launch. `script` is a `.py` file, a module, or any program (a path, or a name on PATH)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     script: str
     script_arguments: tuple[str, ...] = ()

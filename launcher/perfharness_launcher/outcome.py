@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from perfharness.analysis.stages.stage_findings import without_consequences
 from perfharness.model import environment
 from perfharness.model.annotations import NOTES, Annotations, FunctionNote
-from perfharness.model.findings import Finding, Severity
+from perfharness.model.findings import Finding, Severity, without_consequences
 from perfharness.model.manifest import PlacementRecord, ProcessRecord, TracerRecord
 from perfharness_launcher.collect import Collected
 from perfharness_launcher.nsys import TRACER_LOG, numbers

@@ -15,7 +15,7 @@ def is_part_of(asked: str | None, folder: str) -> bool:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="ignore", frozen=True)
 
 
 class RankRecord(_Model):

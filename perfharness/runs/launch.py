@@ -162,7 +162,8 @@ def run_plan(
         return result
     from perfharness.runs.history import launch_entry, record  # its library takes long to load
 
-    return replace(result, history_findings=record(lambda: launch_entry(place)))
+    diagnoses = {name: one.diagnosis for name, one in summary.results.items() if one.diagnosis is not None}
+    return replace(result, history_findings=record(lambda: launch_entry(place, diagnoses)))
 
 
 EXPLAINING = "profiling pass: running the script again"

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from perfharness.cli.main import run
+from perfharness.runs.series.folders import repeated_launches
 from perfharness.runs.series.repeat import repeat_cases
-from perfharness.runs.series.repeat_file import read_repeat, repeated_launches
+from perfharness.runs.series.repeat_file import read_repeat
 from perfharness_launcher.options import LaunchOptions
 from tests.integration.launches import environment, hanging, launching, run_to_the_end, wait_for
 

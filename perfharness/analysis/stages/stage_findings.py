@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -85,24 +84,6 @@ def _all_warmup(stages: StageTable, stage_times: StageTimes, batches: Int64, war
         "null.",
         f"Run more than {2 * warmup_batches} batches in a loop, or give a smaller -w.",
     )
-
-
-CONSEQUENCES = frozenset(
-    {"no-ranges", "no-batches", "warmup-leaves-nothing", "batch-without-items", "recorder-not-finalized"}
-    | {"annotation-never-called"}
-)
-"""What a process that did not end well leaves behind; it is no fault of its own, and its hint would mislead."""
-
-
-def without_consequences(findings: Sequence[Finding], *, ended_well: bool) -> list[Finding]:
-    """The findings that are no consequence of the failure of the process; a range cut off by its end needs no hint."""
-    if ended_well:
-        return list(findings)
-    return [
-        replace(finding, hint="") if finding.code == "range-never-closed" else finding
-        for finding in findings
-        if finding.code not in CONSEQUENCES
-    ]
 
 
 def barrier_wait_findings(stages: StageTable, stage_times: StageTimes) -> list[Finding]:

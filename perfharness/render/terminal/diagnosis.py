@@ -24,7 +24,8 @@ from perfharness.render.places import place_text
 from perfharness.render.terminal.advice import milliseconds, verdict_name, verdict_text
 from perfharness.render.terminal.console import Column, Row, fixed, print_table, say, styled
 from perfharness.render.terminal.evidence import print_evidence
-from perfharness.render.terminal.results import print_findings, row_names
+from perfharness.render.terminal.findings import print_findings
+from perfharness.render.terminal.results import row_names
 
 
 def matching_stages(diagnosis: Diagnosis, name: str | None) -> list[StageDiagnosis]:

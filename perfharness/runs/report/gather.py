@@ -25,7 +25,7 @@ from perfharness.analysis.stages.combine import combine
 from perfharness.analysis.stages.range_sums import sums_of_ranges
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.suites.cost import Cost, Prices, cost
-from perfharness.analysis.suites.latency_statistics import mean_estimate
+from perfharness.analysis.suites.latency import mean_estimate
 from perfharness.analysis.timeline.activity import ProcessActivity, process_activity
 from perfharness.analysis.timeline.trace_clock import tie_trace_clock
 from perfharness.errors import ResultError, UsageError
