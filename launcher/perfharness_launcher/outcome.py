@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from perfharness.analysis.stages.stage_findings import without_consequences
+from perfharness.analysis.stages.checks import without_consequences
 from perfharness.model import environment
 from perfharness.model.annotations import NOTES, Annotations, FunctionNote
 from perfharness.model.findings import Finding, Severity

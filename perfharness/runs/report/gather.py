@@ -21,8 +21,8 @@ from perfharness.analysis.ranks.results import RunRanks
 from perfharness.analysis.stages.batch_rest import Rest, rest_of_batches
 from perfharness.analysis.stages.batch_series import MAX_POINTS, batch_series, histogram
 from perfharness.analysis.stages.batch_timeline import BatchTimeline, batch_timelines
-from perfharness.analysis.stages.combine import combine
-from perfharness.analysis.stages.range_sums import sums_of_ranges
+from perfharness.analysis.stages.entries import sums_of_ranges
+from perfharness.analysis.stages.tree import combine
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.suites.cost import Cost, Prices, cost
 from perfharness.analysis.suites.latency_statistics import mean_estimate
@@ -507,7 +507,7 @@ def _causes(diagnoses: Mapping[str, Diagnosis]) -> Iterator[StageCauses]:
 
 
 def _range_sums(results: Mapping[str, ProcessResult]) -> Iterator[RangeSum]:
-    for path, sums in sums_of_ranges(result.entries for result in results.values()).items():
+    for path, sums in sums_of_ranges([result.entries for result in results.values()]).items():
         yield RangeSum(
             path=path,
             count=sums["count"] or 0.0,

@@ -31,7 +31,7 @@ def loop(start_ns: list[int], length_ns: int, warmup: int = 1) -> BatchLoop:
     ("loops", "windows", "count"),
     [
         ([loop([0, 10, 20, 30, 40], 6)], ((10, 40),), 3),  # the gap of the third of three is in it
-        ([loop([0, 10, 20, 30, 40], 6, warmup=0)], ((0, 40),), 4),  # the last has none
+        ([loop([0, 10, 20, 30, 40], 6, warmup=0)], ((0, 46),), 5),  # the last one's ends with it
         ([loop([0, 10, 20, 30, 40], 6), loop([100, 110, 120, 130], 6)], ((10, 40), (110, 130)), 5),
         ([loop([0, 10, 20, 30, 40], 6), loop([5, 15, 25, 35, 45], 6)], ((10, 45),), 7),  # threads
         ([loop([0, 10, 20], 6)], ((10, 20),), 1),
