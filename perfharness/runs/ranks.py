@@ -14,7 +14,7 @@ from perfharness.analysis.ranks.rank_work import RankWork, rank_work
 from perfharness.analysis.ranks.results import Parallel, RankGroup, RunRanks
 from perfharness.analysis.ranks.verdict import with_rank_delays
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
-from perfharness.analysis.timeline.trace_clock import monotonic_offset
+from perfharness.analysis.timeline.clock import monotonic_offset
 from perfharness.model.findings import Finding
 from perfharness.model.manifest import ProcessRecord, RunManifest
 from perfharness.model.result import ProcessResult

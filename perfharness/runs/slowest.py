@@ -20,7 +20,7 @@ from perfharness.analysis.host_samples.host_profile import on_trace_clock
 from perfharness.analysis.slowest.find import ProcessLoop, Requests, pool_loops, slowest_of_process
 from perfharness.analysis.slowest.ranks import waits_for_ranks, with_rank_waits
 from perfharness.analysis.slowest.results import Slowest
-from perfharness.analysis.stages.batch_timeline import BatchTimeline
+from perfharness.analysis.stages.charts import BatchTimeline
 from perfharness.errors import ResultError, UsageError
 from perfharness.files import is_plain, read_regular
 from perfharness.model.findings import Finding

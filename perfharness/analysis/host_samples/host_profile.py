@@ -24,7 +24,7 @@ from perfharness.analysis.host_samples.frames import (
 )
 from perfharness.analysis.stages.roles import STAGE_SUFFIX
 from perfharness.analysis.timeline.busy import BusyLine
-from perfharness.analysis.timeline.trace_clock import monotonic_tie
+from perfharness.analysis.timeline.clock import monotonic_tie
 from perfharness.model.diagnosis import FunctionTime, HostProfile, Path
 from perfharness.model.host_samples import (
     Frame,

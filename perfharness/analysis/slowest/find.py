@@ -12,10 +12,10 @@ from perfharness.analysis.analysis import Analysis
 from perfharness.analysis.slowest.difference import Compared, Difference, LoopFigures
 from perfharness.analysis.slowest.results import CommonCause, SlowLoop, SlowRequest, Typical
 from perfharness.analysis.slowest.typical import Alike, Groups
-from perfharness.analysis.stages.batch_timeline import BatchTimeline, batch_timeline
+from perfharness.analysis.stages.charts import BatchTimeline, batch_timeline
 from perfharness.analysis.stages.roles import NOT_COUNTED
+from perfharness.analysis.timeline.clock import monotonic_tie
 from perfharness.analysis.timeline.grouping import distinct
-from perfharness.analysis.timeline.trace_clock import monotonic_tie
 from perfharness.model.result import Float64, path_text
 from perfharness.model.trace import Bool, Int64
 

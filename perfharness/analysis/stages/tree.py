@@ -15,7 +15,7 @@ from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing, throug
 from perfharness.analysis.stages.times import StageTimes
 from perfharness.analysis.statistics import summarise
 from perfharness.analysis.timeline.grouping import distinct, rows_by_code
-from perfharness.model.result import TIMES, BatchLoop, OutsideStage, Path, ProcessResult, Tree
+from perfharness.model.result import TIMES, BatchLoop, EntryTable, OutsideStage, Path, ProcessResult, Tree
 from perfharness.model.trace import Bool
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def combine(
     working = {name: result.loops for name, result in results.items() if name not in helpers}
     entries: Tree = {}
     if with_data:
-        mean = entry_table(mean_entries([one.entries for one in processes])) if processes else {}
+        mean: Tree | EntryTable = entry_table(mean_entries([one.entries for one in processes])) if processes else {}
         entries = {"mean_all_batches": mean}
     return {
         **entries,

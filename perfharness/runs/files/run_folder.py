@@ -29,7 +29,7 @@ from perfharness.analysis.stages.entries import entry_table
 from perfharness.analysis.stages.startup import first_cuda, startup
 from perfharness.analysis.stages.throughput import ALL_SEPARATE, Sharing
 from perfharness.analysis.stages.tree import combine, outside_tree, tabulate
-from perfharness.analysis.timeline.trace_clock import clock_findings
+from perfharness.analysis.timeline.clock import clock_findings
 from perfharness.errors import ResultError, TraceError, UsageError
 from perfharness.files import is_plain, is_plain_folder, locked, read_regular, reason_of
 from perfharness.model.environment import LOGGING_TRACERS

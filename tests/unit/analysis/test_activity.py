@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perfharness.analysis.analysis import Analysis, AnalysisOptions
 from perfharness.analysis.timeline.activity import OUTSIDE_STAGES, ProcessActivity, process_activity, shares_over_time
-from perfharness.analysis.timeline.trace_clock import tie_trace_clock
+from perfharness.analysis.timeline.clock import tie_trace_clock
 from perfharness.model.trace import Int64
 from perfharness.trace import open_trace
 from tests.unit.recorded_traces import MS, Recorded
